@@ -14,10 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from stores import STORES, Writer
 
+from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
     EventStream,
+    FailureRecorded,
     RunEnded,
     RunStarted,
     StepEnded,
@@ -28,12 +30,16 @@ from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord
 from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import (
+    FIRST_FAILURE_SEQ,
+    AvoidedTurn,
     Change,
     Compaction,
     Example,
     History,
     Link,
+    MessagePart,
     Pattern,
+    RecordedMessage,
     Recovery,
     Run,
     Step,
@@ -52,8 +58,10 @@ from mulligan.store.base import (
     PatternCommand,
     PatternQuery,
     RecallQuery,
+    Retention,
     RunQuery,
     Store,
+    now,
     parse_items,
 )
 from mulligan.store.counters import StatsQuery
@@ -126,6 +134,187 @@ def test_a_run_comes_back_with_its_steps_in_order(store, write):
 
     assert history.run == run(end_reason="finished", ended_at=1010)
     assert [each.seq for each in history.steps] == [1, 2]
+
+
+def message(number: int, text: str, role: str = "user", **part: Any) -> RecordedMessage:
+    return RecordedMessage(role=role, parts=(MessagePart(text=text, **part),), number=number)
+
+
+def asked(run_id: str, *messages: RecordedMessage, seq: int = 1, seen: int | None = None, **fields: Any) -> StepEnded:
+    """A model call that brings these messages and has received all up to the last, or up to `seen`."""
+    last = seen if seen is not None else messages[-1].number
+    defaults: dict[str, Any] = {"type": "model", "name": "ask", "messages": ((1, last),)}
+    return StepEnded(step(seq, run=run_id, **{**defaults, **fields}), messages)
+
+
+def texts_of(store: Store, run_id: str, tenant: str = DEFAULT_TENANT) -> list[str]:
+    history = store.run(tenant, run_id)
+    return [part.text for message in (history.messages if history else ()) for part in message.parts]
+
+
+def test_messages_come_back_with_their_run_by_number_and_lists_of_runs_leave_them_out(store, write):
+    first, second = message(1, "Where is order 7?"), message(2, "Shipped.", "assistant")
+    write(RunStarted(run()), asked("run_a", first, second, seen=1, answer=2))
+    write(asked("run_a", message(3, "Thanks."), seq=2))
+    write(asked("run_a", message(3, "Thanks."), seq=2))  # again, as after a crash
+
+    history = store.run(DEFAULT_TENANT, "run_a")
+
+    assert [each.number for each in history.messages] == [1, 2, 3]
+    assert history.messages[:2] == (first, second)
+    assert [(each.messages, each.answer) for each in history.steps] == [(((1, 1),), 2), (((1, 3),), None)]
+    assert [each.messages for each in store.export(DEFAULT_TENANT)] == [history.messages]
+    assert store.runs(DEFAULT_TENANT, RunQuery())[0].messages == ()
+
+
+def test_a_message_stays_until_the_last_run_that_has_it_is_forgotten(store, write):
+    for id, own in (("run_a", "only in a"), ("run_b", "only in b")):
+        write(RunStarted(run(id)), asked(id, message(1, "You are kind.", "system"), message(2, own)))
+
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(run="run_a")).messages == 2
+    assert texts_of(store, "run_b") == ["You are kind.", "only in b"]
+
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_b"))
+    write(RunStarted(run("run_b")), asked("run_b", seen=2))
+
+    assert texts_of(store, "run_b") == []
+
+
+def test_messages_go_with_a_forgotten_session_and_with_the_steps_that_have_them(store, write):
+    write(RunStarted(run(session="s")), asked("run_a", message(1, "of the session")))
+    write(RunStarted(run("run_b")), asked("run_b", message(1, "of both models")))
+    write(asked("run_b", message(2, "of the other model"), seq=2, name="other"))
+
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(session="s")).messages == 1
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(tool="other")).messages == 1
+    assert texts_of(store, "run_b") == ["of both models"]
+
+
+def test_a_forgotten_text_is_erased_from_messages_of_all_runs(store, write):
+    for id in ("run_a", "run_b"):
+        called = MessagePart(type="call", name="pay", arguments={"to": "Ada Lovelace", "n": [1]})
+        write(RunStarted(run(id)), asked(id, RecordedMessage(role="assistant", parts=(called,), number=1)))
+        write(asked(id, message(2, "user said Ada Lovelace paid"), seq=2))
+
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(text="Ada Lovelace")).messages == 4
+    assert not store.forget(DEFAULT_TENANT, ForgetRequest(text="Ada Lovelace"))
+    for id in ("run_a", "run_b"):
+        call, said = store.run(DEFAULT_TENANT, id).messages
+        assert call.parts[0].arguments == {"to": ERASED_MARK, "n": [1]}
+        assert (said.role, said.parts[0].text) == ("user", f"user said {ERASED_MARK} paid")
+
+
+def test_what_a_forgotten_tool_received_and_returned_is_erased_from_messages(store, write):
+    called = RecordedMessage(
+        role="assistant", parts=(MessagePart(type="call", name="search", arguments={"q": "me"}),), number=1
+    )
+    told = message(2, "my address", "tool", type="result", name="search")
+    write(RunStarted(run()), asked("run_a", called, told, message(3, "of another", "tool", name="other")))
+
+    assert store.forget(DEFAULT_TENANT, ForgetRequest(tool="search")).messages == 2
+    assert texts_of(store, "run_a") == [ERASED_MARK, ERASED_MARK, "of another"]
+    assert store.run(DEFAULT_TENANT, "run_a").messages[0].parts[0].arguments is None
+
+
+def test_messages_of_one_tenant_do_not_depend_on_those_of_another(store):
+    for tenant in ("theirs", DEFAULT_TENANT):
+        Writer(store, tenant)(RunStarted(run()), asked("run_a", message(1, "the same text")))
+
+    store.forget("theirs", ForgetRequest(run="run_a"))
+
+    assert texts_of(store, "run_a", "theirs") == []
+    assert texts_of(store, "run_a") == ["the same text"]
+
+
+def test_messages_expire_with_their_run_and_with_sampled_steps(store, write):
+    ended = {"ended_at": 2000, "end_reason": "finished"}
+    write(RunStarted(run("run_old")), asked("run_old", message(1, "shared"), message(2, "old")))
+    write(RunEnded(run("run_old", **ended)))
+    failed = StepEnded(step(1, run="run_bad", failure=TIMEOUT))
+    write(RunStarted(run("run_bad")), failed, asked("run_bad", message(1, "shared"), message(2, "bad"), seq=2))
+    write(RunEnded(run("run_bad", **ended)))
+    later = 40 * DAY + counters.HOUR
+
+    pruned = store.prune(DEFAULT_TENANT, Retention(), now() + later)
+
+    assert pruned.runs == 1
+    assert store.run(DEFAULT_TENANT, "run_old") is None
+    assert texts_of(store, "run_bad") == ["shared", "bad"]
+
+    store.prune(DEFAULT_TENANT, Retention(sample=1e-9), now() + later)
+
+    assert [each.seq for each in store.run(DEFAULT_TENANT, "run_bad").steps] == [1]
+    assert texts_of(store, "run_bad") == []
+    write(asked("run_bad", seq=3, seen=2))
+    assert texts_of(store, "run_bad") == []  # not only hidden
+
+
+RECORDED = Failure.of(Kind("tool", "unavailable", Remedy.RETRY), "being rebuilt", fingerprint="f-down")
+
+
+@pytest.mark.parametrize("sizes", [(4, 1), (2, 1, 2), (5,), (1, 1, 1, 1, 1), (0, 4, 1, 1)], ids=str)
+def test_a_failure_recorded_for_a_failed_step_replaces_its_failure_everywhere(store, sizes):
+    """However the records arrive, everything derived is as if the step had ended with it."""
+    first, failed, later, ended = failed_then_worked("run_a", 1000, after=50)
+    events = [first, failed, FailureRecorded("run_a", 1, RECORDED), later, ended]
+    if sizes == (4, 1):  # it was recovered before the failure was recorded
+        events = [first, failed, later, ended, FailureRecorded("run_a", 1, RECORDED)]
+    write = Writer(store)
+    write(RunStarted(run("run_b", 900)), StepEnded(step(1, run="run_b", failure=REJECTED)))
+    pending = iter(events)
+    for size in sizes:
+        write(*itertools.islice(pending, size))
+    new = FailureRecorded("run_a", 1, RECORDED)
+    assert write(new) == 0
+    assert write(FailureRecorded("run_a", 2, RECORDED), FailureRecorded("run_x", 1, RECORDED)) == 0
+
+    expected = "expected"
+    Writer(store, expected)(RunStarted(run("run_b", 900)), StepEnded(step(1, run="run_b", failure=REJECTED)))
+    assert isinstance(failed, StepEnded)
+    whole = StepEnded(msgspec.structs.replace(failed.step, failure=RECORDED))
+    Writer(store, expected)(first, whole, later, ended)
+
+    assert [*store.export(DEFAULT_TENANT)] == [*store.export(expected)]
+    for tenant in (DEFAULT_TENANT, expected):
+        assert store.stats(tenant, EVERYTHING) == counters.stats(store.export(expected), EVERYTHING)
+    now = 2000
+    assert [
+        (pattern.kind, pattern.occurrences, pattern.recovered)
+        for pattern in store.patterns(DEFAULT_TENANT, PatternQuery())
+    ] == [
+        (pattern.kind, pattern.occurrences, pattern.recovered) for pattern in store.patterns(expected, PatternQuery())
+    ]
+    asked = RecallQuery(tool="search", fingerprint="f-down", run="run_now")
+    assert store.recall(DEFAULT_TENANT, asked) == store.recall(expected, asked)
+    assert store.fixes(DEFAULT_TENANT, FixQuery(now=now)) == store.fixes(expected, FixQuery(now=now))
+
+
+@pytest.mark.parametrize("order", ["early", "without run", "late"])
+def test_a_failure_stored_before_its_failed_step_becomes_its_failure_everywhere(store, order):
+    first, failed, later, ended = failed_then_worked("run_a", 1000, after=50)
+    assert isinstance(failed, StepEnded)
+    nested = StepEnded(step(FIRST_FAILURE_SEQ + 7, run="run_a", name="", parent=1, started_at=1000, failure=RECORDED))
+    events = {
+        "early": [first, nested, failed, later, ended],
+        "without run": [nested, failed, first, later, ended],
+        "late": [failed, nested, first, later, ended],
+    }[order]
+    write = Writer(store)
+    for event in events:
+        write(event)
+    assert write(failed) == 0
+
+    fingerprint = compute_fingerprint(RECORDED.kind, "search", RECORDED.message)
+    recorded = msgspec.structs.replace(RECORDED, fingerprint=fingerprint)
+    expected = "expected"
+    whole = StepEnded(msgspec.structs.replace(failed.step, failure=recorded))
+    Writer(store, expected)(first, whole, later, ended)
+
+    assert [*store.export(DEFAULT_TENANT)] == [*store.export(expected)]
+    assert store.stats(DEFAULT_TENANT, EVERYTHING) == counters.stats(store.export(expected), EVERYTHING)
+    for tenant in (DEFAULT_TENANT, expected):
+        (pattern,) = store.patterns(tenant, PatternQuery())
+        assert (pattern.kind, pattern.occurrences, pattern.recovered) == ("tool/unavailable", 1, 1)
 
 
 def test_an_unknown_run_is_none(store):
@@ -1110,7 +1299,7 @@ def batches(draw: st.DrawFn) -> list[list[AnyEvent]]:
                 started_at=draw(st.sampled_from([1, counters.HOUR, 2 * counters.DAY])),
                 duration_seconds=draw(st.sampled_from([0.0, 0.1, 31.0])),
                 recovery=draw(st.sampled_from([None, WAITED, MENDED])) if attempt > 1 else None,
-                tokens=draw(st.sampled_from([None, {"input": 3}])),
+                **draw(st.sampled_from(USAGES)),
             )
             events.append(StepEnded(ended))
         if draw(st.booleans()):
@@ -1120,6 +1309,14 @@ def batches(draw: st.DrawFn) -> list[list[AnyEvent]]:
     return [list(order[a:b]) for a, b in itertools.pairwise([0, *cuts, len(order)]) if b > a]
 
 
+USAGES: list[dict[str, Any]] = [
+    {},
+    {"tokens": {"input": 3}},
+    {"tokens": {"input": 3, "cached_input": 2, "output": 1}, "cost_nanos": 7},
+    {"cost_nanos": 0},
+    {"avoided": AvoidedTurn(model="m", input_tokens=5, cost_nanos=2)},
+    {"avoided": AvoidedTurn(model="m", input_tokens=5)},
+]
 NOW = 10 * counters.DAY
 QUESTIONS = [
     EVERYTHING,

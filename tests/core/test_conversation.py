@@ -7,11 +7,12 @@ import json
 from dataclasses import dataclass
 
 import pytest
-from conversations import FORMS, flat, story
+from conversations import FORMS, OTHER_FORMS, flat, plain_texts, read_turns, story
 from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core import conversation
+from mulligan.core.conversation import get_field
 from mulligan.recover.tokens import estimate_tokens
 
 TURNS = story(1, messages=20, results=4)
@@ -93,9 +94,9 @@ def test_objects_that_cannot_be_changed_are_copied():
     assert message.content == "a long story"
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", [*FORMS, *OTHER_FORMS])
 def test_the_user_can_be_made_to_say_something_in_every_form(form):
-    messages = FORMS[form](TURNS)
+    messages = (FORMS | OTHER_FORMS)[form](TURNS)
     made = conversation.user_message(messages, "Hello.")
     assert conversation.parse_message(made).role == "user"
     assert [slot.text for slot in conversation.parse_message(made).slots] == ["Hello."]
@@ -185,6 +186,96 @@ def test_every_form_parses_to_the_same_calls_results_and_texts(form, turns):
     assert roles.count("user") == sum(kind == "user" for kind, _ in turns)
 
 
+ALL_FORMS = {**FORMS, **OTHER_FORMS}
+COPIES = {"langchain_blocks": "langchain", "langchain_dicts": "langchain", "pair_lists": "pairs",
+          "dumps": "openai_chat", "google_dumps": "google"}  # fmt: skip
+
+
+def joined(turns):
+    """Turns as a conversation has them: two exchanges of calls in a row are one, wherever no text is between them."""
+    made = []
+    for sort, told in turns:
+        if sort == "calls" and made and made[-1][0] == "calls":
+            made[-1] = (sort, [*made[-1][1], *told])
+        else:
+            made.append((sort, list(told) if sort == "calls" else told))
+    return made
+
+
+def with_own_ids(turns):
+    """Ids are unique in a conversation."""
+    return [
+        (sort, [(f"{turn} {number}", *call[1:]) for number, call in enumerate(told)] if sort == "calls" else told)
+        for turn, (sort, told) in enumerate(turns)
+    ]
+
+
+@pytest.mark.parametrize("form", [form for form in ALL_FORMS if not form.startswith("pair")])
+@given(turns=st.lists(TURN, min_size=1, max_size=6).map(with_own_ids))
+def test_a_conversation_converts_into_each_form_and_back(form, turns):
+    assert joined(read_turns(ALL_FORMS[form](turns))) == joined(turns)
+
+
+@pytest.mark.parametrize("form", ["pairs", "pair_lists"])
+@given(turns=st.lists(TURN, min_size=1, max_size=6))
+def test_pairs_convert_and_their_results_are_observations(form, turns):
+    messages = conversation.parse_messages(ALL_FORMS[form](turns)[1:])
+    read = [(message.role, slot.text) for message in messages for slot in message.slots]
+    expected = []
+    for sort, told in turns:
+        if sort == "calls":
+            expected += [("assistant", f"I look at {len(told)} pages."), *(("tool", result) for *_, result in told)]
+        else:
+            expected.append(("user" if sort == "user" else "assistant", told))
+    assert read == expected
+
+
+@pytest.mark.parametrize("form", ALL_FORMS)
+@pytest.mark.parametrize("seed", range(3))
+def test_every_form_has_the_size_of_its_text(form, seed):
+    """Nothing counts twice, and fields that are not set count for nothing."""
+    turns = story(seed, messages=40, results=10)
+    messages = ALL_FORMS[form](turns)
+    expected = sum(map(estimate_tokens, plain_texts(turns)))
+    assert abs(estimate_tokens(messages) - expected) < 0.03 * expected + 5 * len(messages)
+    if form in COPIES:
+        original = estimate_tokens(FORMS[COPIES[form]](turns), is_serialized=True)
+        assert abs(estimate_tokens(messages, is_serialized=True) - original) < 0.03 * original + 25 * len(messages)
+
+
+def test_the_note_of_a_compression_has_no_id_of_another_message():
+    class Message:
+        type, id, content = "human", "m1", "Hello."
+
+        def model_copy(self, update):
+            made = Message()
+            made.__dict__.update(self.__dict__, **update)
+            return made
+
+    made = conversation.user_message([Message()], "Removed.")
+    assert (made.content, made.id) == ("Removed.", None)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_found"),
+    [
+        ([("human", "Hello.")], True),
+        ([["human", "Hello."]], True),
+        ([["Oslo", "Bergen"]], False),
+        ([{"type": "human", "content": "Hello."}], True),
+        ([{"type": "city", "content": "Oslo"}], False),
+    ],
+)
+def test_messages_without_a_role_are_found_among_the_arguments(value, is_found):
+    assert conversation.conversation_argument({"model": "m", "turns": value}) == ("turns" if is_found else None)
+
+
+def test_what_a_model_thought_is_not_its_answer():
+    thought = {"text": "Let me see.", "thought": True}
+    answer = {"candidates": [{"finishReason": "STOP", "content": {"parts": [thought, {"text": "Rain."}]}}]}
+    assert conversation.answer_text(answer) == "Rain."
+
+
 ANSWERS = {
     "chat": {
         "choices": [
@@ -260,3 +351,29 @@ def test_every_answer_parses_to_the_same_text_and_call_with_its_path(form):
 def test_a_result_states_whether_it_is_an_error(message, is_error):
     (block,) = conversation.parse_message(message).blocks
     assert (block.type, block.id, block.is_error) == ("result", "a", is_error)
+
+
+def test_a_member_of_a_pydantic_model_is_a_field_an_extra_or_a_property():
+    pydantic = pytest.importorskip("pydantic")
+
+    class Answer(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(extra="allow")
+        text: str | None = None
+
+        @property
+        def shout(self) -> str:
+            return (self.text or "").upper()
+
+    answer = Answer(text="hello", usage={"input": 1})
+    assert [get_field(answer, name) for name in ("text", "shout", "usage", "missing")] == [
+        "hello",
+        "HELLO",
+        {"input": 1},
+        None,
+    ]
+
+    class Strict(pydantic.BaseModel):
+        text: str = ""
+
+    assert get_field(Strict(text="hello"), "text") == "hello"
+    assert get_field(Strict(), "usage") is None

@@ -14,6 +14,7 @@ from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
     EventStream,
+    FailureRecorded,
     LessonLearned,
     RecordRedactor,
     RecoveryPlanned,
@@ -60,6 +61,13 @@ PLACES: dict[str, AnyEvent] = {
     "detail": StepEnded(step(outcome="failure", failure=failure(detail=f"Authorization: Bearer {CANARY}"))),
     "hint": StepEnded(step(outcome="failure", failure=failure(hint=f"use {CANARY}"))),
     "code": StepEnded(step(outcome="failure", failure=failure(code=CANARY))),
+    "class of an exception": StepEnded(step(outcome="failure", failure=failure(exception=f"app.{CANARY}"))),
+    "file of a frame": StepEnded(step(outcome="failure", failure=failure(trace=f"  app/{CANARY}/a.py:2 in pay"))),
+    "function of a frame": StepEnded(step(outcome="failure", failure=failure(trace=f"  app/a.py:2 in {CANARY}"))),
+    "message of a cause": StepEnded(step(outcome="failure", failure=failure(trace=f"caused by E: bad {CANARY}"))),
+    "named, and quoted by a cause": StepEnded(
+        step(arguments={"password": QUIET}, outcome="failure", failure=failure(trace=f"caused by E: {QUIET}"))
+    ),
     "evidence": StepEnded(step(outcome="failure", failure=failure(evidence=(CANARY,)))),
     "before of a change": StepEnded(step(recovery=recovery(before=CANARY))),
     "after of a change": StepEnded(step(recovery=recovery(after={"x": CANARY}))),
@@ -233,6 +241,19 @@ def test_an_event_that_cannot_be_redacted_is_not_carried_and_harms_nobody(caplog
     assert CANARY not in caplog.text
 
 
+def test_a_failure_recorded_for_a_step_is_published_without_secrets():
+    stream = EventStream(Redactor())
+    heard: list[AnyEvent] = []
+    stream.add_listener(heard.append, thread="caller")
+    failure = Failure.of(Kind("tool", "timeout"), f"password={CANARY} was refused", detail=f"token={CANARY}")
+
+    stream.publish(FailureRecorded("run_a", 3, failure))
+
+    (event,) = heard
+    assert (event.run, event.seq, event.failure.kind) == ("run_a", 3, "tool/timeout")
+    assert CANARY not in encode(event).decode()
+
+
 def test_a_listener_that_has_ended_hears_no_more():
     stream = EventStream(Redactor())
     heard: list[AnyEvent] = []
@@ -266,6 +287,7 @@ def test_events_are_named_by_a_noun_and_a_past_participle():
         "run.ended",
         "step.started",
         "step.ended",
+        "failure.recorded",
         "recovery.planned",
         "context.compacted",
         "lesson.learned",
@@ -349,6 +371,7 @@ def test_many_calls_that_worked_are_kept_in_their_order_as_each_of_them_would_be
 
 
 LONG = "x y " * 50_000
+TEXT_FIELDS = ("message", "detail", "hint", "code", "trace")
 
 
 @pytest.mark.parametrize(
@@ -357,7 +380,11 @@ LONG = "x y " * 50_000
         {},
         {"kind": Kind("ann@example.com", "ü")},
         {"kind": Kind("tool", "x" * 300)},
-        *({name: text} for name in ("message", "detail", "hint", "code") for text in ("to ann@example.com", LONG)),
+        *({name: text} for name in TEXT_FIELDS for text in ("to ann@example.com", LONG)),
+        {"exception": "ann@example.com"},
+        {"exception": "E" * 300},
+        {"exception": 7},
+        {"trace": 7},
         {"message": 7},
         {"status": "503"},
         {"retry_after": float("inf")},

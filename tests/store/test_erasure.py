@@ -8,7 +8,7 @@ import pytest
 
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Remedy
-from mulligan.core.records import Change, Recovery, Run, Step
+from mulligan.core.records import Change, MessagePart, RecordedMessage, Recovery, Run, Step
 from mulligan.record.journal import Journal, decode_events, event_frame, read_frames
 from mulligan.store.base import DEFAULT_TENANT, ForgetRequest
 from mulligan.store.erasure import ERASED_MARK, erase_text, scrub_journals
@@ -44,6 +44,26 @@ def journal(tmp_path: Path) -> Journal:
     ):
         journal.write(event_frame(event))
     return journal
+
+
+def test_what_a_forgotten_tool_returned_is_scrubbed_from_messages_in_journals(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "a.db.journals")
+    told = MessagePart(type="result", name="fetch", text="the address of Ada Lovelace")
+    step = Step(run="run_a", seq=1, call=1, type="model", name="ask", messages=((1, 2),))
+    said = RecordedMessage(role="user", parts=(MessagePart(text="Where?"),), number=1)
+    journal.write(event_frame(StepEnded(step, (said, RecordedMessage(role="tool", parts=(told,), number=2)))))
+    short = RecordedMessage(role="tool", parts=(MessagePart(type="result", name="f", text="1"),), number=1)
+    journal.write(event_frame(StepEnded(step, (short,))))
+
+    assert scrub_journals(journal.path.parent, ForgetRequest(tool="fetch"), ()) == 1
+    assert scrub_journals(journal.path.parent, ForgetRequest(tool="f"), ()) == 1
+
+    assert b"Lovelace" not in journal.path.read_bytes()
+    (_, kept), *others = decode_events(read_frames(journal.path))
+    assert kept == StepEnded(
+        step, (said, RecordedMessage(role="tool", parts=(MessagePart(type="result", text=ERASED_MARK),), number=2))
+    )
+    assert not any(isinstance(event, StepEnded) and event.messages == (short,) for _, event in others)
 
 
 def left(journal: Journal) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 from mulligan.core.calls import diff_arguments
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.records import Link, Recovery, Run, Step, pattern_id
+from mulligan.core.records import Link, MessagePart, RecordedMessage, Recovery, Run, Step, pattern_id
 from mulligan.store import rollups
 from mulligan.store.base import (
     DAY,
@@ -281,6 +282,29 @@ def test_a_store_is_kept_within_its_size_and_the_file_shrinks(store, tmp_path):
     assert "run_000" in left  # a failure, although it is the oldest
     assert "run_001" not in left
     assert "run_119" in left
+
+
+def test_a_preview_of_a_size_limit_counts_recorded_messages(store):
+    """And no more runs are deleted than that takes. A message that several runs share goes with the last of them."""
+    shared = RecordedMessage(role="system", parts=(MessagePart(text="You help."),), number=1)
+    for n in range(60):
+        texts = [random.Random(100 * n + number).randbytes(4000).hex() for number in range(20)]
+        messages = [shared] + [
+            RecordedMessage(role="user", parts=(MessagePart(text=text),), number=number)
+            for number, text in enumerate(texts, start=2)
+        ]
+        started, ended = a_run(f"run_{n:03}")
+        call = Step(run=f"run_{n:03}", seq=1, call=1, type="model", name="ask", started_at=START, messages=((1, 21),))
+        append(store, started, StepEnded(call, tuple(messages)), ended)
+    with store.writer as writer:
+        (pages,), (page_size,) = (writer.execute(f"PRAGMA {name}").fetchone() for name in ("page_count", "page_size"))
+    limit = Retention(max_size=pages * page_size // 2)
+
+    previewed = store.prune(DEFAULT_TENANT, limit, START, dry_run=True)
+    pruned = store.prune(DEFAULT_TENANT, limit, START)
+
+    assert 25 < pruned.runs < 40
+    assert 0.8 < previewed.runs / pruned.runs < 1.2
 
 
 def test_what_was_imported_does_not_go_for_its_size_unless_that_is_said(store):

@@ -10,7 +10,7 @@ import msgspec
 
 from mulligan.core.calls import diff_arguments, is_same_json
 from mulligan.core.failure import Failure, Remedy
-from mulligan.core.records import Change, Step
+from mulligan.core.records import Change, Step, message_numbers
 from mulligan.core.stated_limits import names_argument, says_missing, unnamed_words
 from mulligan.redaction.regex import LazyRegex
 
@@ -327,17 +327,21 @@ def diff_calls(failed: Step, later: Step) -> tuple[Change, ...]:
     return tuple(change for change in argument_changes if root_of(change.path) not in names)
 
 
-def continues_conversation(before: Any, after: Any) -> bool:
+def continues_conversation(before: Step, after: Step) -> bool:
     """Return whether a later conversation contains the last message of an earlier one and most of the others."""
     earlier, later = _messages(before), _messages(after)
     if not earlier or not later:
         return False
-    shared = sum(message in later for message in earlier)
-    return earlier[-1] in later and 2 * shared > len(earlier)
+    later_messages = set(later)
+    shared = sum(message in later_messages for message in earlier)
+    return earlier[-1] in later_messages and 2 * shared > len(earlier)
 
 
-def _messages(arguments: Any) -> list[bytes]:
-    """Return the messages of a model call as stored: role, size and hash."""
+def _messages(step: Step) -> Sequence[bytes | int]:
+    """Return the messages of a model call as stored: their numbers in the run, or role, size and hash."""
+    if step.messages:
+        return message_numbers(step)
+    arguments = step.arguments
     for name in _conversation_names(arguments):
         value = arguments[name]
         messages = value.get("each", ()) if isinstance(value, Mapping) and "each" in value else value
@@ -355,7 +359,8 @@ def _conversation_names(arguments: Any) -> Iterator[str]:
         for name, value in arguments.items():
             messages = value if isinstance(value, list) else [value]
             if messages and all(
-                isinstance(message, Mapping) and ("role" in message or message.keys() >= {"count", "each"})
+                isinstance(message, Mapping)
+                and ("role" in message or ("count" in message and ("each" in message or "recorded" in message)))
                 for message in messages[:MAX_COMPARED_MESSAGES]
             ):
                 yield name

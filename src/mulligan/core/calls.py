@@ -84,11 +84,6 @@ class Call(Record, frozen=True):
         return self.backoff_seconds + sum(step.duration_seconds for step in self.steps[1:])
 
     @property
-    def recovery_tokens(self) -> int:
-        """The tokens of every attempt except the last, where they are known."""
-        return sum(sum((step.tokens or {}).values()) for step in self.steps[:-1])
-
-    @property
     def outcome_label(self) -> str:
         """The outcome as a label for reports."""
         if not self.has_succeeded:

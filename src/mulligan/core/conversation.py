@@ -1,11 +1,12 @@
 """Messages of every provider, parsed into `Message` and `Block` and rendered back.
 
-Supports OpenAI (chat and responses), Anthropic, Google, Bedrock, LiteLLM, LangChain, pairs and plain texts, as
-dictionaries or objects. Nothing here changes a message: changes are made on copies.
+Supports OpenAI (chat and responses), Anthropic, Google, Bedrock, LiteLLM, LangChain, PydanticAI, Agent Framework, pairs
+and plain texts, as dictionaries or objects. Nothing here changes a message: changes are made on copies.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -38,11 +39,15 @@ _ROLES: dict[str, Role] = {
 }
 _LISTS = (list, tuple)
 _CONTENT_TYPES = (str, list, tuple)
-_CONTENT_FIELDS = ("content", "parts", "output", "text", "output_text")
+_CONTENT_FIELDS = ("content", "parts", "contents", "output", "text", "output_text")
 """Fields that hold the content of a message. The first that is not empty counts."""
 _TEXT_BLOCK_TYPES = ("text", "input_text", "output_text", "refusal")
 _EXTRA_FIELDS = ("refusal", "audio", "images")
 """Fields with which an OpenAI message answers in another form than text and calls."""
+_CALL_BLOCK_TYPES = ("tool_use", "tool_call", "function_call")
+"""Content blocks that are calls: of Anthropic, LangChain, and OpenAI's responses inside LangChain."""
+_MESSAGE_HOLDERS = ("data", "kwargs")
+"""Fields in which LangChain's serialized messages hold the message."""
 
 
 def get_field(thing: Any, name: str | int) -> Any:
@@ -50,13 +55,31 @@ def get_field(thing: Any, name: str | int) -> Any:
     if thing is None:
         return None
     try:
-        if type(thing) is dict or isinstance(thing, Mapping):
+        thing_type: Any = type(thing)
+        if thing_type is dict:
             return thing.get(name)
-        if isinstance(name, int):
-            return thing[name]
-        return getattr(thing, name, None)
+        # First, because missing attributes of pydantic models take 10 us each, and streams have many events.
+        if _is_pydantic_model(thing_type) and isinstance(name, str) and not _is_class_attribute(thing_type, name):
+            fields = thing.__dict__
+            return fields[name] if name in fields else (thing.__pydantic_extra__ or {}).get(name)
+        if isinstance(thing, Mapping):
+            return thing.get(name)
+        return thing[name] if isinstance(name, int) else getattr(thing, name, None)
     except Exception:  # noqa: BLE001 - properties of unknown objects may raise anything
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_pydantic_model(model: type) -> bool:
+    """Return whether a class is a pydantic model that computes no further attributes."""
+    return hasattr(model, "__pydantic_fields__") and not any(
+        "__getattr__" in vars(base) for base in model.__mro__ if not base.__module__.startswith("pydantic.")
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_class_attribute(model: type, name: str) -> bool:
+    return any(name in vars(base) for base in model.__mro__)
 
 
 def _first_field(thing: Any, *names: str) -> tuple[str, Any]:
@@ -70,9 +93,30 @@ def conversation_argument(arguments: Mapping[str, Any]) -> str | None:
         if name in arguments and isinstance(arguments[name], str | list | tuple | dict):
             return name
     for name, value in arguments.items():
-        if isinstance(value, _LISTS) and value and get_field(value[0], "role") is not None:
+        if isinstance(value, _LISTS) and value and _is_message(value[0]):
             return name
     return None
+
+
+def _is_message(value: Any) -> bool:
+    """Return whether a value is a message: it has a role, or is a message or a pair of LangChain."""
+    if get_field(value, "role") is not None:
+        return True
+    if _is_pair(value):
+        return True
+    return _to_role(get_field(value, "type")) is not None and get_field(value, "content") is not None
+
+
+def _is_pair(source: Any) -> bool:
+    """Return whether a message is a pair of role and content. As a list, its role must be known."""
+    if not isinstance(source, _LISTS) or len(source) != 2 or not isinstance(source[0], str):
+        return False
+    return isinstance(source, tuple) or (_to_role(source[0]) is not None and isinstance(source[1], _CONTENT_TYPES))
+
+
+def _to_role(label: Any) -> Role | None:
+    """Return the role that a label names: `user`, `ai`, or `AIMessageChunk` of a LangChain stream."""
+    return _ROLES.get(label.lower().removesuffix("messagechunk")) if isinstance(label, str) else None
 
 
 # Parsing
@@ -151,17 +195,22 @@ def parse_message(source: Any, path: Path = ()) -> Message:
     """
     if isinstance(source, str):
         return Message(source, "user", "user", (_text_block(path, source),))
-    if isinstance(source, tuple) and len(source) == 2 and isinstance(source[0], str):
-        role = _ROLES.get(source[0].lower(), "user")
+    if _is_pair(source):
+        role = _to_role(source[0]) or "user"
         blocks = _parse_content(source[1], (*path, 1))
         if role == "tool":
             blocks = [_with_observations(Block("result", (*path, 1), source[1]), blocks)]
         return Message(source, role, source[0], tuple(blocks))
     label, item_type = get_field(source, "role"), get_field(source, "type")
+    if label is None and get_field(source, "kind") in ("request", "response"):
+        return _parse_pydantic_message(source, path)
     item_type = item_type if isinstance(item_type, str) else ""
     label = label if isinstance(label, str) else item_type
+    for holder in _MESSAGE_HOLDERS if label and isinstance(source, Mapping) and "content" not in source else ():
+        if isinstance(inner := source.get(holder), Mapping) and "content" in inner:
+            return parse_message(inner, (*path, holder))._replace(source=source)
     blocks = _parse_fields(source, item_type, path)
-    role = _ROLES.get(label.lower(), "user")
+    role = _to_role(label) or "user"
     if role == "tool" or item_type == "tool" or item_type.endswith("_output"):
         role = "tool" if role == "user" else role
         texts = [block for block in blocks if block.type == "text"]
@@ -170,11 +219,44 @@ def parse_message(source: Any, path: Path = ()) -> Message:
             blocks = [_with_observations(_build_result(source, path), texts), *remaining]
     elif item_type == "reasoning" or item_type.endswith("_call"):
         role = "assistant" if role == "user" else role
-    elif not blocks and label and label.lower() not in _ROLES:
+    elif not blocks and label and _to_role(label) is None:
         blocks = [Block("other", path, source)]
     elif role == "user" and any(block.type == "result" for block in blocks):
         role = "user" if any(block.type == "text" and block.slots for block in blocks) else "tool"
     return Message(source, role, label or "user", tuple(blocks))
+
+
+def _parse_pydantic_message(source: Any, path: Path) -> Message:
+    """Parse a request or a response of PydanticAI. A request may hold prompts and results."""
+    parts = get_field(source, "parts")
+    blocks: list[Block] = []
+    for number, part in enumerate(parts[:MAX_MESSAGE_PARTS] if isinstance(parts, _LISTS) else ()):
+        blocks += _parse_pydantic_part(part, (*path, "parts", number))
+    kinds = {get_field(part, "part_kind") for part in parts} if isinstance(parts, _LISTS) else set()
+    role: Role = "assistant"
+    if (label := get_field(source, "kind")) == "request":
+        # A system prompt makes the whole message one of the system: compression must not remove it.
+        is_tool = "user-prompt" not in kinds and any(block.type == "result" for block in blocks)
+        role = "system" if "system-prompt" in kinds else "tool" if is_tool else "user"
+    return Message(source, role, label, tuple(blocks))
+
+
+def _parse_pydantic_part(part: Any, path: Path) -> list[Block]:
+    kind, content, id = (get_field(part, name) for name in ("part_kind", "content", "tool_call_id"))
+    content_path = (*path, "content")
+    if kind in ("user-prompt", "text"):
+        return _parse_content(content, content_path)
+    if kind in ("system-prompt", "compaction") and isinstance(content, str):
+        return [Block("text", content_path, content)]  # no slots: compression must not change it
+    if kind == "tool-call":
+        return [Block("call", (*path, "args"), get_field(part, "args"), id, get_field(part, "tool_name"))]
+    if kind == "tool-return" or (kind == "retry-prompt" and get_field(part, "tool_name") is not None):
+        is_error = True if get_field(part, "outcome") in (None, "failed", "retried") else None
+        block = Block("result", content_path, content, id, get_field(part, "tool_name"), is_error)
+        if isinstance(content, Mapping):
+            return [block._replace(slots=(TextSlot(content_path, dump_json(content), True),))]
+        return [_with_observations(block, _parse_content(content, content_path))]
+    return [Block("reasoning" if kind == "thinking" else "other", path, part)]
 
 
 def parse_messages(sources: Iterable[Any]) -> list[Message]:
@@ -195,14 +277,24 @@ def _parse_fields(source: Any, item_type: str, path: Path) -> list[Block]:
         if isinstance(content, _CONTENT_TYPES) and content:
             blocks += _parse_content(content, (*path, name))
             break
+    # LangChain repeats the calls of content blocks.
+    content_ids = {block.id for block in blocks if block.type == "call"}
     calls = get_field(source, "tool_calls")
     for number, call in enumerate(calls if isinstance(calls, _LISTS) else ()):
-        blocks.append(_parse_tool_call(call, (*path, "tool_calls", number)))
+        block = _parse_tool_call(call, (*path, "tool_calls", number))
+        if block.id is None or block.id not in content_ids:
+            blocks.append(block)
     legacy = get_field(source, "function_call")
     if isinstance(name := get_field(legacy, "name"), str):
         blocks.append(Block("call", (*path, "function_call", "arguments"), get_field(legacy, "arguments"), name, name))
     blocks += (Block("other", (*path, name), value) for name in _EXTRA_FIELDS if (value := get_field(source, name)))
     return blocks
+
+
+def has_call_blocks(content: Any) -> bool:
+    """Return whether the content of a message contains calls as blocks."""
+    blocks = content[:MAX_MESSAGE_PARTS] if isinstance(content, _LISTS) else ()
+    return any(get_field(block, "type") in _CALL_BLOCK_TYPES for block in blocks)
 
 
 def _text_block(path: Path, text: str) -> Block:
@@ -222,16 +314,23 @@ def _parse_block(part: Any, path: Path) -> Block:
         return _text_block(path, part)
     part_type, text = get_field(part, "type"), get_field(part, "text")
     part_type = part_type if isinstance(part_type, str) else ""
+    if part_type in ("thinking", "reasoning") or get_field(part, "thought") is True:
+        return Block("reasoning", path, part)
     if isinstance(text, str) and (not part_type or part_type in _TEXT_BLOCK_TYPES):
         return _text_block((*path, "text"), text)
-    if part_type == "tool_use":
-        return Block("call", (*path, "input"), get_field(part, "input"), get_field(part, "id"), get_field(part, "name"))
+    if part_type in _CALL_BLOCK_TYPES:
+        name, value = _first_field(part, "input", "args", "arguments")
+        id = get_field(part, "call_id") or get_field(part, "id")
+        return Block("call", (*path, name), value, id, get_field(part, "name"))
+    if part_type == "function_result":  # of the Agent Framework
+        is_error = True if get_field(part, "exception") else None
+        text, path = get_field(part, "result"), (*path, "result")
+        slots = (TextSlot(path, text, True),) if isinstance(text, str) and text else ()
+        return Block("result", path, text, get_field(part, "call_id"), is_error=is_error, slots=slots)
     if part_type == "tool_result":
         content, is_error = get_field(part, "content"), get_field(part, "is_error")
         block = Block("result", (*path, "content"), content, get_field(part, "tool_use_id"), is_error=is_error)
         return _with_observations(block, _parse_content(content, block.path))
-    if part_type in ("thinking", "reasoning"):
-        return Block("reasoning", path, part)
     for name in ("toolUse", "tool_use", "function_call", "functionCall", "toolResult", "tool_result",
                  "function_response", "functionResponse"):  # fmt: skip
         member = get_field(part, name)
@@ -239,7 +338,8 @@ def _parse_block(part: Any, path: Path) -> Block:
             return _parse_member(name, member, (*path, name))
     if isinstance(part, Mapping) and part.get("json") is not None:
         return Block("other", path, part, slots=(TextSlot(path, dump_json(part["json"]), wrap="text"),))
-    return Block("other", path, part)
+    nested = get_field(part, "content") if part_type == "search_result" else None
+    return _with_slots(Block("other", path, part), _parse_content(nested, (*path, "content")))
 
 
 def _parse_member(name: str, member: Any, path: Path) -> Block:
@@ -273,16 +373,21 @@ def _parse_tool_call(call: Any, path: Path) -> Block:
 def _build_result(source: Any, path: Path) -> Block:
     """Return the content of a tool's message as one result."""
     name, value = _first_field(source, *_CONTENT_FIELDS)
-    _, id = _first_field(source, "tool_call_id", "call_id", "name")
+    names = ("tool_call_id", "call_id", "id" if get_field(source, "type") == "local_shell_call_output" else "name")
+    _, id = _first_field(source, *names)
     is_error = get_field(source, "is_error")
     if not isinstance(is_error, bool):
         is_error = True if get_field(source, "status") == "error" else None
     return Block("result", (*path, name), value, id, is_error=is_error)
 
 
+def _with_slots(block: Block, inner_blocks: Iterable[Block]) -> Block:
+    return block._replace(slots=tuple(slot for inner in inner_blocks for slot in inner.slots))
+
+
 def _with_observations(result: Block, blocks: Iterable[Block]) -> Block:
-    slots = (slot._replace(is_observation=True) for block in blocks for slot in block.slots)
-    return result._replace(slots=tuple(slots))
+    block = _with_slots(result, blocks)
+    return block._replace(slots=tuple(slot._replace(is_observation=True) for slot in block.slots))
 
 
 class ModelAnswer(NamedTuple):
@@ -320,24 +425,13 @@ def parse_answer(answer: Any) -> ModelAnswer | None:
     return ModelAnswer(tuple(blocks), str(finish_reason).lower())
 
 
-_TOKEN_USAGE_FIELDS = {
-    "input": ("prompt_tokens", "input_tokens", "prompt_token_count", "promptTokenCount"),
-    "output": ("completion_tokens", "output_tokens", "candidates_token_count", "candidatesTokenCount"),
-}
-
-
-def read_token_usage(answer: Any) -> dict[str, int] | None:
-    """Return the token usage that an answer reports, as `input` and `output`."""
-    for usage in (get_field(answer, name) for name in ("usage", "usage_metadata", "usageMetadata")):
-        token_counts = {
-            name: count
-            for name, spellings in _TOKEN_USAGE_FIELDS.items()
-            for spelling in spellings
-            if type(count := get_field(usage, spelling)) is int and count >= 0
-        }
-        if token_counts:
-            return token_counts
-    return None
+def answer_text(answer: Any) -> str:
+    """Return the text of an answer: of a text, a completion or a message. Empty if there is none."""
+    if isinstance(answer, str):
+        return answer
+    bedrock_message = get_field(get_field(answer, "output"), "message")
+    blocks = (parse_answer(answer) or parse_message(bedrock_message or answer)).blocks
+    return " ".join(block.value for block in blocks if block.type == "text" and block.value)
 
 
 # Exchanges
@@ -420,9 +514,13 @@ def user_message(messages: Sequence[Any], text: str) -> Any:
     """Build a user message in the format of this conversation."""
     for source in reversed(messages):
         message = parse_message(source)
-        if message.role != "user" or message.ids("result") or not message.slots:
+        # In PydanticAI, the first prompt of the user is in the message with the system prompt.
+        is_user = message.role == "user" or (message.role == "system" and message.label == "request")
+        if not is_user or message.ids("result") or not message.slots:
             continue
         path = message.slots[0].path
+        if isinstance(source, Mapping) and path[0] in _MESSAGE_HOLDERS:
+            return {**source, path[0]: user_message([source[path[0]]], text)}
         try:
             if len(path) <= 1 or isinstance(source, tuple):
                 new_message = replace_at(source, path, text)
@@ -431,28 +529,62 @@ def user_message(messages: Sequence[Any], text: str) -> Any:
                 new_message = replace_at(source, path[:1], [block])
         except TypeError:
             continue
+        # Two messages with one id would be the same message to some hosts.
         if isinstance(new_message, dict):
             return {name: value for name, value in new_message.items() if name != "id"}
+        if isinstance(get_field(new_message, "id"), str) and get_field(new_message, "model_copy") is not None:
+            return replace_at(new_message, ("id",), None)
         return new_message
     form = next((message for message in messages if not isinstance(message, str)), None)
     if messages and form is None:
         return text
     if get_field(form, "parts") is not None:
         return {"role": "user", "parts": [{"text": text}]}
-    blocks = get_field(form, "content")
-    if isinstance(blocks, list) and blocks and isinstance(blocks[0], Mapping) and get_field(blocks[0], "type") is None:
-        return {"role": "user", "content": [{"text": text}]}  # Bedrock content blocks have no type
+    if _has_bedrock_blocks(form):
+        return {"role": "user", "content": [{"text": text}]}
     return {"role": "user", "content": text}
 
 
+def join_bedrock_messages(sources: Sequence[Any]) -> list[Any]:
+    """Join user messages of Bedrock that follow each other, which it rejects. Other forms stay as they are."""
+    merged_messages: list[Any] = []
+    for source in sources:
+        is_pair = merged_messages and get_field(source, "role") == get_field(merged_messages[-1], "role") == "user"
+        if is_pair and _has_bedrock_blocks(source) and _has_bedrock_blocks(merged_messages[-1]):
+            merged_messages[-1] = {
+                **merged_messages[-1],
+                "content": [*merged_messages[-1]["content"], *source["content"]],
+            }
+        else:
+            merged_messages.append(source)
+    return merged_messages
+
+
+def _has_bedrock_blocks(message: Any) -> bool:
+    """Return whether the content of a message is a list of blocks without a type."""
+    blocks = get_field(message, "content") if isinstance(message, Mapping) else None
+    if not isinstance(blocks, list) or not blocks:
+        return False
+    return isinstance(blocks[0], Mapping) and get_field(blocks[0], "type") is None
+
+
 def to_text(result: Any) -> str:
-    """Return a tool's result as the text that a model reads."""
+    """Return a tool's result as the text that a model reads. Never raises."""
     if isinstance(result, str):
         return result
     try:
-        return msgspec.json.encode(result, enc_hook=str).decode()
+        return msgspec.json.encode(result, enc_hook=_encode_object).decode()
     except Exception:  # noqa: BLE001 - objects of any class
-        return str(result)
+        try:
+            return str(result)
+        except Exception:  # noqa: BLE001 - a very large integer, deep nesting
+            return f"an object of type {type(result).__name__}, which has no text"
+
+
+def _encode_object(value: Any) -> Any:
+    """Return the fields of a pydantic model, or any other object as its string."""
+    to_fields = getattr(value, "model_dump", None)
+    return to_fields(mode="json") if callable(to_fields) else str(value)
 
 
 def dump_json(data: Any) -> str:
@@ -468,8 +600,8 @@ def dump_json(data: Any) -> str:
 # Agent loops
 
 
-CallResult = tuple[Any, Any, bool]
-"""The id of a call, its result, and whether it is a failure."""
+CallResult = tuple[Any, str, bool]
+"""The id of a call, its result as text, and whether it is a failure."""
 
 
 class MessageFormat:
@@ -482,7 +614,7 @@ class MessageFormat:
     def add_results(self, messages: list[Any], results: Sequence[CallResult]) -> None:
         """Append the results of the calls of a reply."""
         for id, result, _ in results:
-            messages.append({"role": "tool", "tool_call_id": id, "content": to_text(result)})
+            messages.append({"role": "tool", "tool_call_id": id, "content": result})
 
     def add_notice(self, messages: list[Any], notice: str) -> None:
         """Append a note from mulligan."""
@@ -498,7 +630,7 @@ class AnthropicFormat(MessageFormat):
     def add_results(self, messages: list[Any], results: Sequence[CallResult]) -> None:
         blocks: list[dict[str, Any]] = []
         for id, result, is_error in results:
-            block = {"type": "tool_result", "tool_use_id": id, "content": to_text(result)}
+            block = {"type": "tool_result", "tool_use_id": id, "content": result}
             blocks.append(block | {"is_error": True} if is_error else block)
         messages.append({"role": "user", "content": blocks})
 

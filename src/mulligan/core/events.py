@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 
+from mulligan.core.failure import Failure
 from mulligan.core.fast_path import CallTemplate, SuccessRecord, restore_value
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.core.record_redaction import RecordRedactor as RecordRedactor
-from mulligan.core.records import Compaction, Lesson, Recovery, Run, Step
+from mulligan.core.records import Compaction, Lesson, RecordedMessage, Recovery, Run, Step
 from mulligan.redaction import Redactor
+
+log = get_logger(__name__)
 
 
 class Event(msgspec.Struct, frozen=True, tag_field="event"):
@@ -34,8 +37,19 @@ class StepStarted(Event, frozen=True, tag="step.started"):
     step: Step
 
 
-class StepEnded(Event, frozen=True, gc=False, tag="step.ended"):
+class StepEnded(Event, frozen=True, gc=False, omit_defaults=True, tag="step.ended"):
     step: Step
+    messages: tuple[RecordedMessage, ...] = ()
+    """Messages of the run that no earlier step has brought. In the same event as a step that refers to them, so that
+    neither is stored without the other."""
+
+
+class FailureRecorded(Event, frozen=True, tag="failure.recorded"):
+    run: str
+    seq: int
+    """The number of a failed step that has ended already."""
+    failure: Failure
+    """Replaces the failure of the step."""
 
 
 class RecoveryPlanned(Event, frozen=True, tag="recovery.planned"):
@@ -53,11 +67,17 @@ class LessonLearned(Event, frozen=True, tag="lesson.learned"):
     lesson: Lesson
 
 
-AnyEvent = RunStarted | RunEnded | StepStarted | StepEnded | RecoveryPlanned | ContextCompacted | LessonLearned
-EVENTS: dict[str, type[Event]] = {
-    str(event.__struct_config__.tag): event
-    for event in (RunStarted, RunEnded, StepStarted, StepEnded, RecoveryPlanned, ContextCompacted, LessonLearned)
-}
+AnyEvent = (
+    RunStarted
+    | RunEnded
+    | StepStarted
+    | StepEnded
+    | FailureRecorded
+    | RecoveryPlanned
+    | ContextCompacted
+    | LessonLearned
+)
+EVENTS: dict[str, type[Event]] = {str(event.__struct_config__.tag): event for event in get_args(AnyEvent)}
 
 
 Listener = Callable[[AnyEvent], object]
@@ -88,6 +108,7 @@ class EventStream:
         """All listeners, on either thread. Without any, start events are not published."""
         self._failed_listeners: set[int] = set()
         self._sink: EventSink | None = None
+        self._log: Listener | None = None
 
     def add_listener(self, listener: Listener, thread: ListenerThread = "recorder") -> Callable[[], None]:
         """Call `listener` with every event, on the recorder's thread or in the caller's thread.
@@ -109,6 +130,17 @@ class EventStream:
     def set_sink(self, sink: EventSink) -> None:
         """Set the recorder, which stores each event and then calls `deliver` on its own thread."""
         self._sink = sink
+
+    def set_log(self, log: Listener, is_verbose: bool) -> None:
+        """Call `log` in the caller's thread, with every event if `is_verbose`.
+
+        Otherwise it does not receive successful first attempts and start events, so that these cost no more than
+        without a log.
+        """
+        if is_verbose:
+            self.add_listener(log, thread="caller")
+        else:
+            self._log = log
 
     def redact_session_id(self, id: str) -> str:
         """Return the session id in a form that may be stored."""
@@ -149,11 +181,13 @@ class EventStream:
             return  # start events are not stored
         try:
             event = _redact_event(self._record_redactor, event)
-        except Exception:  # noqa: BLE001 - publishing must not fail the caller
+        except Exception:
             log.exception("Redaction failed, event not recorded: %s", event.name)
             return
         for listener in tuple(self._caller_listeners):
             self._call_listener(listener, event)
+        if self._log is not None:
+            self._call_listener(self._log, event)
         if self._sink is not None:
             self._call_listener(self._sink, event)
         else:
@@ -167,7 +201,7 @@ class EventStream:
     def _call_listener(self, listener: Callable[[Any], object], event: AnyEvent) -> None:
         try:
             listener(event)
-        except Exception:  # noqa: BLE001 - publishing must not fail the caller
+        except Exception:
             if id(listener) not in self._failed_listeners:  # log once per listener, to keep the log readable
                 self._failed_listeners.add(id(listener))
                 log.exception("A listener failed on %s; its further errors are not logged", event.name)
@@ -180,26 +214,42 @@ def redact_event(event: AnyEvent, redactor: Redactor) -> AnyEvent:
 
 def redact_all(events: Sequence[AnyEvent], record_redactor: RecordRedactor) -> list[AnyEvent]:
     """Redact many events. Faster than one by one: a reused `RecordRedactor` caches names and scans in batches."""
-    original_steps = [event.step for event in events if isinstance(event, StepEnded)]
-    steps = iter(record_redactor.redact_steps(original_steps))
+    step_events = [event for event in events if isinstance(event, StepEnded)]
+    # Before the steps: the secrets of messages are removed from these too.
+    messages = iter([record_redactor.redact_messages(event.step.run, event.messages) for event in step_events])
+    steps = iter(record_redactor.redact_steps([event.step for event in step_events]))
     return [
-        StepEnded(next(steps)) if isinstance(event, StepEnded) else _redact_event(record_redactor, event)
+        StepEnded(next(steps), next(messages))
+        if isinstance(event, StepEnded)
+        else _redact_event(record_redactor, event)
         for event in events
     ]
 
 
 def _redact_event(record_redactor: RecordRedactor, event: AnyEvent) -> AnyEvent:
     match event:
-        case StepStarted() | StepEnded():
-            return type(event)(record_redactor.redact_step(event.step)[0])
+        case StepStarted():
+            return StepStarted(record_redactor.redact_step(event.step)[0])
+        case StepEnded(step, messages):
+            messages = record_redactor.redact_messages(step.run, messages)  # first: their secrets are those of the step
+            return StepEnded(record_redactor.redact_step(step)[0], messages)
+        case FailureRecorded(run, seq, failure):
+            step = record_redactor.redact_step(Step(run=run, seq=seq, call=seq, failure=failure))[0]
+            return FailureRecorded(step.run, seq, step.failure or failure)
         case RecoveryPlanned():
             step, recovery = record_redactor.redact_step(event.step, event.recovery)
             return RecoveryPlanned(step, recovery or event.recovery)
         case RunStarted() | RunEnded():
             return type(event)(record_redactor.redact_run(event.run))
         case ContextCompacted(compaction):
-            (reason,) = record_redactor.redact_texts(compaction.reason)
-            return ContextCompacted(msgspec.structs.replace(compaction, reason=reason))
+            reason, *tools = record_redactor.redact_texts(
+                compaction.reason, *(action.tool for action in compaction.actions)
+            )
+            actions = tuple(
+                msgspec.structs.replace(action, tool=tool)
+                for action, tool in zip(compaction.actions, tools, strict=True)
+            )
+            return ContextCompacted(msgspec.structs.replace(compaction, reason=reason, actions=actions))
         case LessonLearned(lesson):
             names = ("mistake", "correction", "error", "failing_example", "working_example", "origin")
             texts = record_redactor.redact_texts(*(getattr(lesson, name) for name in names))

@@ -1,15 +1,18 @@
-"""Failure, Kind and Remedy: what failed and which action can help; and the exceptions of mulligan."""
+"""Failure, Kind and Remedy: what failed and which action can help; and the errors of mulligan itself."""
 
 from __future__ import annotations
 
 import enum
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mulligan.redaction import quote_untrusted
+from mulligan.redaction import quote_untrusted, strip_quote_marks
 from mulligan.redaction.regex import LazyRegex
+
+if TYPE_CHECKING:
+    from mulligan.redaction import Redactor
 
 
 class Remedy(enum.Enum):
@@ -33,6 +36,23 @@ class TookEffect(enum.Enum):
     NO = "no"
     YES = "yes"
     UNKNOWN = "unknown"
+
+
+DEFAULT_HINTS = {
+    Remedy.RETRY: "Retry later, or continue without it.",
+    Remedy.REPAIR: "Correct the arguments as the message says, then repeat the call.",
+    Remedy.COMPRESS: "Shorten the conversation, then retry.",
+    Remedy.REPLAN: "Read the message and choose a different approach.",
+    Remedy.STOP: "A retry cannot help. Report the failure: a person must act.",
+}
+"""Hints for kinds that are declared without one."""
+
+
+def to_code(code: object) -> str:
+    """Return an error code as a plain string. A member of an enum is its text, or its name if it has another value."""
+    if isinstance(code, enum.Enum):
+        code = code.value if isinstance(code.value, str) else code.name
+    return str(code) if isinstance(code, str) else ""
 
 
 class Kind(str):
@@ -102,6 +122,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     fingerprint: str = ""
     recoverable: bool = True
     """False if the author of the error declared that retrying cannot help."""
+    exception: str = ""
+    """The class of the raised exception with its module, such as `httpx.ReadTimeout`."""
+    trace: str = ""
+    """The stack trace, one frame per line, the user's code first; then causes and group members. Never for a model."""
 
     def __post_init__(self) -> None:
         kind = self.kind
@@ -130,10 +154,75 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             **fields,
         )
 
+    def with_recorded(self, recorded: Failure) -> Failure:
+        """Return this failure of an exception with the kind, and every other fact, that was recorded by hand."""
+        facts = {name: fact for name, fact in msgspec.structs.asdict(recorded).items() if fact not in ("", None)}
+        if not recorded.message:
+            facts.pop("fingerprint", None)  # that of no message
+        return msgspec.structs.replace(self, **facts)
+
     @property
     def is_failure(self) -> bool:
         """Whether it counts as a failure: user rejections and cancelled siblings have the type `none`."""
         return self.kind.type != "none"
+
+    def to_tool_response(self, tool: str = "") -> dict[str, Any]:
+        """Return the failure as a tool result that a model can act on, without a stack trace.
+
+        `tool` names the author of the message. It knows no settings: only secrets of a known form are redacted.
+        """
+        from mulligan.redaction import Redactor  # lazy: rarely needed, and slow to import
+
+        return build_tool_response(self, Redactor(personal=False), tool)
+
+
+CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
+"""A code of one word, such as a kind. A sentence in its place could be read as an instruction."""
+MAX_LABEL_CHARS = 80
+"""Shown characters of names, which may come from models and untrusted servers."""
+MAX_HINT_CHARS = 300
+INFRA_ERROR = "InfraError"
+"""The evidence of an `InfraError`. Its message is for people."""
+
+
+def build_tool_response(
+    failure: Failure, redactor: Redactor, tool: str = "", *, has_effects: bool = True
+) -> dict[str, Any]:
+    """Build the tool result for a failed call. The message may contain untrusted values, so it is quoted."""
+    redact = redactor.text_for_display
+    is_hidden = INFRA_ERROR in failure.evidence
+    response: dict[str, Any] = {
+        "error": to_label(redactor, failure.kind),
+        "code": to_error_code(redactor, failure.code) or to_label(redactor, failure.kind.code),
+        "message": quote_untrusted(
+            "The tool is unavailable." if is_hidden else redact(failure.message),
+            author=to_label(redactor, tool) or "tool",
+        ),
+        "hint": "Continue without it; a person must act." if is_hidden else build_hint(failure, redactor),
+        "recoverable": failure.recoverable,
+    }
+    if failure.took_effect is TookEffect.UNKNOWN and has_effects:
+        response["outcome"] = "unknown: the call may have executed. Check before you repeat it."
+    return response
+
+
+def build_hint(failure: Failure, redactor: Redactor) -> str:
+    """Return the hint for a model: its author's, or that of the kind."""
+    # the kind's hint does not fit an unrecoverable error
+    if not failure.recoverable and failure.hint == failure.kind.hint:
+        return "A retry cannot help: continue without this call, or report that it failed."
+    return strip_quote_marks(redactor.text_for_display(failure.hint, MAX_HINT_CHARS))
+
+
+def to_error_code(redactor: Redactor, code: str) -> str:
+    """Return an error code if it has the form of a code; a sentence belongs into the quotation."""
+    return code if CODE.fullmatch(code) and to_label(redactor, code) == code else ""
+
+
+def to_label(redactor: Redactor, name: str, limit: int = MAX_LABEL_CHARS) -> str:
+    """Return a name on one line, redacted and without quotation marks of ours."""
+    # Join lines first: a secret may be split over two lines.
+    return strip_quote_marks(" ".join(redactor.text_for_display(" ".join(name.split()), limit).split()))
 
 
 class MulliganError(Exception):
@@ -164,53 +253,3 @@ class LessonFileError(MulliganError):
 
 class MissingExtraError(MulliganError):
     """A feature whose optional package is not installed."""
-
-
-class AgentError(Exception):
-    """Raise it in a tool, before any side effect, when the model should act differently.
-
-    It promises that nothing has executed yet, so even a tool with side effects may be called again.
-    """
-
-    def __init__(self, message: str, code: str = "", hint: str = "", recoverable: bool = True) -> None:
-        super().__init__(message)
-        self.message = message
-        self.code = code
-        self.hint = hint
-        self.recoverable = recoverable
-
-    def to_tool_response(self) -> dict[str, Any]:
-        """Return the failure as a tool result that a model can act on, without a stack trace."""
-        return _tool_response("tool/invalid_arguments", self.code, self.message, self.hint, self.recoverable)
-
-
-class InfraError(Exception):
-    """Raise it in a tool when only a person can help. It is not retried and ends the agent loop."""
-
-    def __init__(self, message: str, code: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.code = code
-
-    def to_tool_response(self) -> dict[str, Any]:
-        """Return a tool result that hides the message: it is for people and may name internals."""
-        return _tool_response(
-            "tool/unavailable", self.code, "The tool is unavailable.", "Continue without it; a person must act.", False
-        )
-
-
-_CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
-"""A code is one word. A sentence here could be read as an instruction."""
-
-
-def _tool_response(error: str, code: str, message: str, hint: str, recoverable: bool) -> dict[str, Any]:
-    from mulligan.redaction import Redactor  # lazy: rarely needed, and slow to import
-
-    redact = Redactor(personal=False).text_for_display
-    return {
-        "error": error,
-        "code": code if _CODE.fullmatch(code) and redact(code) == code else error.partition("/")[2],
-        "message": quote_untrusted(redact(message)),  # the text may contain untrusted values
-        "hint": redact(hint),
-        "recoverable": recoverable,
-    }

@@ -99,6 +99,8 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
     duration_seconds: float = 0.0
     result: Any = None
     tokens: dict[str, int] | None = None
+    metadata: dict[str, Any] | None = None
+    """The model and the service tier that an answer reports."""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -117,7 +119,8 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
         template = self.template
         return Step(
             self.run, self.seq, self.seq, 1, self.parent, template.type, name, template.server, arguments, "success",
-            result, int(self.started_at * 1000), self.duration_seconds, None, None, None, self.tokens, key=template.key,
+            result, int(self.started_at * 1000), self.duration_seconds, None, None, None, self.tokens,
+            self.metadata, key=template.key,
         )  # fmt: skip
 
     def to_run(self, shared_run: Run) -> Run:

@@ -376,7 +376,9 @@ class RunProgress(msgspec.Struct, frozen=True):
     def _compare(self, failure: OpenFailure, call: Call, facts: CallFacts, is_item: ItemTest) -> Match | None:
         if failure.call.id in facts.corrected:
             return _match_changes(failure, call, ("explicit",))
-        if facts is SAME_ARGUMENTS_ONLY or not _are_related(failure.facts.task, facts.task):
+        if facts is SAME_ARGUMENTS_ONLY:
+            return None
+        if not _are_related(failure.facts.task, facts.task) and not _is_later_turn(failure.facts.turn, facts.turn):
             return None
         if call.first.type == "model":
             return _match_conversation(failure, call)
@@ -551,6 +553,11 @@ def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) 
     return first[-1] in second or second[-1] in first
 
 
+def _is_later_turn(first: tuple[int, int] | None, second: tuple[int, int] | None) -> bool:
+    """Return whether the second call is of a later turn of the same conversation: its model has read the failure."""
+    return first is not None and second is not None and first[0] == second[0] and first[1] < second[1]
+
+
 def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> Match | None:
     failed, last = failure.call, call.last
     before, after = values_of(failed.last), values_of(last)
@@ -578,7 +585,7 @@ def _may_have_prerequisites(failure: OpenFailure, facts: CallFacts) -> bool:
 
 def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
     """Match a model call that continues the conversation of the failed one."""
-    if not continues_conversation(failure.call.last.arguments, call.last.arguments):
+    if not continues_conversation(failure.call.last, call.last):
         return None
     changes = diff_calls(failure.call.last, call.last)
     return Match(failure, "agent", changes, ("conversation",), False, failure.tools_since if changes else ())

@@ -1,20 +1,43 @@
-"""The logger of mulligan, without importing `logging` before something is logged: that would double the import time
-of a hook and take a tenth of a first call (benchmarks/imports.py)."""
+"""Loggers of mulligan's modules, without importing `logging` before something is logged: that would double the import
+time of a hook and take a tenth of a first call (benchmarks/imports.py)."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import contextlib
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     import logging
 
-    log: logging.Logger
-else:
 
-    class _LazyLogger:
-        def __getattr__(self, name: str) -> Any:
-            import logging
+LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "critical", "log"})
 
-            return getattr(logging.getLogger("mulligan"), name)
 
-    log = _LazyLogger()
+class LazyLogger:
+    """A stand-in for the logger of this name, which it looks up at each use.
+
+    Handlers and filters belong to the program. If one raises, the record is dropped: a call of a tool must not fail
+    because mulligan logs something.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        import logging
+
+        target = getattr(logging.getLogger(self._name), attribute)
+        if attribute not in LOG_METHODS:
+            return target
+
+        def log_safely(*values: Any, **options: Any) -> None:
+            options["stacklevel"] = options.get("stacklevel", 1) + 1  # names the caller's line, not this one
+            with contextlib.suppress(Exception):
+                target(*values, **options)
+
+        return log_safely
+
+
+def get_logger(name: str) -> logging.Logger:
+    """Return the logger of a module: `log = get_logger(__name__)`."""
+    return cast("logging.Logger", LazyLogger(name))

@@ -7,15 +7,28 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, TypeVar
 
 import msgspec
 
+from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.fast_path import IMMUTABLE_TYPES, CallTemplate, SuccessRecord, restore_value
-from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Run, Step, encode
+from mulligan.core.records import (
+    AvoidedTurn,
+    Change,
+    Link,
+    MessagePart,
+    RecordedMessage,
+    Recovery,
+    RecoveryStop,
+    Run,
+    Step,
+    encode,
+)
 from mulligan.redaction import Redactor, to_plain_data
 
 MAX_NAME_CHARS = 200
@@ -26,6 +39,8 @@ MAX_FAST_ITEMS = 100
 """Values of a dictionary up to which only a search of its texts decides."""
 MAX_CACHED_NAMES = 10_000
 """Argument names whose redaction is cached."""
+MAX_MESSAGE_RUNS = 1000
+"""Runs with secrets in their messages that are remembered."""
 _MAX_EXACT_INTEGER = 2**53
 """Larger integers lose precision in JSON and may have to be replaced by a description."""
 _TEXT_TYPES = frozenset({str})
@@ -33,6 +48,11 @@ _TEXT_TYPES = frozenset({str})
 _pack = msgspec.msgpack.Encoder().encode
 AnyRecord = TypeVar("AnyRecord")
 ChangesRecord = TypeVar("ChangesRecord", Recovery, Link)
+
+
+_message_lock = threading.RLock()
+"""Guards the secrets of messages: two threads of one run may publish at once."""
+fork_safety.hold_locks(lambda: (_message_lock,))
 
 
 class RecordRedactor:
@@ -43,6 +63,42 @@ class RecordRedactor:
         self._names: dict[str, tuple[str, bool, bool]] = {}
         self._harmless_name_sets: set[tuple[str, ...]] = set()
         """Field name combinations in which no name requires redaction."""
+        self._message_redactors: dict[str, Redactor] = {}
+        """By run with secrets in recorded messages: the redactor that also removes these."""
+
+    def redact_messages(self, run: str, messages: Sequence[RecordedMessage]) -> tuple[RecordedMessage, ...]:
+        """Redact messages of a run. A secret found in one is removed from all later messages and steps of the run."""
+        if not messages:
+            return ()
+        parts = [part for message in messages for part in message.parts]
+        texts = [_text(part.text) for part in parts]
+        arguments = [to_plain_data(part.arguments) for part in parts]
+        with _message_lock:
+            redactor = self._message_redactors.get(run, self._redactor).with_secrets_from(*texts, *arguments)
+            if redactor is not self._redactor:
+                self._message_redactors[run] = redactor
+            while len(self._message_redactors) > MAX_MESSAGE_RUNS:
+                del self._message_redactors[next(iter(self._message_redactors))]
+        values = redactor.record(*texts, *arguments)
+        redacted_parts = iter(
+            MessagePart(
+                type=part.type,
+                text=text,
+                name=_name(part.name, self._redactor) if part.name else "",
+                # A call with a single text as its arguments, which are then not free text.
+                arguments=value if type(value) is not str else redactor.value(value),
+                is_error=bool(part.is_error),
+            )
+            for part, text, value in zip(parts, values[: len(parts)], values[len(parts) :], strict=True)
+        )
+        return tuple(
+            RecordedMessage(
+                role=_name(message.role, self._redactor),
+                parts=tuple(next(redacted_parts) for _ in message.parts),
+                number=message.number,
+            )
+            for message in messages
+        )
 
     def redact_session_id(self, id: str) -> str:
         """Return the session id, or its hash if the id contains a secret or personal data."""
@@ -89,7 +145,13 @@ class RecordRedactor:
             arguments, result = success.arguments, success.result
             if index in changed_indexes:
                 result = to_plain_data(restore_value(result))
-                arguments, result = self._redactor.record(to_plain_data(arguments), result)
+                redactor = self._message_redactors.get(success.run, self._redactor)
+                names = _public_names(arguments, self._redactor, "model") if success.template.type == "model" else {}
+                arguments, result, *redacted_names = redactor.record(to_plain_data(arguments), result, *names.values())
+                arguments = _with_names(arguments, names, redacted_names)
+            if success.metadata is not None:
+                metadata = {name: _name(text, self._redactor) for name, text in success.metadata.items()}
+                success = msgspec.structs.replace(success, metadata=metadata)
             run = None
             if success.standalone_run is not None:
                 shared_run = success.standalone_run.run
@@ -127,7 +189,7 @@ class RecordRedactor:
         return changed_indexes
 
     def _collect_success_texts(self, success: SuccessRecord, texts: list[str]) -> bool:
-        if not success.is_immutable:
+        if not success.is_immutable or success.run in self._message_redactors:
             return False
         positional, keywords, result = success.positional, success.keywords, success.result
         names = (*success.template.positional_names[: len(positional)], *keywords) if positional else tuple(keywords)
@@ -230,10 +292,10 @@ class RecordRedactor:
         return steps
 
     def _collect_step_texts(self, step: Step, texts: list[str]) -> bool:
-        if step.recovery is not None or step.stop is not None or step.links:
+        if step.recovery is not None or step.stop is not None or step.links or step.run in self._message_redactors:
             return False
         return (
-            self._are_harmless(step.name, step.server, step.key)
+            self._are_harmless(step.name, step.server, step.key, step.avoided and step.avoided.model)
             and _id(step.run) is step.run
             and (step.failure is None or self._collect_failure_texts(step.failure, texts))
             and (step.arguments is None or type(step.arguments) is dict)
@@ -244,7 +306,7 @@ class RecordRedactor:
         )
 
     def _collect_failure_texts(self, failure: Failure, texts: list[str]) -> bool:
-        failure_texts = (failure.message, failure.detail, failure.hint, failure.code)
+        failure_texts = (failure.message, failure.detail, failure.hint, failure.code, failure.trace)
         if not _TEXT_TYPES.issuperset(map(type, failure_texts)):
             return False
         texts += failure_texts
@@ -255,17 +317,17 @@ class RecordRedactor:
             and _seconds(failure.confidence) is failure.confidence
             and type(failure.recoverable) is bool
             and _id(failure.fingerprint) is failure.fingerprint
-            and self._are_harmless(*failure.evidence)
+            and self._are_harmless(*failure.evidence, failure.exception)
         )
 
     def redact_step(self, step: Step, next: Recovery | None = None) -> tuple[Step, Recovery | None]:
         """Redact a step, and the recovery planned after it."""
-        redactor = self._redactor
+        redactor = self._message_redactors.get(step.run, self._redactor)
         failure = step.failure
         # Redact them as one record: a secret in the arguments is also removed from the message that quotes it.
-        texts = (failure.message, failure.detail, failure.hint, failure.code) if failure else ()
+        texts = (failure.message, failure.detail, failure.hint, failure.code, failure.trace) if failure else ()
         suggestions = step.stop.suggestions if step.stop is not None else ()
-        metadata_names = _public_names(step.metadata, redactor, "model", "by")
+        metadata_names = _public_names(step.metadata, redactor, "model", "service_tier", "by")
         argument_names = _public_names(step.arguments, redactor, "model") if step.type == "model" else {}
         arguments, result, metadata, recovery_values, next_values, suggestion_values, link_values, *redacted_texts = (
             redactor.record(
@@ -283,7 +345,7 @@ class RecordRedactor:
         )
         names = redacted_texts[len(texts) :]
         if failure is not None:
-            message, detail, hint, code = redacted_texts[: len(texts)]
+            message, detail, hint, code, trace = redacted_texts[: len(texts)]
             failure = msgspec.structs.replace(
                 failure,
                 kind=_kind(failure.kind, redactor),
@@ -297,6 +359,8 @@ class RecordRedactor:
                 confidence=_seconds(failure.confidence) or 0.0,
                 fingerprint=_id(failure.fingerprint),
                 recoverable=bool(failure.recoverable),
+                exception=_name(failure.exception, redactor),
+                trace=trace,
             )
         stop = step.stop
         if stop is not None:
@@ -317,9 +381,14 @@ class RecordRedactor:
             recovery=_with_values(step.recovery, recovery_values, redactor),
             stop=stop,
             key=_maybe_name(step.key, redactor),
+            avoided=_redact_avoided(step.avoided, redactor),
             links=_with_all_values(step.links, link_values, redactor),
         )
         return step, _with_values(next, next_values, redactor)
+
+
+def _redact_avoided(avoided: AvoidedTurn | None, redactor: Redactor) -> AvoidedTurn | None:
+    return avoided and msgspec.structs.replace(avoided, model=_name(avoided.model, redactor))
 
 
 def _with_all_values(

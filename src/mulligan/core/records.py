@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -41,6 +41,8 @@ LessonSource = Literal["learned", "file", "seed"]
 LessonVerdict = Literal["approve", "disable", "revoke"]
 """`revoke` also revokes the fix that the lesson is based on."""
 
+FIRST_FAILURE_SEQ = 2**30
+"""First step number for failures that a server receives without a step, above all regular step numbers."""
 VERIFY = "verify"
 """The source of a recovery in which `verify` found that the call had executed."""
 RUN_SPECIFIC = "(another)"
@@ -94,6 +96,24 @@ class RecoveryStop(Record, frozen=True):
     """Note about a strategy that failed repeatedly with varied arguments, if any."""
 
 
+TOKEN_PARTS = frozenset({"cached_input", "cache_write", "cache_write_1h", "audio_input", "reasoning", "audio_output"})
+"""Token counts that are parts of `input` or `output`."""
+
+
+def count_tokens(tokens: Mapping[str, int]) -> int:
+    """Return the sum of the counts. Parts of the input and the output are not counted again."""
+    return sum(count for name, count in tokens.items() if name not in TOKEN_PARTS)
+
+
+class AvoidedTurn(Record, frozen=True):
+    """A model turn that was not needed because recovery corrected a tool call: its conversation, sent once more."""
+
+    model: str = ""
+    input_tokens: int = 0
+    cost_nanos: int | None = None
+    """Billionths of a US dollar; None if unknown."""
+
+
 class Step(Record, frozen=True, gc=False):
     """One attempt of a call. Excluded from garbage collection: there are many, and none is part of a cycle."""
 
@@ -119,6 +139,7 @@ class Step(Record, frozen=True, gc=False):
     stop: RecoveryStop | None = None
     """Set on the last attempt of an unrecovered call."""
     tokens: dict[str, int] | None = None
+    """Token counts by name: `input` and `output`, and their parts (`TOKEN_PARTS`)."""
     metadata: dict[str, Any] | None = None
     sample_rate: float = 1.0
     """The share of such steps that is stored: each stored success represents 1 / `sample_rate` calls."""
@@ -130,6 +151,49 @@ class Step(Record, frozen=True, gc=False):
     """Links to the failed calls that this call recovers, as judged by the recording process before redaction."""
     links_decided: bool = False
     """Whether the recording process decides which later call recovers this failed attempt."""
+    cost_nanos: int | None = None
+    """The cost of the tokens in billionths of a US dollar, by the prices when it was recorded; None if unknown."""
+    avoided: AvoidedTurn | None = None
+    """The model turn that this recovered call made unnecessary."""
+    messages: tuple[tuple[int, int], ...] = ()
+    """Of a model that records conversations: the messages that it received, as ranges of their numbers in the run."""
+    answer: int | None = None
+    """The number of the message that it answered."""
+    within_recovery: bool = False
+    """Whether a model was called by an attempt that served recovery, for example by the second attempt of a tool."""
+
+    @property
+    def model(self) -> str | None:
+        """The model that was called, if known. For other steps, the one in the metadata."""
+        name = self.metadata.get("model") if self.metadata else None
+        if name is None and self.type == "model" and isinstance(self.arguments, dict):
+            name = self.arguments.get("model")
+        return name if isinstance(name, str) else None
+
+    @property
+    def may_have_cost(self) -> bool:
+        """Whether the step has tokens or a cost, its own or one that it avoided."""
+        return bool(
+            self.tokens or self.avoided or self.cost_nanos is not None or (self.metadata and "cost" in self.metadata)
+        )
+
+    @property
+    def is_summary(self) -> bool:
+        """Whether a model summarized a text for a compression. That is a call of its own, which recovered nothing."""
+        return self.attempt == 1 and self.recovery is not None and self.recovery.remedy is Remedy.COMPRESS
+
+    @property
+    def serves_recovery(self) -> bool:
+        """Whether a failure was the reason for the attempt: a later attempt, or a model's summary for a compression.
+
+        So are the models that such an attempt calls.
+        """
+        return self.attempt > 1 or self.is_summary or self.within_recovery
+
+    @property
+    def token_count(self) -> int:
+        """All tokens of the attempt."""
+        return count_tokens(self.tokens) if self.tokens else 0
 
     @property
     def tool_key(self) -> str:
@@ -144,6 +208,30 @@ class Step(Record, frozen=True, gc=False):
     def is_skipped(self) -> bool:
         """Whether a planned attempt was cancelled before execution. `stop` has the reason."""
         return self.outcome == "cancelled" and self.stop is not None
+
+
+class MessagePart(Record, frozen=True):
+    """One part of a recorded message."""
+
+    type: Literal["text", "call", "result", "reasoning", "other"] = "text"
+    text: str = ""
+    """What was written, or what the tool returned; of a part without text, such as an image, its type and size."""
+    name: str = ""
+    """The tool that is called, or whose result it is."""
+    arguments: Any = None
+    """The arguments of the call."""
+    is_error: bool = False
+    """Whether the result is declared to be an error."""
+
+
+class RecordedMessage(Record, frozen=True):
+    """One message of a conversation. A store has equal messages once."""
+
+    role: str
+    """system, user, assistant or tool."""
+    parts: tuple[MessagePart, ...] = ()
+    number: int = 0
+    """Number within its run, from 1. Not part of the content."""
 
 
 class Run(Record, frozen=True):
@@ -322,6 +410,23 @@ class Pattern(Record, frozen=True):
     """The ids of the patterns merged into it."""
 
 
+CompressionVerb = Literal["summarized", "cut", "dropped", "rewritten"]
+
+
+class CompressionAction(Record, frozen=True):
+    """What compression did to a message, or to a range of messages."""
+
+    action: CompressionVerb
+    message: int
+    """Index of the first message in the original conversation, from 0."""
+    messages: int = 1
+    """How many messages."""
+    tool: str = ""
+    """The tool whose result it was, if known."""
+    tokens_before: int = 0
+    tokens_after: int = 0
+
+
 class Compaction(Record, frozen=True):
     """A conversation that was shortened, by the agent's host (compaction) or by mulligan (compression)."""
 
@@ -338,6 +443,8 @@ class Compaction(Record, frozen=True):
     tokens_after: int | None = None
     known_failures: tuple[str, ...] = ()
     """Failures that the session has tracked before, as pattern ids: `failure_identity`."""
+    actions: tuple[CompressionAction, ...] = ()
+    """What mulligan did to which messages."""
 
 
 class History(Record, frozen=True):
@@ -350,6 +457,8 @@ class History(Record, frozen=True):
     steps: tuple[Step, ...] = ()
     links: tuple[Link, ...] = ()
     compactions: tuple[Compaction, ...] = ()
+    messages: tuple[RecordedMessage, ...] = ()
+    """The recorded messages by number. Lists of runs leave them out."""
 
 
 class Precedent(Record, frozen=True):
@@ -480,6 +589,18 @@ def _draw_ids() -> list[str]:
 
 
 fork_safety.run_in_child(_id_pool.clear)  # a child would otherwise use the same ids as its parent
+
+
+MAX_NUMBERED_MESSAGES = 100_000
+"""Messages of one step that are read: a step of another program may state any range."""
+
+
+def message_numbers(step: Step) -> list[int]:
+    """Return the numbers of the messages that a model received, in order."""
+    numbers: list[int] = []
+    for first, last in step.messages:
+        numbers += range(first, min(last, first + MAX_NUMBERED_MESSAGES - len(numbers) - 1) + 1)
+    return numbers
 
 
 def failure_identity(step: Step) -> str:

@@ -26,8 +26,10 @@ import msgspec
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.fast_path import SuccessRecord, journal_values
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.core.records import Run, Step, StepType, decode, encode, new_id
+
+log = get_logger(__name__)
 
 if sys.platform != "win32":
     import fcntl

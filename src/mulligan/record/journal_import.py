@@ -14,7 +14,7 @@ import msgspec
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import MulliganError, StoreError
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.core.records import Run, new_id
 from mulligan.record.journal import (
     JOURNAL_SUFFIX,
@@ -28,6 +28,8 @@ from mulligan.record.journal import (
 )
 from mulligan.store.base import Store
 
+log = get_logger(__name__)
+
 BATCH_RECORDS = 4000
 """Records per store transaction."""
 MAX_IMPORTED_BATCHES = 10
@@ -36,6 +38,16 @@ MAX_JOURNAL_BYTES = 256 * 1024 * 1024
 """Maximum size of all waiting journals. Above it the oldest successes are dropped and counted; above twice this size,
 the oldest journals."""
 KEY_VALUE_KIND, DROPPED_KEY = "recorder", "dropped"
+
+
+AddCosts = Callable[[Sequence[AnyEvent]], Sequence[AnyEvent]]
+
+
+def add_shipped_costs(events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+    """Return the events with the costs of their steps, by the shipped prices."""
+    from mulligan.core.prices import PriceTable  # lazy: most records have no cost
+
+    return PriceTable().add_costs(events)
 
 
 # Unstorable and dropped records
@@ -54,8 +66,11 @@ def find_unstorable(store: Store, tenant: str, batch: Sequence[Sequence[AnyEvent
     return {index for index in rejected_indexes if not _is_storable(store, tenant, batch[index])}
 
 
-def append_storable(store: Store, tenant: str, records: Sequence[AnyEvent], journal: str, end_offset: int) -> int:
-    """Append records up to a journal offset, without unstorable ones. Return the number of unstorable records."""
+def append_storable(
+    store: Store, tenant: str, events: Sequence[AnyEvent], journal: str, end_offset: int, add_costs: AddCosts
+) -> int:
+    """Append records with their costs, up to a journal offset, without unstorable ones. Return the number of those."""
+    records = add_costs(events)
     try:
         store.append(tenant, records, journal, end_offset)
     except MulliganError:
@@ -118,7 +133,12 @@ def _read_lines(path: Path) -> list[str]:
 
 
 def import_batches(
-    store: Store, tenant: str, journals: Sequence[Journal], end: int, count_dropped: Callable[[int], None]
+    store: Store,
+    tenant: str,
+    journals: Sequence[Journal],
+    end: int,
+    count_dropped: Callable[[int], None],
+    add_costs: AddCosts,
 ) -> int:
     """Import some batches of journals, up to the position `end`. Return the position up to which they are stored.
 
@@ -133,7 +153,7 @@ def import_batches(
     batches = _batch_events(itertools.takewhile(lambda event: event[0] <= end, read_unstored()))
     for number, (batch, position) in enumerate(batches, start=1):
         last = next(journal for journal in reversed(journals) if journal.first_position < position)
-        count_dropped(append_storable(store, tenant, batch, last.name, position - last.first_position))
+        count_dropped(append_storable(store, tenant, batch, last.name, position - last.first_position, add_costs))
         if number >= MAX_IMPORTED_BATCHES:
             return position
     return end
@@ -175,10 +195,11 @@ def copy_without_successes(journal: Journal, start: int) -> tuple[Journal, int]:
 # Orphaned journals
 
 
-def recover_journals(store: Store, tenant: str, folder: Path) -> int:
+def recover_journals(store: Store, tenant: str, folder: Path, add_costs: AddCosts = add_shipped_costs) -> int:
     """Import the records of orphaned journals into the store. Return the number of newly stored records.
 
-    A journal that cannot be read or stored stays in the folder for a later attempt.
+    `add_costs` adds the costs of steps, by the shipped prices by default. A journal that cannot be read or stored stays
+    in the folder for a later attempt.
     """
     recovered_count = 0
     first_error: Exception | None = None
@@ -188,7 +209,7 @@ def recover_journals(store: Store, tenant: str, folder: Path) -> int:
         unfinished: list[OrphanedJournal] = []
         for orphan in process_orphans:
             try:
-                recovered_count += _recover_journal(store, tenant, orphan, open_runs)
+                recovered_count += _recover_journal(store, tenant, orphan, open_runs, add_costs)
                 if open_runs.runs:  # a later journal may contain their end
                     unfinished.append(orphan)
                 else:
@@ -235,7 +256,9 @@ class OpenRuns:
         return RunEnded(msgspec.structs.replace(run, ended_at=ended_at, end_reason="abandoned"))
 
 
-def _recover_journal(store: Store, tenant: str, orphan: OrphanedJournal, open_runs: OpenRuns) -> int:
+def _recover_journal(
+    store: Store, tenant: str, orphan: OrphanedJournal, open_runs: OpenRuns, add_costs: AddCosts
+) -> int:
     stored_offset = store.offset(tenant, orphan.name)
 
     def read_unstored() -> Iterator[tuple[int, AnyEvent]]:
@@ -248,7 +271,7 @@ def _recover_journal(store: Store, tenant: str, orphan: OrphanedJournal, open_ru
     count = 0
     for batch, offset in _batch_events(read_unstored()):
         count += len(batch)
-        if dropped_count := append_storable(store, tenant, batch, orphan.name, offset):
+        if dropped_count := append_storable(store, tenant, batch, orphan.name, offset, add_costs):
             log.warning("Skipped %d unstorable records of %s", dropped_count, orphan.path)
             add_dropped(store, tenant, dropped_count)
     return count

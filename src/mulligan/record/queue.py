@@ -18,10 +18,12 @@ from typing import Any
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepStarted
 from mulligan.core.fast_path import CallTemplate, SuccessRecord
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.record import journal_import
 from mulligan.record.journal import Journal, event_frame, success_frame
 from mulligan.store.base import Store
+
+log = get_logger(__name__)
 
 MAX_QUEUED_RECORDS = 50_000
 """Records held in memory while the store is unavailable. Further records are in the journal only."""
@@ -278,7 +280,7 @@ class RecordQueue:
             self.dropped += dropped_count
             self.stored_count += dropped_count
 
-    def import_spilled(self, store: Store, tenant: str) -> None:
+    def import_spilled(self, store: Store, tenant: str, add_costs: journal_import.AddCosts) -> None:
         """Import some batches of records that are only in journals, the oldest first."""
         journals = [
             journal
@@ -286,7 +288,7 @@ class RecordQueue:
             if journal.end_position > self._stored_position
         ]
         self._stored_position = journal_import.import_batches(
-            store, tenant, journals, self._spilled_position, self._count_dropped
+            store, tenant, journals, self._spilled_position, self._count_dropped, add_costs
         )
         self._remove_stored_journals()
 

@@ -11,12 +11,12 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mulligan.core import fork_safety
-from mulligan.core.events import AnyEvent, EventStream, LessonLearned
+from mulligan.core.events import AnyEvent, EventStream, LessonLearned, StepEnded
 from mulligan.core.failure import MulliganError
 from mulligan.core.records import encode, new_id
 from mulligan.record import journal_import
@@ -25,6 +25,7 @@ from mulligan.record.queue import QueuedRecord, RecordQueue, WakeSignal
 from mulligan.store.base import DEFAULT_TENANT, Store
 
 if TYPE_CHECKING:
+    from mulligan.core.prices import PriceTable
     from mulligan.learn.lessons import ConsolidationScheduler
 
 BATCH_DELAY_SECONDS = 0.05
@@ -56,11 +57,15 @@ class Recorder:
         journal_folder: Callable[[], Path] | None = None,
         fsync: bool = False,
         should_consolidate: bool = False,
+        prices: Mapping[str, Any] | None = None,
     ) -> None:
         self._open_store = open_store
         self._journal_folder = journal_folder
         self._stream = stream
         self._tenant = tenant
+        self._prices = prices or {}
+        """The user's prices."""
+        self._price_table: PriceTable | None = None
         self._should_consolidate = should_consolidate
         """Whether the idle recorder thread consolidates lessons. A server consolidates its own."""
         self.queue = RecordQueue(journal_folder, stream.prepare_template, fsync)
@@ -241,7 +246,7 @@ class Recorder:
         try:
             store = self._ensure_store()
             if queue.is_behind:
-                queue.import_spilled(store, self._tenant)
+                queue.import_spilled(store, self._tenant, self._add_costs)
             batch, journal, position = queue.next_batch()
             events = self._to_events(batch)
             if journal is not None:
@@ -291,13 +296,23 @@ class Recorder:
             return
         self._next_recovery_at = time.monotonic() + JOURNAL_RECOVERY_INTERVAL_SECONDS
         with self.queue.guard("adoption", "Recovery of orphaned journals postponed"):
-            recover_journals(store, self._tenant, self._journal_folder())
+            recover_journals(store, self._tenant, self._journal_folder(), self._add_costs)
             forget_removed_journals(store, self._tenant, self._journal_folder())
             self._next_recovery_at = float("inf")
 
     def _to_events(self, batch: Sequence[QueuedRecord]) -> Sequence[AnyEvent]:
-        """Return a batch as events, in order. Redacts the successes; events were redacted when they were published."""
-        return self._stream.redact_batch([record for _, record in batch])
+        """Return a batch as events with costs, in order. Redacts the successes; events were redacted when they were
+        published."""
+        return self._add_costs(self._stream.redact_batch([record for _, record in batch]))
+
+    def _add_costs(self, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+        if self._price_table is None:
+            if not any(isinstance(event, StepEnded) and event.step.may_have_cost for event in events):
+                return events  # the prices are loaded only if a step needs them
+            with self._open_lock:
+                from mulligan.core.prices import PriceTable
+            self._price_table = PriceTable(self._prices)
+        return self._price_table.add_costs(events)
 
     def _drop_unstorable(self, batch: list[QueuedRecord]) -> bool:
         """Drop unstorable records, so that they do not block the others. Return whether any was dropped.

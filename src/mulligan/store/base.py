@@ -194,6 +194,8 @@ class ForgetResult(Record, frozen=True):
     key_value_entries: int = 0
     fixes: int = 0
     lessons: int = 0
+    messages: int = 0
+    """Messages of recorded conversations, counted in each run that has them."""
 
     def __bool__(self) -> bool:
         return any(getattr(self, name) for name in self.__struct_fields__)

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.events import AnyEvent, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Kind
-from mulligan.core.records import Change, Compaction, History, Record, Run, Step, encode
+from mulligan.core.records import (
+    Change,
+    Compaction,
+    History,
+    MessagePart,
+    Record,
+    RecordedMessage,
+    Run,
+    Step,
+    encode,
+)
 from mulligan.learn import lessons
 from mulligan.record.journal import (
     EVENT_FRAME,
@@ -38,12 +48,13 @@ from mulligan.store.rows import (
     load_runs,
     read_meta,
     remove_run,
+    replace_message,
     replace_steps,
     update_runs,
     write_meta,
 )
 
-log = logging.getLogger("mulligan")
+log = logging.getLogger(__name__)
 
 ERASED_MARK = "[forgotten]"
 """Replaces an erased text."""
@@ -70,6 +81,7 @@ def _erase(value: Any, text: str) -> Any:
     if isinstance(value, msgspec.Struct):
         # The source of a change has a value that mulligan defines; that of a recovery is free text.
         fixed_fields = _FIXED_VALUE_FIELDS | ({"source"} if isinstance(value, Change) else set())
+        fixed_fields |= {"role"} if isinstance(value, RecordedMessage) else set()
         replacements = {}
         for name in value.__struct_fields__:
             inner = getattr(value, name)
@@ -84,6 +96,17 @@ def _erase(value: Any, text: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool) and text in str(value):
         return ERASED_MARK
     return value
+
+
+def erase_tool(message: RecordedMessage, tool: str) -> RecordedMessage:
+    """Return the message without the arguments and results of this tool."""
+    if all(part.name != tool for part in message.parts):
+        return message
+    parts = (
+        MessagePart(type=part.type, text=ERASED_MARK, is_error=part.is_error) if part.name == tool else part
+        for part in message.parts
+    )
+    return msgspec.structs.replace(message, parts=tuple(parts))
 
 
 def build_needles(text: str) -> tuple[bytes, ...]:
@@ -115,7 +138,7 @@ class Eraser:
     def __init__(self, writer: Connection, tenant: str, request: ForgetRequest) -> None:
         self._writer, self._tenant, self._request = writer, tenant, request
         self._changes = CounterChanges()
-        self.runs = self.steps = 0
+        self.runs = self.steps = self.messages = 0
         self.removed_run_ids: set[str] = {request.run} if request.run is not None else set()
         """Runs that are erased completely."""
 
@@ -140,12 +163,14 @@ class Eraser:
             empty_ids |= self._forget_counted_tool(tool)
             fix_queries.forget_matching_fixes(*target, lambda fix, _: tool == fix.tool or tool in fix.action.tools)
             database_lessons.forget_where(*target, lambda lesson: lessons.mentions_tool(lesson, tool))
+            self._change_messages(tool, lambda message: erase_tool(message, tool))
         if (text := request.text) is not None:
             cleaned_count = self._forget_counted_text(text)
             audit.erase_from_entries(*target, lambda entry: erase_text(entry, text))
             fix_queries.forget_matching_fixes(*target, lambda _, body: may_contain(body, text))
             self._forget_in_votes()
             database_lessons.forget_where(*target, lambda lesson: may_contain(encode(lesson), text))
+            self._change_messages(text, lambda message: erase_text(message, text))
         database_lessons.forget_patterns(*target, sorted(changed_ids | empty_ids))
         for id in empty_ids:
             self._forget_pattern(id)
@@ -157,7 +182,8 @@ class Eraser:
         self._writer.executemany("DELETE FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", entry_keys)
         # Other processes drop their caches before the next batch.
         write_meta(self._writer, "", "forgotten", str(int(read_meta(self._writer, "", "forgotten") or 0) + 1))
-        return ForgetResult(self.runs, self.steps, len(empty_ids) + cleaned_count, len(entry_keys))
+        patterns = len(empty_ids) + cleaned_count
+        return ForgetResult(self.runs, self.steps, patterns, len(entry_keys), messages=self.messages)
 
     def _forget_learned(self, until: int) -> ForgetResult:
         """Discard fixes, lessons and item arguments, and learn no more from runs that began before this time."""
@@ -220,6 +246,7 @@ class Eraser:
             self._forget_run(stored_run, before)
 
     def _forget_run(self, stored_run: StoredRun | None, before: History) -> None:
+        self.messages += self._count_messages(before.run.id)
         remove_run(self._writer, self._tenant, before)
         self.removed_run_ids.add(before.run.id)
         fix_queries.forget_run(self._writer, self._tenant, before.run.id)
@@ -234,7 +261,9 @@ class Eraser:
         steps_by_seq = {step.seq: step for step in steps}
         self.steps += sum(steps_by_seq.get(step.seq) != step for step in before.steps)
         delete_usages(*target, before)
+        message_count = self._count_messages(run.id)
         replace_steps(*target, run.id, steps)
+        self.messages += message_count - self._count_messages(run.id)
         if stored_run is None:
             return
         links, status = judge_run(*target, run, steps)
@@ -245,6 +274,25 @@ class Eraser:
         self._changes.add(RunSlice.of_history(before), RunSlice.of_history(after))
         self._changes.add_run(stored_run, run, status)
         self._changes.add_used_names(run, steps)
+
+    # Messages
+
+    def _count_messages(self, run: str) -> int:
+        sql = "SELECT count(*) FROM run_messages WHERE tenant = ? AND run = ?"
+        (count,) = self._writer.execute(sql, (self._tenant, run)).fetchone()
+        return int(count)
+
+    def _change_messages(self, text: str, change: Callable[[RecordedMessage], RecordedMessage]) -> None:
+        """Change the recorded messages that contain a text, in all runs."""
+        target = (self._writer, self._tenant)
+        rows = self._writer.stream("SELECT digest, body FROM messages WHERE tenant = ?", (self._tenant,))
+        for key, body in [(key, body) for key, body in rows if may_contain(decompress(body), text)]:
+            message = decode_body(body, RecordedMessage)
+            changed_message = change(message)
+            if changed_message != message:
+                (uses,) = self._read("SELECT count(*) FROM run_messages WHERE tenant = ? AND digest = ?", key)[0]
+                self.messages += uses
+                replace_message(*target, key, changed_message)
 
     # Learned data and counters
 
@@ -356,14 +404,25 @@ def _scrub_frame(frame: JournalFrame, request: ForgetRequest, runs: Collection[s
         for needle in build_needles(request.text):
             payload = payload.replace(needle, b"x" * len(needle))
         return encode_frame(frame.type, payload) if payload != frame.payload else None
-    if any(_matches_request(event, request, runs) for _, event in decode_events([frame])):
+    events = [event for _, event in decode_events([frame])]
+    if any(_matches_request(event, request, runs) for event in events):
         return encode_frame(EVENT_FRAME, EMPTY_EVENT.ljust(len(frame.payload))[: len(frame.payload)])
+    for event in events:
+        if request.tool is not None and isinstance(event, StepEnded) and event.messages:
+            messages = tuple(erase_tool(message, request.tool) for message in event.messages)
+            if messages != event.messages:
+                payload = encode(StepEnded(event.step, messages)).ljust(len(frame.payload))
+                # A frame has a fixed length: if the marks do not fit into it, the record is removed.
+                payload = payload if len(payload) == len(frame.payload) else EMPTY_EVENT.ljust(len(frame.payload))
+                return encode_frame(EVENT_FRAME, payload)
     return None
 
 
 def _matches_request(event: AnyEvent, request: ForgetRequest, runs: Collection[str]) -> bool:
     if isinstance(event, StepEnded):
         return event.step.run in runs or (request.tool is not None and event.step.name == request.tool)
+    if isinstance(event, FailureRecorded):
+        return event.run in runs
     if isinstance(event, RunStarted | RunEnded):
         return event.run.id in runs or (request.session is not None and event.run.session == request.session)
     return False

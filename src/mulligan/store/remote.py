@@ -43,7 +43,7 @@ from mulligan.store.base import (
     TrialReport,
 )
 
-log = logging.getLogger("mulligan")
+log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 
 SEND_TIMEOUT_SECONDS = 10.0

@@ -38,6 +38,10 @@ from mulligan.store.rows import (
 MAX_ROWS_PER_TRANSACTION = 1000
 """Limit of deleted rows per transaction, which bounds how long other writers wait."""
 MAX_RUNS_PER_SIZE_CHECK = 100
+MESSAGE_ROW_BYTES = 500
+"""Estimated size of a recorded message."""
+MESSAGE_USE_BYTES = 120
+"""Estimated size of the rows and index entries of a message, without its body."""
 NO_CUTOFF_MS = -(2**62)
 """Cutoff of a rule that is off."""
 Using = Callable[..., contextlib.AbstractContextManager[Connection]]
@@ -127,6 +131,8 @@ class PruneRound:
         self._latest_cutoff = max(self._sample_cutoff, self._compress_cutoff, *map(self._cutoff, ages))
         """Runs that were stored later are too recent for every rule."""
         self.runs = self.steps = self.sampled = self.compressed = self.counters = 0
+        self._message_uses: dict[str, int] = {}
+        """Of a preview: how many uses the messages of removed runs have left, by digest."""
 
     def _cutoff(self, age: int | None) -> int:
         return NO_CUTOFF_MS if age is None else self._now - age
@@ -140,20 +146,21 @@ class PruneRound:
         free_bytes = _read_pragma(connection, "freelist_count") * _read_pragma(connection, "page_size")
         return self.total_bytes(connection) - free_bytes
 
-    def on_run_removed(self, history: History) -> None:
+    def on_run_removed(self, history: History, message_bytes: int) -> None:
         """Record that a run was deleted, for databases that do not report free space immediately."""
 
     def preview(self, progress: Progress | None = None) -> PruneResult:
         with self._reading() as connection:
             before = self.total_bytes(connection)
+            expired_bytes = 0
             for row in self._iterate_runs(connection, self._latest_cutoff, progress):
                 if self._is_expired(row):
-                    self._count_removed(self._measure_steps(connection, row)[0])
+                    expired_bytes += self._measure_removed(connection, row)
                 elif row.stored_at < self._sample_cutoff:
                     self._sample(self._history(connection, row))
             self.counters = self._expire_hourly_rollups(connection, "SELECT count(*)").fetchone()[0]
             if self._policy.max_size is not None:
-                self._preview_size(connection, before - self._policy.max_size)
+                self._preview_size(connection, before - expired_bytes - self._policy.max_size)
         return self._build_result(before, before)
 
     def perform(self, progress: Progress | None = None) -> PruneResult:
@@ -192,11 +199,25 @@ class PruneRound:
     def _history(self, connection: Connection, row: RunRow) -> History:
         return history_of(connection, self._tenant, decode_body(row.body, Run))
 
-    def _measure_steps(self, connection: Connection, row: RunRow) -> tuple[int, int]:
-        """Return the number of steps of a run, and the size of their bodies."""
+    def _measure_removed(self, connection: Connection, row: RunRow) -> int:
+        """Count a run as removed. Return how many bytes that would free, estimated."""
+        run_key = (self._tenant, row.id)
         sql = "SELECT count(*), coalesce(sum(length(body)), 0) FROM steps WHERE tenant = ? AND run = ?"
-        count, size = connection.execute(sql, (self._tenant, row.id)).fetchone()
-        return count, size
+        count, size = connection.execute(sql, run_key).fetchone()
+        self._count_removed(count)
+        size += 300 + 200 * count
+        digests = connection.execute("SELECT digest FROM run_messages WHERE tenant = ? AND run = ?", run_key).fetchall()
+        for (digest,) in digests:
+            size += MESSAGE_USE_BYTES
+            if digest not in self._message_uses:
+                sql = "SELECT count(*) FROM run_messages WHERE tenant = ? AND digest = ?"
+                (self._message_uses[digest],) = connection.execute(sql, (self._tenant, digest)).fetchone()
+            self._message_uses[digest] -= 1
+            if not self._message_uses[digest]:  # a message goes with the last run that has it
+                sql = "SELECT length(body) FROM messages WHERE tenant = ? AND digest = ?"
+                (body_bytes,) = connection.execute(sql, (self._tenant, digest)).fetchone() or (0,)
+                size += body_bytes + MESSAGE_USE_BYTES
+        return int(size)
 
     def _is_expired(self, row: RunRow) -> bool:
         return is_expired(row.status, row.stored_at, self._policy, self._now)
@@ -247,8 +268,7 @@ class PruneRound:
             history = self._history(writer, row)
             remaining_history = self._sample(history)
             if remaining_history is None:
-                self._delete_run(writer, history)
-                return 1 + len(history.steps)
+                return self._delete_run(writer, history)
             if remaining_history != history:
                 rows += len(history.steps)
                 self._note_horizon(writer, history)
@@ -279,14 +299,15 @@ class PruneRound:
     def _remove(self, writer: Connection, row: RunRow) -> int:
         """Delete an expired run. Return the number of deleted rows."""
         history = self._history(writer, row)
-        self._delete_run(writer, history)
         self._count_removed(len(history.steps))
-        return 1 + len(history.steps)
+        return self._delete_run(writer, history)
 
-    def _delete_run(self, writer: Connection, history: History) -> None:
-        """Delete a run with its rows. The counters of its patterns do not change."""
+    def _delete_run(self, writer: Connection, history: History) -> int:
+        """Delete a run with its rows. The counters of its patterns do not change.
+
+        Return the approximate number of deleted rows.
+        """
         self._note_horizon(writer, history)
-        self.on_run_removed(history)
         pattern_ids = {
             pattern_counts.id_of(step.name, step.failure.fingerprint) if step.failure.fingerprint else ""
             for step in history.steps
@@ -297,7 +318,9 @@ class PruneRound:
             "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ?",
             [(self._tenant, id, run.started_at, run.id) for id in pattern_ids],
         )
-        remove_run(writer, self._tenant, history)
+        message_bytes = remove_run(writer, self._tenant, history)
+        self.on_run_removed(history, message_bytes)
+        return 1 + len(history.steps) + message_bytes // MESSAGE_ROW_BYTES
 
     def _note_horizon(self, writer: Connection, history: History) -> None:
         """Store the time up to which counters cover more than the remaining rows."""
@@ -318,10 +341,13 @@ class PruneRound:
                     if self.used_bytes(writer) <= size:
                         return
                     rows = runs_since(writer, self._tenant, after, MAX_RUNS_PER_SIZE_CHECK)
+                    budget = MAX_ROWS_PER_TRANSACTION
                     for row in rows:
+                        if budget <= 0:
+                            break  # large runs: check the size again before the next ones
                         after = row.rowid
                         if (is_any or row.status == "success") and (not row.imported or self._policy.include_imported):
-                            self._remove(writer, row)
+                            budget -= self._remove(writer, row)
                 if not rows:
                     break
 
@@ -332,9 +358,7 @@ class PruneRound:
                 if excess <= 0:
                     return
                 if (row.status == "success") != is_any and not self._is_expired(row):
-                    count, size = self._measure_steps(connection, row)
-                    excess -= 300 + size + 200 * count
-                    self._count_removed(count)
+                    excess -= self._measure_removed(connection, row)
 
     # Counters and sessions
 

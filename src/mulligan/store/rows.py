@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
@@ -12,10 +13,12 @@ import msgspec
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.links import RunProgress
 from mulligan.core.records import (
+    AvoidedTurn,
     Compaction,
     Effects,
     History,
     Link,
+    RecordedMessage,
     Recovery,
     RecoveryStop,
     Run,
@@ -23,7 +26,9 @@ from mulligan.core.records import (
     Step,
     StepType,
     decode,
+    digest,
     encode,
+    message_numbers,
 )
 from mulligan.store import counters
 from mulligan.store.connection import Connection, Insert, Lookup, SuccessRow, upsert
@@ -73,6 +78,11 @@ class CompactStep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     effects: Effects | None = None
     key: str | None = None
     links: tuple[Link, ...] = ()
+    cost_nanos: int | None = None
+    avoided: AvoidedTurn | None = None
+    messages: tuple[tuple[int, int], ...] = ()
+    answer: int | None = None
+    within_recovery: bool = False
 
 
 FULL_STEP_PREFIX = b'{"run":'
@@ -112,6 +122,8 @@ def decode_step(run: str, seq: int, name: str, started_at: int, body: bytes) -> 
         run, seq, seq, 1, compact.parent, compact.type, name, compact.server, compact.arguments, "success",
         compact.result, started_at, compact.duration_seconds, None, compact.recovery, compact.stop, compact.tokens,
         compact.metadata, compact.sample_rate, compact.effects, compact.key, compact.links,
+        cost_nanos=compact.cost_nanos, avoided=compact.avoided, messages=compact.messages, answer=compact.answer,
+        within_recovery=compact.within_recovery,
     )  # fmt: skip
 
 
@@ -130,6 +142,14 @@ RUN = Insert.of(
 )
 _STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free", is_locking=True)
 USED = Insert.of("run_callees", "tenant type name started_at run")
+MESSAGE = Insert.of("messages", "tenant digest body")
+RUN_MESSAGE = Insert.of("run_messages", "tenant run number digest")
+MESSAGE_DIGEST_BYTES = 16
+_ONLY_OF_RUN = (
+    "FROM messages WHERE tenant = ? AND digest IN (SELECT digest FROM run_messages WHERE tenant = ? AND run = ?) "
+    "AND NOT EXISTS (SELECT 1 FROM run_messages r WHERE r.tenant = ? AND r.digest = messages.digest AND r.run <> ?)"
+)
+"""The messages that a run has and no other run."""
 LINK = Insert.or_update("links", "tenant run failed_call", "name fingerprint body recovering_call")
 _OF_RUN = "2, at, body, '', 0 FROM compactions WHERE tenant = ? AND owner_type = 'run' AND owner = ?"
 _OF_SESSION = (
@@ -187,6 +207,7 @@ def success_row(step: Step) -> SuccessRow:
     compact_step = CompactStep(
         step.arguments, step.result, step.duration_seconds, step.parent, step.type, step.server, step.tokens,
         step.metadata, step.recovery, step.stop, step.sample_rate, step.effects, step.key, step.links,
+        step.cost_nanos, step.avoided, step.messages, step.answer, step.within_recovery,
     )  # fmt: skip
     return step.run, step.seq, step.name, step.started_at, compact_step
 
@@ -307,14 +328,88 @@ def runs_since(connection: Connection, tenant: str, after: int = 0, limit: int =
     return list(map(RunRow._make, connection.execute(sql, (tenant, after, limit))))
 
 
-def remove_run(writer: Connection, tenant: str, history: History) -> None:
-    """Delete a run with its rows. The caller updates rollups, patterns and the pattern occurrences of the run."""
+def remove_run(writer: Connection, tenant: str, history: History) -> int:
+    """Delete a run with its rows. The caller updates rollups, patterns and the pattern occurrences of the run.
+
+    Return the size of the messages that were deleted with it.
+    """
     run_key = (tenant, history.run.id)
     delete_usages(writer, tenant, history)
+    message_bytes = remove_messages(writer, tenant, history.run.id)
     for table in ("steps", "links", "orphaned_runs", "provisional_runs"):
         writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND run = ?", run_key)
     writer.execute("DELETE FROM compactions WHERE tenant = ? AND owner_type = 'run' AND owner = ?", run_key)
     writer.execute("DELETE FROM runs WHERE tenant = ? AND id = ?", run_key)
+    return message_bytes
+
+
+# Messages
+
+
+def message_rows(tenant: str, messages: Iterable[tuple[str, RecordedMessage]]) -> tuple[list[Any], list[Any]]:
+    """Build the rows of `messages` and of `run_messages` for messages with their runs."""
+    bodies: dict[str, bytes] = {}
+    usages = []
+    for run, message in messages:
+        body = encode(msgspec.structs.replace(message, number=0))
+        content_digest = b64encode(digest(body, MESSAGE_DIGEST_BYTES), b"-_").decode().rstrip("=")
+        bodies[content_digest] = body
+        usages.append((tenant, run, message.number, content_digest))
+    # Sorted: concurrent writers insert equal messages in the same order, so that none waits for the other.
+    return [(tenant, key, compress(body)) for key, body in sorted(bodies.items())], usages
+
+
+def messages_of(connection: Connection, tenant: str, run: str) -> tuple[RecordedMessage, ...]:
+    """Return the recorded messages of a run by number."""
+    rows = connection.execute(
+        "SELECT r.number, m.body FROM run_messages r JOIN messages m ON m.tenant = r.tenant AND m.digest = r.digest "
+        "WHERE r.tenant = ? AND r.run = ? ORDER BY r.number",
+        (tenant, run),
+    ).fetchall()
+    return tuple(msgspec.structs.replace(decode_body(body, RecordedMessage), number=number) for number, body in rows)
+
+
+def remove_messages(writer: Connection, tenant: str, run: str, numbers: Collection[int] | None = None) -> int:
+    """Delete the messages of a run, or those with these numbers, unless another run has them too.
+
+    Return the size of the deleted messages. Requires a transaction without other writers of the tenant: one could
+    store a use of a message that is deleted here.
+    """
+    run_key = (tenant, run)
+    if numbers is None:
+        # A statement for all messages: a run may have thousands, and retention deletes many runs in a transaction.
+        values = (tenant, *run_key, *run_key)
+        (size,) = writer.execute(f"SELECT coalesce(sum(length(body)), 0) {_ONLY_OF_RUN}", values).fetchone()
+        if size:
+            writer.execute(f"DELETE {_ONLY_OF_RUN}", values)
+        writer.execute("DELETE FROM run_messages WHERE tenant = ? AND run = ?", run_key)
+        return int(size)
+    rows = writer.execute("SELECT number, digest FROM run_messages WHERE tenant = ? AND run = ?", run_key).fetchall()
+    usages = [(number, key) for number, key in rows if number in numbers]
+    writer.executemany(
+        "DELETE FROM run_messages WHERE tenant = ? AND run = ? AND number = ?",
+        [(tenant, run, number) for number, _ in usages],
+    )
+    return sum(_remove_unused(writer, tenant, key) for key in {key for _, key in usages})
+
+
+def _remove_unused(writer: Connection, tenant: str, key: str) -> int:
+    """Delete a message that no run has any more. Return its size."""
+    if writer.execute("SELECT 1 FROM run_messages WHERE tenant = ? AND digest = ?", (tenant, key)).fetchone():
+        return 0
+    sql = "SELECT length(body) FROM messages WHERE tenant = ? AND digest = ?"
+    (size,) = writer.execute(sql, (tenant, key)).fetchone() or (0,)
+    writer.execute("DELETE FROM messages WHERE tenant = ? AND digest = ?", (tenant, key))
+    return int(size)
+
+
+def replace_message(writer: Connection, tenant: str, key: str, message: RecordedMessage) -> None:
+    """Replace a message by changed content, in all runs that have it."""
+    rows, ((_, _, _, new_key),) = message_rows(tenant, [("", message)])
+    writer.put(MESSAGE, rows)
+    if new_key != key:
+        writer.execute("UPDATE run_messages SET digest = ? WHERE tenant = ? AND digest = ?", (new_key, tenant, key))
+        writer.execute("DELETE FROM messages WHERE tenant = ? AND digest = ?", (tenant, key))
 
 
 def delete_usages(writer: Connection, tenant: str, history: History) -> None:
@@ -328,9 +423,15 @@ def delete_usages(writer: Connection, tenant: str, history: History) -> None:
 
 
 def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:
-    """Replace all steps of a run."""
+    """Replace all steps of a run. Messages that none of them has are deleted."""
     writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run))
     writer.put(STEP, [step_row(tenant, step) for step in steps])
+    sql = "SELECT number FROM run_messages WHERE tenant = ? AND run = ?"
+    unused = {number for (number,) in writer.execute(sql, (tenant, run)).fetchall()}
+    for step in steps if unused else ():
+        unused -= {*message_numbers(step), step.answer}
+    if unused:
+        remove_messages(writer, tenant, run, unused)
 
 
 def read_meta(connection: Connection, tenant: str, key: str) -> str:

@@ -16,7 +16,18 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mulligan.core.events import AnyEvent
-from mulligan.core.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run, encode
+from mulligan.core.records import (
+    Fix,
+    History,
+    Lesson,
+    LessonSource,
+    LessonVerdict,
+    Pattern,
+    Precedent,
+    Run,
+    Step,
+    encode,
+)
 from mulligan.learn import fixes, patterns
 from mulligan.learn.patterns import PatternDecision
 from mulligan.store import audit, fix_queries, queries, rollups, rows
@@ -150,7 +161,7 @@ class DatabaseStore(abc.ABC):
 
     def run(self, tenant: str, id: str) -> History | None:
         run_rows = self.read_rows(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
-        return self._history(tenant, decode_body(run_rows[0][0], Run)) if run_rows else None
+        return self._history_with_messages(tenant, decode_body(run_rows[0][0], Run)) if run_rows else None
 
     def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         return {id for _, id, _ in self._look_up_runs(tenant, ids)}
@@ -165,6 +176,12 @@ class DatabaseStore(abc.ABC):
         with self._reading_stale(tenant) as connection:
             return rows.history_of(connection, tenant, run)
 
+    def _history_with_messages(self, tenant: str, run: Run) -> History:
+        with self._reading_stale(tenant) as connection:
+            history = rows.history_of(connection, tenant, run)
+            messages = rows.messages_of(connection, tenant, run.id) if any(map(_has_messages, history.steps)) else ()
+        return msgspec.structs.replace(history, messages=messages) if messages else history
+
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         return queries.find_runs_by_prefix(self.row_reader(tenant), tenant, prefix, max(limit, 0))
 
@@ -175,7 +192,7 @@ class DatabaseStore(abc.ABC):
             for (body,) in run_rows:
                 run = decode_body(body, Run)
                 after = (run.started_at, run.id)
-                yield self._history(tenant, run)
+                yield self._history_with_messages(tenant, run)
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
@@ -402,6 +419,10 @@ class DatabaseStore(abc.ABC):
         """Open an atomic transaction, serialized with writers of other processes."""
         with self.write_transaction(tenant) as writer:
             yield StoreTransaction(writer, self._batch_writer, tenant, self._clock())
+
+
+def _has_messages(step: Step) -> bool:
+    return bool(step.messages) or step.answer is not None
 
 
 class StoreTransaction:

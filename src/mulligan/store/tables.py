@@ -38,6 +38,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         """,
         "CREATE INDEX steps_by_fingerprint ON steps (tenant, name, fingerprint, started_at) "
         "WHERE fingerprint IS NOT NULL",
+        # Messages of recorded conversations: equal ones of a tenant are one row. The digest is that of the stored
+        # content. A message without a row in `run_messages` is deleted with the last one.
+        "CREATE TABLE messages (tenant TEXT NOT NULL, digest TEXT NOT NULL, body BLOB NOT NULL, "
+        "PRIMARY KEY (tenant, digest))",
+        """
+        CREATE TABLE run_messages (
+            tenant TEXT NOT NULL, run TEXT NOT NULL, number INTEGER NOT NULL, digest TEXT NOT NULL,
+            PRIMARY KEY (tenant, run, number)) WITHOUT ROWID
+        """,
+        "CREATE INDEX run_messages_by_digest ON run_messages (tenant, digest)",
         # Recovery links. Those of an unfinished run may be provisional: they are decided after an idle time.
         """
         CREATE TABLE links (

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mulligan.core.failure import MissingExtraError, SettingsError, StoreError
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.store.base import Progress, Store
 from mulligan.store.base import journals_of as journals_of
 
 if TYPE_CHECKING:
     from mulligan.store.copy import Endpoint
+
+log = get_logger(__name__)
 
 SCHEMES = "memory:, sqlite:///PATH, a path, postgresql://HOST/DATABASE, or the http(s) address of a server"
 

@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from mulligan.core import calls
 from mulligan.core.calls import Call
-from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure
 from mulligan.core.links import (
     ItemTest,
     PossibleCorrection,
@@ -29,8 +30,8 @@ from mulligan.core.links import (
     differs_in,
     find_refuted,
 )
-from mulligan.core.records import Compaction, History, Link, Run, Status, Step, encode
-from mulligan.learn import fixes
+from mulligan.core.records import FIRST_FAILURE_SEQ, Compaction, History, Link, Run, Status, Step, encode
+from mulligan.learn import fixes, patterns
 from mulligan.store import counters as counters_module
 from mulligan.store import fix_queries, fix_votes
 from mulligan.store.base import ITEMS_KIND, merge_items
@@ -46,7 +47,9 @@ from mulligan.store.rollups import (
 )
 from mulligan.store.rows import (
     BEFORE_FIRST_CALL,
+    MESSAGE,
     RUN,
+    RUN_MESSAGE,
     STEP,
     STORED_STEP,
     StoredRun,
@@ -59,6 +62,7 @@ from mulligan.store.rows import (
     link_rows,
     links_since,
     load_runs,
+    message_rows,
     run_row,
     step_row,
     steps_since,
@@ -143,6 +147,7 @@ class _RunChanges(msgspec.Struct):
     run: Run | None = None
     """The run as it is after the batch; None if only steps have arrived."""
     steps: list[Step] = []
+    recorded: list[FailureRecorded] = []
     is_failure_free: bool = True
     """Whether all of `steps` succeeded at the first attempt."""
 
@@ -176,6 +181,8 @@ class _Transaction(msgspec.Struct):
     counters: CounterChanges = msgspec.field(default_factory=CounterChanges)
     trials: list[fix_votes.RunTrials] = []
     items: list[Mapping[str, Collection[str]]] = []
+    replaced: dict[str, dict[int, Step]] = {}
+    """Stored steps that are replaced or removed, by run and number, as they were before the batch."""
 
     def require_exclusive(self) -> None:
         if not self.writer.is_exclusive:
@@ -212,12 +219,20 @@ class BatchWriter:
         stored_runs = load_runs(writer, tenant, changes_by_run)
         orphan_rows = writer.execute("SELECT run, stored_at FROM orphaned_runs WHERE tenant = ?", (tenant,))
         transaction.orphans = {run: stored_at for run, stored_at in orphan_rows if run in changes_by_run}
+        for id, changes in list(changes_by_run.items()):
+            if not changes.is_failure_free:
+                _join_nested_failures(transaction, id, changes)
+            if changes.recorded:
+                _replace_failures(transaction, id, changes)
+            if not (changes.steps or changes.started or changes.ended or id in stored_runs):
+                del changes_by_run[id]
         stored_count = self._put_runs(transaction, changes_by_run, stored_runs, is_imported)
         new_orphans = [id for id, changes in changes_by_run.items() if changes.run is None]
         if compactions or new_orphans or transaction.orphans:
             transaction.require_exclusive()
         writer.put(_ORPHAN, [(tenant, id, now) for id in new_orphans])
         stored_count += _put_steps(writer, tenant, changes_by_run)
+        _put_messages(writer, tenant, batch)
         for id, changes in changes_by_run.items():
             if changes.run is not None:
                 self._count_changes(transaction, stored_runs.get(id), changes.run, changes)
@@ -321,9 +336,11 @@ class BatchWriter:
         is_orphan = run.id in transaction.orphans
         is_new = old is None and not is_orphan
         # Only compactions within the run need a full read: earlier ones of its session apply to each call by itself.
+        replaced = transaction.replaced.get(run.id, {})
         needs_full_read = (
             is_orphan
             or not steps
+            or bool(replaced)
             or any(counters_module.is_within(compaction, run) for compaction in compactions)
             or any(step.call > step.seq for step in steps)
             or (old is not None and _needs_final_links(transaction, old, run))
@@ -351,6 +368,8 @@ class BatchWriter:
             transaction.trials.append(fix_votes.RunTrials(run, start, trials))
         new_seqs = {step.seq for step in steps}
         earlier = [] if is_new else [step for step in all_steps if step.seq not in new_seqs]
+        if replaced:
+            earlier = sorted((*earlier, *replaced.values()), key=lambda step: step.seq)
         before = RunSlice(
             old.run if old else run, {call.id: call for call in calls.group_attempts(earlier)}, stored_links, set()
         )
@@ -417,6 +436,75 @@ class BatchWriter:
         self._trails.pop((tenant, run.id), None)
 
 
+def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChanges) -> None:
+    """Turn failures that a server stored as steps nested in a failed one into failures recorded for that step.
+
+    It stores them so while it does not know the step: the step arrives later, or its run does. A failure that was
+    classified by its message changes nothing if the step has a message too.
+    """
+    writer, tenant = transaction.writer, transaction.tenant
+    steps = {step.seq: step for step in reversed(changes.steps)}
+    nested_steps = [step for step in steps.values() if step.seq >= FIRST_FAILURE_SEQ]
+    for seq in {step.parent for step in nested_steps} - steps.keys():
+        steps |= {step.seq: step for step in _load_steps(transaction, run, seq or 0, seq or 0)}
+    if len(nested_steps) < len(changes.steps):
+        nested_steps += _load_steps(transaction, run, FIRST_FAILURE_SEQ, 2 * FIRST_FAILURE_SEQ - 1)
+    joined_seqs: set[int] = set()
+    for nested_step in nested_steps:
+        step, recorded = steps.get(nested_step.parent or 0), nested_step.failure
+        if step is None or step.failure is None or not step.has_failed or recorded is None:
+            continue
+        joined_seqs.add(nested_step.seq)
+        if nested_step.seq not in steps:
+            transaction.require_exclusive()
+            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?", (tenant, run, nested_step.seq))
+            transaction.replaced.setdefault(run, {})[nested_step.seq] = nested_step
+        if step.failure.message and recorded.evidence:
+            continue
+        if nested_step.name != step.name and recorded.message:
+            recorded = patterns.assign_to_step(recorded, step)
+        failure = step.failure.with_recorded(recorded)
+        steps[step.seq] = _with_failure(step, failure)
+        changes.recorded.append(FailureRecorded(run, step.seq, failure))
+    if joined_seqs:
+        changes.steps = [step for step in changes.steps if step.seq not in joined_seqs]
+        changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+
+
+def _load_steps(transaction: _Transaction, run: str, first_seq: int, last_seq: int) -> list[Step]:
+    rows = transaction.writer.execute(
+        "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq BETWEEN ? AND ?",
+        (transaction.tenant, run, first_seq, last_seq),
+    )
+    return [decode_step(run, *row) for row in rows.fetchall()]
+
+
+def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges) -> None:
+    """Give failed steps the failures that were recorded for them. Others than the writer of the run change nothing."""
+    writer, tenant = transaction.writer, transaction.tenant
+    for event in changes.recorded:
+        stored_step = next(iter(_load_steps(transaction, run, event.seq, event.seq)), None)
+        if stored_step is None:  # it is in this batch, or unknown
+            changes.steps = [
+                _with_failure(step, event.failure) if step.seq == event.seq else step for step in changes.steps
+            ]
+            continue
+        sql = "SELECT principal FROM runs WHERE tenant = ? AND id = ?"
+        (principal,) = writer.execute(sql, (tenant, run)).fetchone() or (transaction.principal,)
+        new_step = _with_failure(stored_step, event.failure)
+        if new_step == stored_step or principal != transaction.principal:
+            continue
+        transaction.require_exclusive()
+        writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?", (tenant, run, event.seq))
+        transaction.replaced.setdefault(run, {}).setdefault(event.seq, stored_step)
+        changes.steps = [*(step for step in changes.steps if step.seq != event.seq), new_step]
+    changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+
+
+def _with_failure(step: Step, failure: Failure) -> Step:
+    return replace(step, failure=failure) if step.has_failed and failure.is_failure else step
+
+
 def _put_compactions(writer: Connection, tenant: str, compactions: list[Compaction]) -> int:
     """Store compactions and recount the affected runs. Return how many were new.
 
@@ -465,6 +553,8 @@ def _group_by_run(batch: Sequence[AnyEvent]) -> tuple[dict[str, _RunChanges], li
                 changes.ended.append(event.run)
             elif changes.started is None and not changes.ended:
                 changes.started = event.run
+        elif isinstance(event, FailureRecorded):
+            changes_by_run.setdefault(event.run, _RunChanges()).recorded.append(event)
         elif isinstance(event, ContextCompacted):
             compactions.append(event.compaction)
     for changes in changes_by_run.values():
@@ -502,6 +592,17 @@ def _put_steps(writer: Connection, tenant: str, changes_by_run: dict[str, _RunCh
         writer.put(STEP, [step_row(tenant, step) for changes in changes_by_run.values() for step in changes.steps])
     writer.execute("RELEASE steps")
     return stored_count
+
+
+def _put_messages(writer: Connection, tenant: str, batch: Sequence[AnyEvent]) -> None:
+    """Store the messages of recorded conversations. A message that the tenant has already is only referred to."""
+    messages = [
+        (event.step.run, message) for event in batch if isinstance(event, StepEnded) for message in event.messages
+    ]
+    if messages:
+        rows, usages = message_rows(tenant, messages)
+        writer.put(MESSAGE, rows)
+        writer.put(RUN_MESSAGE, usages)
 
 
 def _link_calls(

@@ -16,7 +16,7 @@ from strict_decoding import run_leniently
 from mulligan.core.calls import group_attempts
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.links import link_recoveries
-from mulligan.core.records import Change, Compaction, History, Recovery, Run, Step, failure_identity
+from mulligan.core.records import AvoidedTurn, Change, Compaction, History, Recovery, Run, Step, failure_identity
 from mulligan.store import counters
 from mulligan.store.counters import DAY, HOUR, Cell, CounterKey, Histogram, KindCell, StatsQuery
 from mulligan.store.counters.counters import DETAILS, OUTLINE_NUMBERS
@@ -370,6 +370,35 @@ def test_parts_are_told_in_outline_unless_everything_is_wanted():
     assert "tool/timeout" in counters.stats([run], StatsQuery(now=0, by="tool", detail=True)).parts["search"].kinds
 
 
+def test_costs_are_counted_for_all_attempts_and_for_those_of_recovery():
+    tokens = {"input": 100, "cached_input": 60, "output": 10, "reasoning": 4}
+    cell = total(
+        history(
+            step(1, failure=TIMEOUT, tokens=tokens, cost_nanos=40),
+            step(2, 1, 2, tokens=tokens, cost_nanos=50),
+            step(3, tokens=tokens),
+            step(4, cost_nanos=0),
+        )
+    )
+    assert (cell.tokens, cell.recovery_tokens) == (330, 110)
+    assert (cell.cost_nanos, cell.recovery_cost_nanos) == (90, 50)
+    assert (cell.priced_attempts, cell.unpriced_attempts) == (3, 1)
+
+
+def test_avoided_turns_are_counted_with_what_they_would_have_cost():
+    avoided = AvoidedTurn(model="m", input_tokens=100, cost_nanos=30)
+    unpriced = AvoidedTurn(input_tokens=50)
+    cell = total(
+        history(
+            step(1, failure=TIMEOUT),
+            step(2, 1, 2, avoided=avoided),
+            step(3, failure=TIMEOUT),
+            step(4, 3, 2, avoided=unpriced),
+        )
+    )
+    assert (cell.avoided_turns, cell.avoided_tokens, cell.avoided_cost_nanos) == (2, 150, 30)
+
+
 def test_counters_of_a_newer_version_are_read_without_its_numbers():
     cell = Cell(calls=3, running=1)
     outline = msgspec.msgpack.encode([*msgspec.msgpack.decode(counters.pack(cell)[0]), 7])
@@ -413,7 +442,7 @@ def test_counters_at_zero_take_no_room():
 
 
 def test_the_quick_way_counts_a_success_as_the_long_way_does():
-    one = step(1, duration_seconds=0.25, tokens={"input": 5})
+    one = step(1, duration_seconds=0.25, tokens={"input": 5}, cost_nanos=3)
     run = Run(id="r", agent="x", version="1", end_reason="finished")
     quick = counters.of_run(run, "success")
     successes = counters.SuccessCounter()

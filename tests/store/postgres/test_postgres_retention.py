@@ -17,7 +17,7 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 
 from mulligan.core.events import ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
-from mulligan.core.records import Compaction, Run, Step
+from mulligan.core.records import Compaction, MessagePart, RecordedMessage, Run, Step
 from mulligan.store import retention
 from mulligan.store.base import DAY, DEFAULT_TENANT, IMPORT_PREFIX, FixQuery, PatternQuery, Retention, RunQuery
 from mulligan.store.copy import load_tables
@@ -35,7 +35,7 @@ ROWS = {
     "runs": "id, status", "steps": "run, seq, body", "links": "run, failed_call, body",
     "run_callees": "type, name, started_at, run",
     "run_failures": "pattern, started_at, run, kind, occurrences", "compactions": "owner_type, owner, at",
-    "orphaned_runs": "run",
+    "orphaned_runs": "run", "messages": "digest, body", "run_messages": "run, number, digest",
     "patterns": "id, occurrences, recovered, runs, first_seen_at, last_seen_at",
     "pattern_days": "day, id, occurrences",
     "rollups": "grain, slice, bucket, value, summary, details", "votes": "run, fix, successful", "fixes": "id, body",
@@ -115,10 +115,27 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 def worked(id: str, count: int = 3) -> list[Any]:
     steps = [
-        Step(run=id, seq=n, call=n, name="search", started_at=n * DAY, metadata={"model": "large"})
+        Step(
+            run=id,
+            seq=n,
+            call=n,
+            name="search",
+            started_at=n * DAY,
+            metadata={"model": "large"},
+            messages=((1, 2),) if n == 1 else (),
+        )
         for n in range(1, count + 1)
     ]
-    return [RunStarted(Run(id=id, agent="a", started_at=5)), *map(StepEnded, steps), RunEnded(ended(id))]
+    events = [StepEnded(steps[0], spoken(id)), *map(StepEnded, steps[1:])] if steps else []
+    return [RunStarted(Run(id=id, agent="a", started_at=5)), *events, RunEnded(ended(id))]
+
+
+def spoken(id: str) -> tuple[RecordedMessage, ...]:
+    """A message that all runs have, and one of its own."""
+    return tuple(
+        RecordedMessage(role="user", parts=(MessagePart(text=text),), number=number)
+        for number, text in enumerate(("Hello", f"Hello from {id}"), start=1)
+    )
 
 
 def failed(id: str) -> list[Any]:
@@ -163,6 +180,22 @@ def test_a_day_that_is_over_goes_without_a_delete_and_all_else_is_as_in_sqlite(p
     assert pair.both(lambda store: store.health(DEFAULT_TENANT).steps) == 3
     pair.both(lambda store: store.rebuild(DEFAULT_TENANT))
     pair.compare()
+
+
+def test_a_message_goes_with_the_last_run_that_has_it_also_of_a_day_that_is_over(pair):
+    pair.keep(0, *worked("run_a"), *worked("run_b"))
+    pair.keep(5, *worked("run_c"))
+
+    pair.prune(Retention(keep_successes=DAY), day=4)
+
+    assert [message.parts[0].text for message in pair.postgres.run(DEFAULT_TENANT, "run_c").messages] == [
+        "Hello", "Hello from run_c"
+    ]  # fmt: skip
+    assert pair.both(lambda store: len(rows(store, "messages", "digest"))) == 2
+
+    pair.prune(Retention(keep_successes=DAY), day=9)
+
+    assert pair.both(lambda store: len(rows(store, "messages", "digest"))) == 0
 
 
 def test_of_a_day_that_has_little_left_that_is_put_anew_and_the_rest_goes_without_a_delete(pair, monkeypatch):

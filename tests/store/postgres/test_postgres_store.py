@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,19 @@ from list_store import ListStore
 
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError
-from mulligan.core.records import Run, Step, pattern_id
+from mulligan.core.records import MessagePart, RecordedMessage, Run, Step, pattern_id
 from mulligan.store import counters, fix_votes
-from mulligan.store.base import DAY, DEFAULT_TENANT, Batch, FixQuery, PatternQuery, RecallQuery, Retention, RunQuery
+from mulligan.store.base import (
+    DAY,
+    DEFAULT_TENANT,
+    Batch,
+    FixQuery,
+    ForgetRequest,
+    PatternQuery,
+    RecallQuery,
+    Retention,
+    RunQuery,
+)
 from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import partitions as postgres_days
 from mulligan.store.postgres import pool as postgres_pool
@@ -272,6 +283,52 @@ def test_concurrent_writers_of_the_same_runs_leave_what_a_recount_gives(url):
     assert before[0][0].total.calls == len(runs) * (calls - 1)
     stores[0].rebuild(DEFAULT_TENANT)
     assert answers() == before
+    for store in stores:
+        store.close()
+
+
+def test_messages_that_concurrent_writers_share_are_there_while_others_are_forgotten(url):
+    """Two processes record the same messages in any order, and a third forgets runs that have them, too."""
+    stores = [PostgresStore(url) for _ in range(3)]
+    texts = [f"message {number}" for number in range(12)]
+    errors: list[BaseException] = []
+
+    def write(number: int) -> None:
+        shuffled = random.Random(number)
+        for turn in range(1, 16):
+            run = f"run_{number}_{turn}"
+            messages = tuple(
+                RecordedMessage(role="user", parts=(MessagePart(text=text),), number=index)
+                for index, text in enumerate(shuffled.sample(texts, 8), start=1)
+            )
+            step = Step(run=run, seq=1, call=1, type="model", name="ask", started_at=5, messages=((1, 8),))
+            events = [RunStarted(Run(id=run, started_at=5)), StepEnded(step, messages)]
+            stores[number].append(DEFAULT_TENANT, events, f"writer_{number}", turn)
+
+    def forget(_: int) -> None:
+        for turn in range(1, 16):
+            stores[2].forget(DEFAULT_TENANT, ForgetRequest(run=f"run_{turn % 2}_{turn}"))
+
+    def work(task: Callable[[int], None], number: int) -> None:
+        try:
+            task(number)
+        except BaseException as error:  # noqa: BLE001 - of another thread
+            errors.append(error)
+
+    threads = [
+        threading.Thread(target=work, args=(task, number)) for task, number in ((write, 0), (write, 1), (forget, 2))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+
+    assert errors == []
+    histories = list(stores[0].export(DEFAULT_TENANT))
+    assert [len(history.messages) for history in histories] == [8] * len(histories)
+    used = {message.parts[0].text for history in histories for message in history.messages}
+    rows = stores[0].read_rows(DEFAULT_TENANT, "SELECT count(*) FROM messages WHERE tenant = ?", (DEFAULT_TENANT,))
+    assert rows == [(len(used),)]
     for store in stores:
         store.close()
 

@@ -11,7 +11,7 @@ import psycopg
 
 from mulligan.core.events import ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
-from mulligan.core.records import Compaction, Lesson, Run, Step
+from mulligan.core.records import Compaction, Lesson, MessagePart, RecordedMessage, Run, Step
 from mulligan.store import rollups
 from mulligan.store.base import (
     DEFAULT_TENANT,
@@ -27,6 +27,7 @@ from mulligan.store.postgres import postgres_tables as postgres_security
 from mulligan.store.postgres.postgres_store import PostgresStore
 
 OURS, THEIRS = "acme", "globex"
+SAID = RecordedMessage(role="user", parts=(MessagePart(text="Hello"),), number=1)
 WRONG = Failure.of(
     Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"
 )
@@ -39,7 +40,7 @@ def fill(store: PostgresStore, tenant: str) -> None:
         store.append(tenant, [
             RunStarted(run),
             StepEnded(Step(run=id, seq=1, call=1, name="s", arguments={"k": 50}, outcome="failure", failure=WRONG)),
-            StepEnded(Step(run=id, seq=2, call=2, name="s", arguments={"k": 10})),
+            StepEnded(Step(run=id, seq=2, call=2, name="s", arguments={"k": 10}), (SAID,)),
             ContextCompacted(Compaction(at=now(), run=id)),
             RunEnded(Run(id=id, agent="a", started_at=run.started_at, ended_at=run.started_at + 5,
                          end_reason="finished", session="s")),

@@ -7,9 +7,19 @@ from collections.abc import Iterable
 from msgspec.structs import replace
 
 from list_store.occurrences import Occurrence, PatternCounter, find_occurrences
-from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.classify.fingerprint import compute_fingerprint
+from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.links import derive_status, link_recoveries
-from mulligan.core.records import Compaction, History, Run, Step, pattern_id
+from mulligan.core.records import (
+    FIRST_FAILURE_SEQ,
+    Compaction,
+    History,
+    RecordedMessage,
+    Run,
+    Step,
+    message_numbers,
+    pattern_id,
+)
 from mulligan.learn import patterns
 from mulligan.store import counters, erasure
 from mulligan.store.base import ForgetRequest, RunQuery
@@ -21,6 +31,7 @@ class Histories:
     def __init__(self) -> None:
         self.runs: dict[str, Run] = {}
         self.steps: dict[str, dict[int, Step]] = {}
+        self.messages: dict[str, dict[int, RecordedMessage]] = {}
         self.writers: dict[str, str] = {}
         """Who wrote a run."""
         self._kept: dict[str, tuple[int, bool]] = {}
@@ -32,7 +43,8 @@ class Histories:
     def __len__(self) -> int:
         """How many rows it would be in a database."""
         steps, compactions = map(len, self.steps.values()), map(len, self._compactions.values())
-        return len(self.runs) + sum(steps) + sum(compactions) + len(self._pruned) + len(self._counted)
+        messages = sum(map(len, self.messages.values()))
+        return len(self.runs) + sum(steps) + sum(compactions) + messages + len(self._pruned) + len(self._counted)
 
     # Kept
 
@@ -49,16 +61,38 @@ class Histories:
                 if is_new:
                     self._put(run, is_imported, now)
                 return is_new
-            case StepEnded(step):
+            case StepEnded(step, messages):
+                for message in messages:
+                    self.messages.setdefault(step.run, {}).setdefault(message.number, message)
                 steps = self.steps.setdefault(step.run, {})
                 is_new = step.seq not in steps
                 steps.setdefault(step.seq, step)
                 self._kept.setdefault(step.run, (now, is_imported))
+                self._join_nested_failures(steps)
+                return is_new
+            case FailureRecorded(run_id, seq, failure):
+                step = self.steps.get(run_id, {}).get(seq)
+                is_new = step is not None and step.has_failed and failure.is_failure and step.failure != failure
+                if step is not None and is_new:
+                    self.steps[run_id][seq] = replace(step, failure=failure)
                 return is_new
             case ContextCompacted(compaction):
                 return self._keep_compaction(compaction)
             case _:
                 return False
+
+    @staticmethod
+    def _join_nested_failures(steps: dict[int, Step]) -> None:
+        """A failure that a server stored beside a failed step is that step's failure."""
+        for nested in [step for seq, step in steps.items() if seq >= FIRST_FAILURE_SEQ]:
+            step = steps.get(nested.parent or 0)
+            if step is None or step.failure is None or nested.failure is None or not step.has_failed:
+                continue
+            del steps[nested.seq]
+            if not (step.failure.message and nested.failure.evidence):
+                fingerprint = compute_fingerprint(nested.failure.kind, step.name, nested.failure.message)
+                recorded = replace(nested.failure, fingerprint=fingerprint)
+                steps[step.seq] = replace(step, failure=step.failure.with_recorded(recorded))
 
     def _put(self, run: Run, is_imported: bool, now: int) -> None:
         if run.id not in self.runs:
@@ -96,6 +130,18 @@ class Histories:
         steps = self.steps_of(run.id)
         compactions = self._compactions_of(run)
         return History(run=run, steps=tuple(steps), links=tuple(link_recoveries(steps, run)), compactions=compactions)
+
+    def with_messages(self, history: History) -> History:
+        messages = self.messages.get(history.run.id, {})
+        return replace(history, messages=tuple(messages[number] for number in sorted(messages)))
+
+    def _trim_messages(self, run: str) -> int:
+        """How many messages no remaining step of a run has; they are removed."""
+        used = {number for step in self.steps_of(run) for number in (*message_numbers(step), step.answer)}
+        unused = [number for number in self.messages.get(run, {}) if number not in used]
+        for number in unused:
+            del self.messages[run][number]
+        return len(unused)
 
     def steps_of(self, run: str) -> list[Step]:
         return sorted(self.steps.get(run, {}).values(), key=lambda step: step.seq)
@@ -137,46 +183,60 @@ class Histories:
         if left is not None:
             counters.add(self._counted, counters.cells(left), -1)
             self.steps[history.run.id] = {step.seq: step for step in left.steps}
+            self._trim_messages(history.run.id)
             return
         self._pruned.extend(find_occurrences(history))
         self._remove(history.run.id)
 
-    def _remove(self, id: str) -> tuple[int, int]:
-        """How many runs (none or one) and steps that were."""
+    def _remove(self, id: str) -> tuple[int, int, int]:
+        """How many runs (none or one), steps and messages that were."""
         steps = self.steps.pop(id, {})
         self._kept.pop(id, None)
         self._compactions.pop(("run", id), None)
-        return int(self.runs.pop(id, None) is not None), len(steps)
+        return int(self.runs.pop(id, None) is not None), len(steps), len(self.messages.pop(id, {}))
 
-    def forget(self, what: ForgetRequest) -> tuple[int, int]:
-        """How many runs and steps were removed or changed."""
+    def forget(self, what: ForgetRequest) -> tuple[int, int, int]:
+        """How many runs, steps and messages were removed or changed."""
         compacted = {name for sort, name in self._compactions if sort == "run"}
         touched = [self._forget_in(id, what) for id in sorted({*self.runs, *self.steps, *compacted})]
         self._forget_pruned(what)
-        return sum(runs for runs, _ in touched), sum(steps for _, steps in touched)
+        runs, steps, messages = (sum(counts) for counts in zip((0, 0, 0), *touched, strict=True))
+        return runs, steps, messages
 
-    def _forget_in(self, id: str, what: ForgetRequest) -> tuple[int, int]:
+    def _change_messages(self, id: str, what: ForgetRequest) -> int:
+        """How many messages of a run name the tool or contain the text; they are changed."""
+        changed = 0
+        for number, message in self.messages.get(id, {}).items():
+            cleaned = message if what.tool is None else erasure.erase_tool(message, what.tool)
+            cleaned = cleaned if what.text is None else erasure.erase_text(cleaned, what.text)
+            changed += cleaned != message
+            self.messages[id][number] = cleaned
+        return changed
+
+    def _forget_in(self, id: str, what: ForgetRequest) -> tuple[int, int, int]:
         run, steps = self.runs.get(id), self.steps.get(id, {})
         is_text_in_id = what.text is not None and what.text in id
         if what.run == id or is_text_in_id or (what.session is not None and run and run.session == what.session):
             return self._remove(id)
         if what.tool is not None:
             left = {seq: step for seq, step in steps.items() if step.name != what.tool}
-            if len(left) == len(steps):
-                return 0, 0
-            if not left:
+            if steps and not left:
                 return self._remove(id)
-            self.steps[id] = left
-            return 0, len(steps) - len(left)
+            if len(left) != len(steps):
+                self.steps[id] = left
+                removed = self._trim_messages(id)
+                return 0, len(steps) - len(left), removed + self._change_messages(id, what)
+            return 0, 0, self._change_messages(id, what)
         if what.text is not None:
             cleaned = {seq: erasure.erase_text(step, what.text) for seq, step in steps.items()}
             changed = sum(cleaned[seq] != step for seq, step in steps.items())
             self.steps[id] = cleaned
+            messages = self._change_messages(id, what)
             if run is not None and (clean := erasure.erase_text(run, what.text)) != run:
                 self.runs[id] = clean
-                return 1, changed
-            return 0, changed
-        return 0, 0
+                return 1, changed, messages
+            return 0, changed, messages
+        return 0, 0, 0
 
     def _forget_pruned(self, what: ForgetRequest) -> None:
         """Of what is only counted any more, names and messages are left."""

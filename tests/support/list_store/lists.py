@@ -146,7 +146,7 @@ class ListStore:
         with self._lock:
             histories = self._room(tenant).histories
             run = histories.runs.get(id)
-            return None if run is None else histories.history(run)
+            return None if run is None else histories.with_messages(histories.history(run))
 
     def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         with self._lock:
@@ -164,7 +164,8 @@ class ListStore:
 
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         with self._lock:
-            found = self._room(tenant).histories.asked(RunQuery(since=since), set())
+            histories = self._room(tenant).histories
+            found = [histories.with_messages(history) for history in histories.asked(RunQuery(since=since), set())]
         yield from reversed(found)
 
     def prune(
@@ -202,7 +203,7 @@ class ListStore:
         with self._lock:
             room = self._room(tenant)
             before = set(room.histories.tallies())
-            runs, steps = room.histories.forget(request)
+            runs, steps, messages = room.histories.forget(request)
             room.votes.forget(request)
             gone = [place for place, value in room.shelf.items() if erasure.should_forget_entry(*place, value, request)]
             for place in gone:
@@ -215,9 +216,9 @@ class ListStore:
             if request.text is not None:
                 text, acts = request.text, self._audit.get(tenant, [])
                 self._audit[tenant] = [erasure.erase_text(act, text) for act in acts]
-            told = audit.format_counts(runs=runs, steps=steps, patterns=len(lost), notes=len(gone))
+            told = audit.format_counts(runs=runs, steps=steps, patterns=len(lost), messages=messages, notes=len(gone))
             self._note(tenant, f"forget.{request.validate()}", told=told)
-        return ForgetResult(runs=runs, steps=steps, patterns=len(lost), key_value_entries=len(gone))
+        return ForgetResult(runs=runs, steps=steps, patterns=len(lost), key_value_entries=len(gone), messages=messages)
 
     def _forget_learned(self, tenant: str, until: int) -> ForgetResult:
         with self._lock:

@@ -56,6 +56,7 @@ from mulligan.store.counters.counting import (
     model_of,
     of_call,
     of_run,
+    sum_usage,
 )
 
 __all__ = [
@@ -102,6 +103,7 @@ __all__ = [
     "stats",
     "sum_by_key",
     "sum_outlines",
+    "sum_usage",
     "to_packed_cells",
     "unpack",
 ]  # fmt: skip

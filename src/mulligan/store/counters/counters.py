@@ -201,6 +201,20 @@ class Cell(msgspec.Struct, omit_defaults=True):
     tokens: int = 0
     recovery_tokens: int = 0
     """Those of them spent in attempts after the first."""
+    cost_nanos: int = 0
+    """Cost of all attempts with a known cost, in billionths of a US dollar."""
+    recovery_cost_nanos: int = 0
+    """The cost of attempts after the first."""
+    priced_attempts: int = 0
+    """Attempts with a known cost."""
+    unpriced_attempts: int = 0
+    """Attempts with tokens whose cost is unknown."""
+    avoided_turns: int = 0
+    """Model turns that recovered tool calls made unnecessary."""
+    avoided_tokens: int = 0
+    """Their input tokens."""
+    avoided_cost_nanos: int = 0
+    """The cost of this input, as far as it is known."""
     repeats: int = 0
     """Failures that had occurred, in the same run or session, before a compaction."""
     # The details, which only some queries read.
@@ -237,6 +251,8 @@ _EMPTY_KIND = KindCell()
 OUTLINE_NUMBERS = (
     "calls", "attempts", "first_try", "recovered", "repaired", "unrecovered", "micros", "repair_attempts",
     "repair_successes", "backoff_micros", "retry_micros", "tokens", "recovery_tokens", "repeats", "running",
+    "cost_nanos", "recovery_cost_nanos", "priced_attempts", "unpriced_attempts", "avoided_turns", "avoided_tokens",
+    "avoided_cost_nanos",
 )  # fmt: skip
 """The numbers of an outline, in the order in which they are packed. New ones are added at the end."""
 _COMMON_COUNT = 7

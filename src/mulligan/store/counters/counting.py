@@ -112,7 +112,7 @@ class SuccessCounter:
                 # Each step of a model, and each with metadata, may name another model.
                 name, type = (None, None) if step.type == "model" or step.metadata else (step.name, step.type)
                 since, until = key.hour, key.hour + HOUR
-            if step.recovery is not None or step.tokens:
+            if step.recovery is not None or step.may_have_cost:
                 cell = into.get(key) or into.setdefault(key, Cell())
                 _count_attempt(cell, step)
                 durations.append(0.0)  # counted already
@@ -141,20 +141,44 @@ def _count_attempt(cell: Cell, step: Step) -> None:
         kind.failures += 1
         kind.micros += duration
         kind.seconds.lanes += lane_of(duration)
-    tokens = sum(step.tokens.values()) if step.tokens else 0
-    cell.tokens += tokens
+    if step.may_have_cost:
+        _count_usage(cell, step)
     if step.attempt > 1:
         number = min(step.attempt, MAX_ATTEMPT_NUMBER)
         cell.later_attempts[number] = cell.later_attempts.get(number, 0) + 1
         if step.outcome == "success":
             cell.later_successes[number] = cell.later_successes.get(number, 0) + 1
         cell.retry_micros += duration
-        cell.recovery_tokens += tokens
     if step.recovery is not None:
         cell.backoff_micros += to_micros(step.recovery.backoff_seconds)
         if step.recovery.changes:
             cell.repair_attempts += 1
             cell.repair_successes += step.outcome == "success"
+
+
+def _count_usage(cell: Cell, step: Step) -> None:
+    tokens, cost_nanos = step.token_count, step.cost_nanos or 0
+    cell.tokens += tokens
+    cell.cost_nanos += cost_nanos
+    if step.serves_recovery:
+        cell.recovery_tokens += tokens
+        cell.recovery_cost_nanos += cost_nanos
+    if step.cost_nanos is not None:
+        cell.priced_attempts += 1
+    elif tokens:
+        cell.unpriced_attempts += 1
+    if step.avoided is not None:
+        cell.avoided_turns += 1
+        cell.avoided_tokens += step.avoided.input_tokens
+        cell.avoided_cost_nanos += step.avoided.cost_nanos or 0
+
+
+def sum_usage(steps: Iterable[Step]) -> Cell:
+    """Return the tokens and costs of these steps."""
+    cell = Cell()
+    for step in steps:
+        _count_usage(cell, step)
+    return cell
 
 
 def _find_method(call: Call, by: Call | None) -> RecoveryMethod:
@@ -214,11 +238,7 @@ def counter_key(run: Run, step: Step) -> CounterKey:
 
 def model_of(run: Run, step: Step) -> str:
     """Return the model that a step called, else the model of its run, else an empty string."""
-    model: Any = None
-    if step.metadata:
-        model = step.metadata.get("model")
-    if model is None and step.type == "model" and isinstance(step.arguments, dict):
-        model = step.arguments.get("model")
+    model: Any = step.model
     if model is None and run.metadata:
         model = run.metadata.get("model")
     return model if isinstance(model, str) else ""

@@ -48,6 +48,7 @@ _IS_EXPIRED_SQL = "imported <= ? AND stored_at < CASE WHEN status = 'success' TH
 _EXPIRED_ROWS = {
     **dict.fromkeys(("run_failures", "run_callees"), "t.started_at = g.started_at AND t.run = g.run"),
     **dict.fromkeys(("links", "orphaned_runs", "provisional_runs"), "t.run = g.run"),
+    "run_messages": "t.run = g.run",
     "compactions": "t.owner_type = 'run' AND t.owner = g.run",
     "runs": "t.id = g.run",
 }
@@ -175,9 +176,9 @@ class PartitionPruneRound(PruneRound):
     def used_bytes(self, connection: Connection) -> int:
         return max(self.total_bytes(connection) - self._freed_bytes, 0)
 
-    def on_run_removed(self, history: History) -> None:
+    def on_run_removed(self, history: History, message_bytes: int) -> None:
         # Estimated size of the rows and their index entries.
-        self._freed_bytes += 600 + sum(300 + len(encode(step)) for step in history.steps)
+        self._freed_bytes += 600 + message_bytes + sum(300 + len(encode(step)) for step in history.steps)
 
     def _by_age(self, progress: Progress | None) -> None:
         for day in self._days():
@@ -235,6 +236,7 @@ class PartitionPruneRound(PruneRound):
                 (tenant,),
             ).fetchone()
             self._note_until(writer, max(latest, latest if last is None else last))
+            self._freed_bytes += self._remove_expired_messages(writer)
             for table, condition in _EXPIRED_ROWS.items():
                 writer.execute(f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND {condition}", (tenant,))
             remaining = "WHERE NOT (p.tenant = %s AND EXISTS (SELECT 1 FROM going g WHERE g.run = p.run))"
@@ -247,6 +249,19 @@ class PartitionPruneRound(PruneRound):
         self._freed_bytes += 600 * runs
         self.runs, self.steps = self.runs + runs, self.steps + steps
         return bool(runs == MAX_RUNS_PER_TRANSACTION)
+
+    def _remove_expired_messages(self, writer: Connection) -> int:
+        """Delete the messages that only the runs `going` have, before these go. Return their size."""
+        (size,) = writer.execute(
+            "WITH removed AS (DELETE FROM messages m WHERE m.tenant = ? "
+            "AND EXISTS (SELECT 1 FROM run_messages r JOIN going g ON g.run = r.run "
+            "WHERE r.tenant = ? AND r.digest = m.digest) "
+            "AND NOT EXISTS (SELECT 1 FROM run_messages r WHERE r.tenant = ? AND r.digest = m.digest "
+            "AND NOT EXISTS (SELECT 1 FROM going g WHERE g.run = r.run)) RETURNING length(m.body) AS size) "
+            "SELECT coalesce(sum(size), 0) FROM removed",
+            (self._tenant,) * 3,
+        ).fetchone()
+        return int(size)
 
 
 @contextlib.contextmanager
