@@ -16,10 +16,11 @@ from typing import Any
 
 import pytest
 
+from mulligan import AgentError
 from mulligan.api import Mulligan, default
 from mulligan.build import Components
 from mulligan.core.events import AnyEvent
-from mulligan.core.failure import AgentError, SettingsError
+from mulligan.core.failure import SettingsError
 from mulligan.recover import plan
 from mulligan.recover.policy import Policy
 from mulligan.settings import Settings
@@ -285,10 +286,10 @@ def test_everything_passes_through_when_it_is_off(
         with run.step("plan") as step:
             step.record_failure("tool", "timeout")
         for turn in mulligan.turns(limit=2):
-            assert turn.call({"echo": lambda x: x}, "echo", {"x": "as it is"}) == "as it is"
-            assert turn.call({"fails": fails}, "fails")["error"] == "tool/connection_error"
-            assert asyncio.run(turn.acall({"fails": fails}, "fails"))["error"] == "tool/connection_error"
-            assert turn.call({"echo": len}, "other", {})["error"] == "tool/unknown_tool"
+            assert turn.call({"echo": lambda x: x}, "echo", {"x": "as it is"}).value == "as it is"
+            assert turn.call({"fails": fails}, "fails").answer["error"] == "tool/connection_error"
+            assert asyncio.run(turn.acall({"fails": fails}, "fails")).answer["error"] == "tool/connection_error"
+            assert turn.call({"echo": len}, "other", {}).answer["error"] == "tool/unknown_tool"
         session.mark_compacted()
         assert session.reminder() == ""
     assert run.status == "partial"
@@ -411,15 +412,15 @@ def test_whatever_part_of_ours_is_broken_the_functions_own_exception_comes_out(
             call(50)
         assert left.value is error
     for turn in mulligan.turns(limit=1):
-        assert turn.call([plain], "plain", {"n": 50})["error"]
-        assert asyncio.run(turn.acall([coroutine], "coroutine", {"n": 50}))["error"]
+        assert turn.call([plain], "plain", {"n": 50}).failure
+        assert asyncio.run(turn.acall([coroutine], "coroutine", {"n": 50})).failure
 
 
 def test_a_broken_wait_does_not_turn_into_a_retry_without_one() -> None:
-    mulligan = with_parts(sleep=broken)
+    mulligan = with_parts(sleep=broken, random=lambda: 0.0)
     calls: list[int] = []
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", policy=Policy(initial_backoff=0.1))
     def fetch() -> None:
         calls.append(1)
         raise ConnectionError("reset")
@@ -488,8 +489,8 @@ def test_objects_that_cannot_be_looked_at_pass_as_arguments_and_results() -> Non
     with pytest.raises(AgentError):
         rehearsal.mulligan.tool(raising(AgentError("n must be 5 or less.")))(thing, n=thing)
     for turn in rehearsal.mulligan.turns(limit=1):
-        assert turn.call({"f": lambda n: n}, "f", {"n": thing}) is thing
-        assert turn.call({"f": len}, "f", thing)["error"]
+        assert turn.call({"f": lambda n: n}, "f", {"n": thing}).value is thing
+        assert turn.call({"f": len}, "f", thing).failure
 
 
 @pytest.mark.parametrize("error", [HostileError("x"), FrozenError(), ExceptionGroup("several", [Mine("own")])])
@@ -511,7 +512,7 @@ def test_exceptions_that_cannot_be_read_or_changed_come_out_as_they_are(error: E
             call()
         assert left.value is error
     for turn in mulligan.turns(limit=1):
-        assert turn.call({"f": raising(error)}, "f")["error"]
+        assert turn.call({"f": raising(error)}, "f").failure
 
 
 def test_a_listener_that_raises_does_not_keep_the_others_from_hearing() -> None:

@@ -109,3 +109,34 @@ def test_spans_stand_in_the_trace_that_came_in_and_runs_inside_a_run_under_it():
     assert f"{outer.parent.span_id:016x}" == "b7ad6b7169203331"
     assert outer.parent.is_remote
     assert inner.parent.span_id == outer.context.span_id
+
+
+def test_a_model_call_has_the_name_of_the_model_its_tokens_and_its_cost():
+    kept, read = InMemorySpanExporter(), InMemoryMetricReader()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(kept))
+    prices = {"small-1": {"input": 1.0, "output": 2.0, "cached_input": 0.5}}
+    m = mulligan.Mulligan(store="memory:", prices=prices)
+    m.add_listener(Otel(provider, MeterProvider([read])))
+
+    @m.model
+    def ask(messages: list[dict[str, str]], model: str = "small-1") -> dict[str, object]:
+        details = {"cached_tokens": 60}
+        return {
+            "text": "hello",
+            "usage": {"prompt_tokens": 100, "completion_tokens": 9, "prompt_tokens_details": details},
+        }
+
+    ask([{"role": "user", "content": "hello"}])
+    assert m.flush(10)
+    m.close()
+    (span,) = [span for span in kept.get_finished_spans() if span.name.startswith("chat")]
+    assert span.name == "chat small-1"
+    facts = span.attributes
+    assert (facts["gen_ai.request.model"], facts["mulligan.step.name"]) == ("small-1", ask.__qualname__.split(".")[-1])
+    assert facts["gen_ai.usage.input_tokens"] == 100
+    assert facts["gen_ai.usage.cache_read.input_tokens"] == 60
+    assert facts["mulligan.cost_usd"] == pytest.approx((40 * 1.0 + 60 * 0.5 + 9 * 2.0) / 1e6)
+    (metrics,) = read.get_metrics_data().resource_metrics[0].scope_metrics
+    (tokens,) = [metric for metric in metrics.metrics if metric.name == "gen_ai.client.token.usage"]
+    assert {point.attributes["gen_ai.token.type"] for point in tokens.data.data_points} == {"input", "output"}

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan import AgentError, InfraError
 from mulligan.capture import stream, wrap
-from mulligan.core.failure import AgentError, InfraError, TookEffect
+from mulligan.core.failure import TookEffect
 from mulligan.recover.policy import Policy
 from mulligan.testing import Sandbox
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from mulligan import settings
+from mulligan import Mulligan, settings
 from mulligan.core.failure import SettingsError
 from mulligan.recover.policy import Policy
-from mulligan.settings import NOT_FOR_PROJECTS, POLICY_NAMES, SETTING_NAMES, Settings
+from mulligan.settings import CLASS_SETTINGS, NOT_FOR_PROJECTS, POLICY_NAMES, SETTING_NAMES, Settings
 
 VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "store": ("a", "b", "c", "d"),
@@ -30,7 +30,10 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "redact_ignore": (("a",), ("b",), ("c",), ("d",)),
     "unredacted_arguments": (("a",), ("b",), ("c",), ("d",)),
     "learn": ("repair", "tell", "off", "repair"),
+    "log": ("warning", "off", "info", "debug"),
     "enabled": (False, True, False, True),
+    "control_flow": (("a:A",), ("b:B",), ("c:C",), ("d:D",)),
+    "injected_types": (("a:A",), ("b:B",), ("c:C",), ("d:D",)),
     "attempts": (1, 2, 4, 5),
     "initial_backoff": (0.1, 0.2, 0.3, 0.4),
     "max_backoff": (1.0, 2.0, 3.0, 4.0),
@@ -85,7 +88,7 @@ def test_every_setting_is_tried_here():
     assert set(VALUES) == set(SETTING_NAMES)
 
 
-@pytest.mark.parametrize("name", SETTING_NAMES)
+@pytest.mark.parametrize("name", [name for name in SETTING_NAMES if name not in CLASS_SETTINGS])
 def test_an_argument_is_over_the_environment_over_the_project_over_the_user_over_the_default(places, name):
     user, project, variable, argument = VALUES[name]
     variables = {f"MULLIGAN_{name.upper()}": as_variable(variable)}
@@ -99,6 +102,52 @@ def test_an_argument_is_over_the_environment_over_the_project_over_the_user_over
         assert of(places.read(), name) == merged
     assert of(places.read(variables), name) == variable
     assert of(places.read(variables, **{name: argument}), name) == argument
+
+
+@pytest.mark.parametrize("name", CLASS_SETTINGS)
+def test_classes_of_all_sources_are_added_up(places, name):
+    user, project, variable, argument = VALUES[name]
+    places.write(places.user, line(name, user))
+    places.write(places.project / "mulligan.toml", line(name, project))
+    read = places.read({f"MULLIGAN_{name.upper()}": as_variable(variable)}, **{name: argument})
+    assert of(read, name) == (*argument, *variable, *project, *user)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (KeyError, ("builtins:KeyError",)),
+        ([KeyError, "myapp.errors:Pause"], ("builtins:KeyError", "myapp.errors:Pause")),
+        ("json:JSONDecodeError", ("json.decoder:JSONDecodeError",)),  # under the name that its class has
+        ("myapp.errors:Pause, myapp.errors:Done", ("myapp.errors:Pause", "myapp.errors:Done")),
+    ],
+)
+def test_control_flow_takes_classes_and_their_names(places, value, expected):
+    assert places.read(control_flow=value).control_flow == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("control_flow", 42, "control_flow must be exception classes, got 42."),
+        ("control_flow", [None], "control_flow must be exception classes, got None."),
+        ("control_flow", [int], "control_flow must be exception classes, got <class 'int'>."),
+        ("control_flow", [KeyError()], "control_flow must be exception classes, got KeyError()."),
+        ("control_flow", ["json:loads"], "control_flow must be exception classes, got 'json:loads'."),
+        ("control_flow", ["builtins:int"], "control_flow must be exception classes, got 'builtins:int'."),
+        ("control_flow", ["myapp.errors.Pause"], "Use module:Class, for example 'myapp.errors:Pause'."),
+        ("control_flow", ["Pause"], "got 'Pause'. Use module:Class, for example 'myapp.errors:Pause'."),
+        ("control_flow", [Exception], "more specific than <class 'Exception'>, which matches everything."),
+        ("injected_types", ["json:loads"], "injected_types must be classes, got 'json:loads'."),
+        ("injected_types", [object], "more specific than <class 'object'>, which matches everything."),
+    ],
+)
+def test_what_is_no_class_is_refused(places, name, value, message):
+    with pytest.raises(SettingsError) as refused:
+        places.read(**{name: value})
+    assert message in str(refused.value)
+    with pytest.raises(SettingsError):
+        Mulligan(**{name: value})
 
 
 @pytest.mark.parametrize("name", SETTING_NAMES)
@@ -126,8 +175,10 @@ def test_a_value_that_cannot_be_meant_is_told_with_its_place(places, name, value
     with pytest.raises(SettingsError) as told:
         places.read()
     assert str(told.value).startswith(f"{path}: {name} must be ")
-    with pytest.raises(SettingsError, match=f"the environment: {name} must be"):
-        settings.load_settings({}, {f"MULLIGAN_{name.upper()}": value.strip("'")}, places.project, Path("/nonexistent"))
+    with pytest.raises(SettingsError, match=f"Environment variable MULLIGAN_{name.upper()}: {name} must be"):
+        settings.load_settings(
+            {}, {f"MULLIGAN_{name.upper()}": value.strip("'")}, places.project, Path("/nonexistent/mulligan/tests")
+        )
 
 
 @pytest.mark.parametrize(
@@ -139,7 +190,7 @@ def test_an_unknown_setting_is_refused_with_the_nearest_name(places, wrong, mean
         places.read()
     assert str(told.value) == f"{path}: unknown setting {wrong!r}. Did you mean {meant}?"
     with pytest.raises(SettingsError, match="configure: unknown setting"):
-        settings.load_settings({wrong: 1}, {}, Path("/nonexistent"), Path("/nonexistent"))
+        settings.load_settings({wrong: 1}, {}, Path("/nonexistent/mulligan/tests"), Path("/nonexistent/mulligan/tests"))
 
 
 def test_an_unknown_setting_near_to_nothing_is_told_all_names(places):
@@ -265,7 +316,7 @@ def test_a_removed_working_folder_has_no_project(tmp_path):
         from pathlib import Path
         os.makedirs(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])
         from mulligan import settings
-        assert settings.load_settings({}, {}, user_file=Path("/nonexistent")) == settings.Settings()
+        assert settings.load_settings({}, {}, user_file=Path("/nonexistent/mulligan/tests")) == settings.Settings()
     """
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(code), str(tmp_path / "gone")], capture_output=True, check=False
@@ -336,7 +387,9 @@ def test_a_path_is_as_good_as_a_text(places):
 
 
 def test_a_variable_that_is_nearly_ours_is_refused_and_one_that_is_not_is_left_alone(places):
-    with pytest.raises(SettingsError, match=r"unknown setting MULLIGAN_ATEMPTS\. Did you mean MULLIGAN_ATTEMPTS"):
+    with pytest.raises(
+        SettingsError, match=r"Unknown environment variable MULLIGAN_ATEMPTS\. Did you mean MULLIGAN_ATTEMPTS"
+    ):
         places.read({"MULLIGAN_ATEMPTS": "2"})
     assert places.read({"MULLIGAN_TEST_POSTGRES": "x", "MULLIGANS": "3"}) == places.read()
 

@@ -10,16 +10,18 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mulligan.api import Mulligan as Mulligan
     from mulligan.api import default as _default
+    from mulligan.capture.tool_outcome import ToolOutcome as ToolOutcome
+    from mulligan.classify.declared_errors import AgentError as AgentError
+    from mulligan.classify.declared_errors import InfraError as InfraError
     from mulligan.core.events import Event as Event
-    from mulligan.core.failure import AgentError as AgentError
     from mulligan.core.failure import Failure as Failure
-    from mulligan.core.failure import InfraError as InfraError
     from mulligan.core.failure import Kind as Kind
     from mulligan.core.failure import Remedy as Remedy
     from mulligan.recover.model import Fallback as Fallback
     from mulligan.recover.policy import Policy as Policy
     from mulligan.store.base import Store as Store
 
+    carry_run = _default.carry_run
     configure = _default.configure
     correcting = _default.correcting
     classify_error = _default.classify_error
@@ -39,16 +41,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0.dev0"
 
 _MODULES_OF_CLASSES = {
-    "AgentError": "core.failure",
+    "AgentError": "classify.declared_errors",
     "Event": "core.events",
     "Failure": "core.failure",
     "Fallback": "recover.model",
-    "InfraError": "core.failure",
+    "InfraError": "classify.declared_errors",
     "Kind": "core.failure",
     "Mulligan": "api",
     "Policy": "recover.policy",
     "Remedy": "core.failure",
     "Store": "store.base",
+    "ToolOutcome": "capture.tool_outcome",
 }
 __all__ = [
     "AgentError",
@@ -61,7 +64,9 @@ __all__ = [
     "Policy",
     "Remedy",
     "Store",
+    "ToolOutcome",
     "add_listener",
+    "carry_run",
     "classify_error",
     "configure",
     "correcting",

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_overloads, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_overloads, overload
 
 from mulligan import settings as settings_file
 from mulligan.build import Components, classify_lazily
 from mulligan.capture.context import LEARNS, MODES, NO_OPTIONS, RECORDINGS, CaptureContext, Recording, RunOptions
 from mulligan.capture.player import run_sync
+from mulligan.capture.propagation import CarriedFunction
 from mulligan.capture.result_checks import Empty
 from mulligan.capture.run import ActiveRun, ContextValue, current_run, mark_corrected
 from mulligan.capture.wrap import wrap
@@ -19,7 +21,7 @@ from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, tool
 from mulligan.core import fork_safety
 from mulligan.core.events import EventStream, Listener, ListenerThread
 from mulligan.core.failure import Failure, MulliganError, SettingsError, require_choice
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.core.records import Effects, StepType
 from mulligan.prompt import DEFAULT_LESSON_TOKENS
 from mulligan.recover.policy import Learn, Mode, Policy
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from mulligan.capture.suggestions import SuggestionResult
     from mulligan.learn.session import Session
     from mulligan.recover.model import Fallback
+
+log = get_logger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
@@ -95,13 +99,13 @@ class Mulligan:
             return parts.capture
         return None if self._is_off else self._build_components()
 
-    def _build_components(self) -> CaptureContext | None:
+    def _build_components(self, stream: EventStream | None = None) -> CaptureContext | None:
         with self._lock:
             if self._components is None and not self._is_off:
                 try:
                     read = settings_file.load_settings(self._overrides)
                     if read.enabled:
-                        self._components = Components(read, find_tool=self._find_tool)
+                        self._components = Components(read, stream=stream, find_tool=self._find_tool)
                 except Exception as error:  # noqa: BLE001 - a missing folder or a locked file must not fail the call
                     message = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
                     # Pass calls through unrecorded: the unreadable settings may contain redaction rules.
@@ -109,7 +113,12 @@ class Mulligan:
                 self._is_off = self._components is None
             return self._components.capture if self._components is not None else None
 
-    def _context_or_noop(self) -> CaptureContext:
+    @property
+    def is_enabled(self) -> bool:
+        """Whether calls are recorded and recovered. The setting `enabled`, or an invalid setting, switches that off."""
+        return self._capture() is not None
+
+    def capture_context(self) -> CaptureContext:
         """Return the capture context, or one that publishes nothing while mulligan is off.
 
         Runs, steps and turns then work as usual, but nothing is recorded.
@@ -150,6 +159,7 @@ class Mulligan:
         timeout: float | None = None,
         policy: Policy | None = None,
         items: Iterable[str] = (),
+        exclude: Iterable[str] = (),
         learn: Learn | None = None,
         circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
@@ -171,9 +181,12 @@ class Mulligan:
         at the limit; for other calls only backoffs and retries are limited.
 
         `items` names the arguments that identify one item of a loop: a call for one item never counts as the correction
-        of a call for another. `learn` is "off", "tell" or "repair" and limits how memory is used for this tool.
-        `circuit_breaker=True` lets an open circuit breaker block calls. Otherwise it only stops retries, and blocks
-        calls that answer a model in a loop.
+        of a call for another. `exclude` names parameters that are no arguments, because the program or a framework
+        supplies them: they are not recorded, not changed and not shown to a model.
+
+        `learn` is "off", "tell" or "repair" and limits how memory is used for this tool. `circuit_breaker=True` lets an
+        open circuit breaker block calls. Otherwise it only stops retries, and blocks calls that answer a model in a
+        loop.
 
         `mode` is "observe", "suggest" or "repair". `record` is "full", "shape" (types and lengths, no text) or "off".
         `detect_errors=False` treats every returned value as a success. `empty_result="failure"`, for type "retrieval",
@@ -198,8 +211,11 @@ class Mulligan:
         refresh_auth: Callable[..., Any] | None = None,
         max_compressions: int = 1,
         compress_above_chars: int = 2000,
+        max_summary_calls: int = 10,
+        max_summary_tokens: int = 100_000,
         timeout: float | None = None,
         policy: Policy | None = None,
+        exclude: Iterable[str] = (),
         circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
@@ -208,13 +224,15 @@ class Mulligan:
         """Wrap a model call: compress overlong conversations, retry rate limits, use fallbacks.
 
         `compress` shortens one text, or a whole conversation if its argument is named `messages`. `"model"` asks the
-        model itself to summarize the removed messages. `max_compressions` limits how often one call is compressed, and
-        texts up to `compress_above_chars` characters stay as they are.
+        model itself for summaries, with at most `max_summary_calls` requests and `max_summary_tokens` tokens per call.
+        `max_compressions` limits how often one call is compressed, and texts up to `compress_above_chars` characters
+        stay as they are.
 
         `fallback` returns an answer when recovery fails. `fallback_models` are names or functions of models to use
         after a failure. `refresh_auth` is called once after an authentication failure.
 
-        Of the conversation, mulligan records the sizes of the messages and the last user message.
+        Of the conversation, mulligan records the sizes of the messages and the last user message. `record="full"`
+        records the messages themselves, each once.
         """
         from mulligan.capture.model_calls import ModelOptions  # lazy: programs that wrap only tools do not need it
 
@@ -287,7 +305,7 @@ class Mulligan:
 
             if not isinstance(session, Session):
                 raise SettingsError(f"session must be a mulligan.session() or its id, got {session!r}.")
-        capture = self._context_or_noop()
+        capture = self.capture_context()
         record_fields: dict[str, Any] = {"version": version, "context": context, "metadata": metadata}
         if environment is not None:
             record_fields["environment"] = environment
@@ -313,7 +331,7 @@ class Mulligan:
         """Limit an agent loop: `for turn in mulligan.turns(limit=10):`."""
         from mulligan.capture.loop import Turns  # lazy: most programs have their own loop
 
-        return Turns(self._context_or_noop, limit)
+        return Turns(self.capture_context, limit)
 
     @overload
     def loop(
@@ -364,7 +382,7 @@ class Mulligan:
         if not isinstance(inject_lessons, int) or inject_lessons < 0:
             raise SettingsError(f"inject_lessons must be True or the maximum number of tokens, got {inject_lessons!r}.")
         max_lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
-        loop = Loop(self._context_or_noop(), model, tools, messages, limit, style, max_lesson_tokens)
+        loop = Loop(self.capture_context(), model, tools, messages, limit, style, max_lesson_tokens)
         return loop.play() if loop.is_async else run_sync(loop.play())
 
     def correcting(self, error: BaseException) -> ContextValue:
@@ -373,6 +391,35 @@ class Mulligan:
         Use it where a program corrects a call outside the handler of its exception, or by another tool.
         """
         return mark_corrected(error)
+
+    def carry_run(self, function: F) -> F:
+        """Bind a function to the current run: `pool.map(mulligan.carry_run(search), queries)`.
+
+        In another thread, its calls become steps of the run. In another process, each of its calls is a run of its
+        own, and the current run is the parent. Outside any run, the function is returned as it is.
+        """
+        if inspect.iscoroutinefunction(function):
+            raise SettingsError(
+                f"{tool_name(function)} is async, and tasks inherit the run. Carry the function that starts the event "
+                "loop in the other thread or process."
+            )
+        run = current_run(self.capture_context())
+        if run is None:
+            return function
+        mode, record, learn = run.options
+        run_options = {
+            "agent": run.record.agent,
+            "version": run.record.version,
+            "environment": run.record.environment,
+            "session": run.record.session,
+            "mode": mode,
+            "record": record,
+            "learn": learn,
+            "traceparent": run.headers,
+        }
+        restore = _restore_carried if self is default else None
+        carried: Any = CarriedFunction(function, self.run, run_options, restore, contextvars.copy_context())
+        return cast("F", carried)
 
     def session(self, id: str | None = None) -> Session:
         """Track failures across compactions of one conversation: `with mulligan.session() as session:`.
@@ -386,11 +433,13 @@ class Mulligan:
 
         stream = self._event_stream()
         key_value_store = self._components.key_value_store if self._components is not None else None
+        capture = self.capture_context()
         return Session(
             stream,
             None if id is None else stream.redact_session_id(id),
             key_value_store,
-            self._context_or_noop().prompt,
+            capture.prompt,
+            capture.clock,
         )
 
     def _event_stream(self) -> EventStream:
@@ -520,6 +569,12 @@ def _reset_locks_in_child() -> None:
 # child with both locks taken.
 fork_safety.hold_locks(lambda: [instance._lock for instance in tuple(_instances)])
 fork_safety.run_in_child(_reset_locks_in_child)
+
+
+def _restore_carried(function: Callable[..., Any], run_options: Mapping[str, Any]) -> CarriedFunction:
+    """Restore a function that another process sent."""
+    return CarriedFunction(function, default.run, run_options, _restore_carried)
+
 
 default: Mulligan = Mulligan()
 """The instance behind the module-level functions of `import mulligan`."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from mulligan.capture.context import CaptureContext
+from mulligan.capture.framework_classes import CONTROL_FLOW, INJECTED_TYPES
 from mulligan.capture.run import current_run
+from mulligan.classify.kinds import KINDS
 from mulligan.core import fork_safety
 from mulligan.core.events import EventStream
-from mulligan.core.failure import Failure, SettingsError
+from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import MemoryLookup, RecorderKeyValueStore
 from mulligan.record.recorder import Recorder
@@ -47,6 +49,16 @@ def build_classifier(settings: Settings) -> Callable[..., Failure]:
     return classify_lazily
 
 
+def build_kinds(settings: Settings) -> Mapping[str, Kind]:
+    """Build the table of kinds, including those that the settings declare."""
+    if not settings.kinds:
+        return KINDS
+    from mulligan.classify.rules.custom import parse_kinds_and_rules  # lazy: few users declare kinds
+
+    declared_kinds, _ = parse_kinds_and_rules({"kinds": settings.kinds})
+    return {**KINDS, **{str(kind): kind for kind in declared_kinds}}
+
+
 def classify_lazily(error: object = None, **evidence: Any) -> Failure:
     """Classify an error with the built-in rules, which are imported at the first failure."""
     with fork_safety.import_lock:
@@ -57,10 +69,17 @@ def classify_lazily(error: object = None, **evidence: Any) -> Failure:
 class Components:
     """The components of one `Mulligan`. Raises `SettingsError` for invalid settings.
 
-    `open_store` replaces the store, for sandboxes. `capture` overrides options of the context, such as the clock.
+    `open_store` replaces the store, for sandboxes. `stream` is that of earlier components, with its listeners.
+    `capture` overrides options of the context, such as the clock.
     """
 
-    def __init__(self, settings: Settings, open_store: Callable[[], Store] | None = None, **capture: Any) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        open_store: Callable[[], Store] | None = None,
+        stream: EventStream | None = None,
+        **capture: Any,
+    ) -> None:
         self.settings = settings
         self.is_sandbox = open_store is not None
         redactor = build_redactor(settings)
@@ -68,7 +87,11 @@ class Components:
             settings.store_url, lambda: settings.folder, fsync=settings.fsync, token=settings.token
         )
         self.classify = build_classifier(settings)
-        self.stream = EventStream(redactor)
+        if settings.prices:
+            from mulligan.core.prices import parse_prices  # lazy: few users set prices
+
+            parse_prices(settings.prices)
+        self.stream = stream or EventStream(redactor)
         has_journal = open_store is None and location.is_persistent
         self.recorder = Recorder(
             open_store or location.open_or_fallback,
@@ -76,18 +99,24 @@ class Components:
             journal_folder=location.journals if has_journal else None,
             fsync=settings.fsync,
             should_consolidate=open_store is None and not is_remote(settings.store_url),
+            prices=settings.prices,
         )
         self.key_value_store = RecorderKeyValueStore(self.recorder, location.open_or_fallback if has_journal else None)
         self.recall = MemoryLookup(
             self.recorder, location if has_journal else None, now=lambda: self.capture.now(), agent=self._current_agent
         )
         self.stream.set_sink(self.recorder)
+        if settings.log != "off":
+            from mulligan.logging import EventLog  # lazy: few programs log, and the import takes a while
+
+            self.stream.set_log(EventLog(settings.log), is_verbose=settings.log == "debug")
         context_options: dict[str, Any] = {
             "publish": self.stream.publish,
             "publish_success": self.stream.publish_success,
             "put_success": self.recorder.put_success,
             "listeners": self.stream.listeners,
             "classify": self.classify,
+            "kinds": build_kinds(settings),
             "prompt": Prompt(build_redactor(settings, "local", personal=False)),
             "policy": settings.policy,
             "mode": settings.mode,
@@ -100,6 +129,8 @@ class Components:
             "lookup_fixes": self.recall.fixes,
             "render_lessons": self.render_lessons,
             "learn": settings.learn,
+            "control_flow": CONTROL_FLOW.union(settings.control_flow),
+            "injected_types": INJECTED_TYPES.union(settings.injected_types),
             "budget": RetryBudget(settings.policy),
         }
         self.capture = CaptureContext(**context_options | capture)

@@ -12,7 +12,7 @@ from typing import Any
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import MissingExtraError
-from mulligan.core.records import Run, Step, encode
+from mulligan.core.records import TOKEN_PARTS, Run, Step, encode
 
 try:
     from opentelemetry import metrics, trace
@@ -24,6 +24,12 @@ INSTRUMENTATION_NAME = "mulligan"
 MAX_OPEN_RUNS = 10_000
 """Maximum number of open run spans. Above it the oldest span is ended."""
 MAX_MESSAGE_CHARS = 1000
+_TOKEN_ATTRIBUTES = {
+    "cached_input": "gen_ai.usage.cache_read.input_tokens",
+    "cache_write": "gen_ai.usage.cache_creation.input_tokens",
+    "reasoning": "gen_ai.usage.reasoning.output_tokens",
+}
+"""Attributes of token counts whose names the conventions define differently."""
 _END_DESCRIPTIONS = {"raised": "the run raised an exception", "abandoned": "the run was abandoned"}
 
 
@@ -46,6 +52,7 @@ class Otel:
             "gen_ai.client.operation.duration", "s", "Duration of model calls."
         )
         self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens used by model calls.")
+        self._cost = meter.create_counter("mulligan.cost", "{USD}", "Cost of model calls, in US dollars.")
         self._recovered = meter.create_counter(
             "mulligan.calls.recovered", "{call}", "Calls that failed first and succeeded later."
         )
@@ -132,7 +139,10 @@ class Otel:
         if step.type == "model":
             self._model_durations.record(step.duration_seconds, labels)
             for token_type, count in (step.tokens or {}).items():
-                self._tokens.record(count, labels | {"gen_ai.token.type": token_type})
+                if token_type not in TOKEN_PARTS:  # the conventions count input and output only
+                    self._tokens.record(count, labels | {"gen_ai.token.type": token_type})
+            if step.cost_nanos is not None:
+                self._cost.add(step.cost_nanos / 1e9, labels)
         if step.attempt > 1 and step.outcome == "success":
             self._recovered.add(1, labels)
         if step.stop is not None and step.has_failed:
@@ -157,10 +167,15 @@ def _describe_step(step: Step) -> tuple[str, dict[str, Any]]:
             "http.response.status_code": failure.status,
         }  # fmt: skip
     if step.type == "model":
-        attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": step.name}
+        attributes |= {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.request.model": step.model,
+            "mulligan.step.name": step.name,
+            "mulligan.cost_usd": None if step.cost_nanos is None else step.cost_nanos / 1e9,
+        }
         for token_type, count in (step.tokens or {}).items():
-            attributes[f"gen_ai.usage.{token_type}_tokens"] = count
-        return f"chat {step.name}", attributes
+            attributes[_TOKEN_ATTRIBUTES.get(token_type, f"gen_ai.usage.{token_type}_tokens")] = count
+        return f"chat {step.model or step.name}", attributes
     if step.server is not None:
         method = {"mcp.method.name": "tools/call", "mcp.server.name": step.server, "gen_ai.tool.name": step.name}
         return f"tools/call {step.name}", attributes | method

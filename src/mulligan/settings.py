@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
@@ -16,6 +16,7 @@ from mulligan.recover.policy import Learn, Mode, Policy
 
 Level = Literal["local", "shared"]
 Recording = Literal["full", "shape", "off"]
+LogLevel = Literal["off", "warning", "info", "debug"]
 
 POLICY_NAMES = Policy.__struct_fields__
 """Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
@@ -23,6 +24,11 @@ STRICTNESS = {"level": ("shared", "local"), "record": ("off", "shape", "full"), 
 """Settings that a project file can only tighten, the strictest value first."""
 NOT_FOR_PROJECTS = ("redact_ignore", "unredacted_arguments", "tools")
 """Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it."""
+
+
+TEST_FOLDERS = "MULLIGAN_TEST_FOLDERS"
+"""Environment variable of the pytest plugin: folders in which a test may open a store. Every other store is replaced
+by one in memory."""
 
 
 TOOL_CHOICES = {
@@ -78,14 +84,28 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     learn: Learn = "tell"
     """The use of memory: off ignores it, tell informs models and applies promoted form changes and approved fixes,
     repair also runs promoted prerequisites."""
+    log: LogLevel = "off"
+    """The log level: off, warning (failures), info (also retries, repairs and recoveries) or debug (everything).
+
+    True means info. Records go to the handlers that the program has configured, else to standard error.
+    """
     enabled: bool = True
     """Whether mulligan records and recovers calls. If false, calls pass through unchanged. The environment variable
     `MULLIGAN=off` also disables it."""
+    control_flow: tuple[str, ...] = ()
+    """Additional exception classes that are no failures, as `module:Class`. `configure` also takes the classes."""
+    injected_types: tuple[str, ...] = ()
+    """Additional types whose parameters are no arguments, as `module:Class`. `configure` also takes the classes."""
     policy: Policy = msgspec.field(default_factory=Policy)
     kinds: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """User-defined kinds of failures; see docs/classify.md."""
     rules: tuple[Any, ...] = ()
     """User-defined classification rules. They run before the built-in rules."""
+    prices: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Prices by model, in US dollars per million tokens: `{"my-model": {"input": 2.0, "output": 8.0}}`.
+
+    They replace the shipped prices of these models; see docs/models.md.
+    """
     tools: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     """Options for tools of servers behind `mulligan proxy`, by `server.tool`, `server.*` or `*`."""
 
@@ -94,6 +114,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         require_choice("record", self.record, get_args(Recording))
         require_choice("level", self.level, get_args(Level))
         require_choice("learn", self.learn, get_args(Learn))
+        require_choice("log", self.log, get_args(LogLevel))
 
     @property
     def folder(self) -> Path:
@@ -104,7 +125,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         return self.store or str(self.folder / "mulligan.db")
 
 
-TABLE_NAMES = ("kinds", "rules", "tools")
+CLASS_SETTINGS = ("control_flow", "injected_types")
+"""Settings that name classes. Those of all sources are added up."""
+TABLE_NAMES = ("kinds", "rules", "prices", "tools")
 """Tables, for files and `configure` only. They have no environment variables."""
 SETTING_NAMES = (
     tuple(name for name in Settings.__struct_fields__ if name not in ("policy", *TABLE_NAMES)) + POLICY_NAMES
@@ -131,12 +154,35 @@ def load_settings(
         path, values = project
         _merge(merged, _check_project(_check_values(values, str(path)), merged, path, user))
     environ = os.environ if environment is None else environment
-    merged |= _check_values(dict(_from_environment(environ)), "the environment")
+    variables = {
+        name: _check_value(name, value, f"Environment variable MULLIGAN_{name.upper()}")
+        for name, value in _from_environment(environ)
+    }
+    _merge(merged, dict(variables))
     overrides, policy = check_overrides(arguments or {})
     _merge(merged, overrides)
     if of_user:
         merged.setdefault("mode", "suggest")
-    return _build_settings(merged, policy)
+    settings = _build_settings(merged, policy)
+    test_folders = environ.get(TEST_FOLDERS)
+    if test_folders is None or _is_test_store(settings, {*variables, *overrides}, test_folders.split(os.pathsep)):
+        return settings
+    return msgspec.structs.replace(settings, store="memory:", token="")
+
+
+def _is_test_store(settings: Settings, names: Collection[str], folders: Sequence[str]) -> bool:
+    """Return whether a test may use the store: in memory, or a file in one of these folders.
+
+    `names` are the settings that the program or the test made. The store of a settings file, and that of the user's
+    data folder, are real, wherever they are.
+    """
+    url = settings.store_url
+    if url.startswith("memory:"):
+        return True
+    if ("store" if settings.store else "home") not in names or "://" in url.removeprefix("sqlite://"):
+        return False
+    path = os.path.realpath(os.path.expanduser(url.removeprefix("sqlite://").removeprefix("sqlite:")))
+    return any(folder and path.startswith(os.path.join(os.path.realpath(folder), "")) for folder in folders)
 
 
 def _check_project(values: dict[str, Any], user_values: Mapping[str, Any], path: Path, user: Path) -> dict[str, Any]:
@@ -178,12 +224,14 @@ def check_overrides(arguments: Mapping[str, Any], where: str = "configure") -> t
 
 
 def _merge(merged: dict[str, Any], values: dict[str, Any]) -> None:
-    """Add the values of a more specific source. Its rules run before the existing ones, its tables are added."""
-    for name in ("kinds", "tools"):
+    """Add the values of a more specific source. Its rules run before the existing ones, its tables and classes are
+    added."""
+    for name in ("kinds", "prices", "tools"):
         if name in values:
             values[name] = {**merged.get(name, {}), **values[name]}
-    if "rules" in values:
-        values["rules"] = (*values["rules"], *merged.get("rules", ()))
+    for name in ("rules", *CLASS_SETTINGS):
+        if name in values:
+            values[name] = (*values[name], *merged.get(name, ()))
     merged.update(values)
 
 
@@ -201,7 +249,7 @@ def _check_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _check_value(name: str, value: Any, where: str) -> Any:
     if name == "rules" and isinstance(value, list | tuple):
         return tuple(value)
-    if name in ("kinds", "tools") and isinstance(value, Mapping):
+    if name in ("kinds", "prices", "tools") and isinstance(value, Mapping):
         is_tools = name == "tools"
         return {key: _check_tool_options(key, item, where) if is_tools else item for key, item in value.items()}
     if name in TABLE_NAMES:
@@ -214,12 +262,52 @@ def _check_value(name: str, value: Any, where: str) -> Any:
         near = difflib.get_close_matches(name, setting_names, n=1)
         suggestion = f"Did you mean {near[0]}?" if near else f"Available settings: {', '.join(setting_names)}."
         raise SettingsError(f"{where}: unknown setting {name!r}. {suggestion}")
+    if name in CLASS_SETTINGS:
+        return _check_classes(name, value, where)
+    if name == "log":
+        value = LOG_SWITCHES.get(str(value).casefold(), str(value).casefold())
     converted = _convert(f"{where}: {name}", value, *_TYPES.get(_ANNOTATIONS[name], (str, "a string")))
     try:
         _build_settings({name: converted}, None)  # checked alone, so that the error names the source of the value
     except SettingsError as error:
         raise SettingsError(f"{where}: {error}") from None
     return converted
+
+
+def _check_classes(name: str, value: Any, where: str) -> tuple[str, ...]:
+    """Return the qualified names of classes. A class can be given itself, or as `module:Class`."""
+    if isinstance(value, str):
+        value = [part.strip() for part in value.split(",") if part.strip()]
+    entries = value if isinstance(value, list | tuple | set | frozenset) else [value]
+    return tuple(_check_class(entry, name, f"{where}: {name}") for entry in entries)
+
+
+def _check_class(entry: Any, name: str, location: str) -> str:
+    base, expected = (BaseException, "exception classes") if name == "control_flow" else (object, "classes")
+    cls = entry
+    if isinstance(entry, str):
+        module, colon, path = entry.partition(":")
+        if not colon or not all(part.isidentifier() for part in (*module.split("."), *path.split("."))):
+            near = ":".join(entry.rpartition(".")[::2]) if not colon and "." in entry else "myapp.errors:Pause"
+            raise SettingsError(
+                f"{location} must be {expected}, got {entry!r}. Use module:Class, for example {near!r}."
+            )
+        cls = _find_class(module, path)
+        if cls is None:
+            return entry  # of a module that is not loaded yet
+    if not isinstance(cls, type) or not issubclass(cls, base):
+        raise SettingsError(f"{location} must be {expected}, got {entry!r}.")
+    if cls in (Exception, BaseException, object):
+        raise SettingsError(f"{location} must be {expected} more specific than {entry!r}, which matches everything.")
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def _find_class(module: str, path: str) -> Any:
+    """Return what a qualified name stands for; None if its module is not loaded or has no such name."""
+    target: Any = sys.modules.get(module)
+    for part in path.split("."):
+        target = getattr(target, part, None)
+    return target
 
 
 def _check_tool_options(tool: str, rule: Any, where: str) -> dict[str, Any]:
@@ -241,6 +329,8 @@ def _check_tool_options(tool: str, rule: Any, where: str) -> dict[str, Any]:
     return dict(rule)
 
 
+LOG_SWITCHES = {"true": "info", "on": "info", "1": "info", "false": "off", "": "off", "0": "off"}
+"""Values of `log` that switch it on or off without a level."""
 _SWITCHES = {"on": True, "off": False, "": False}
 _TYPES: dict[str, tuple[Any, str]] = {
     "tuple[str, ...]": (tuple[str, ...], "a list of strings"),
@@ -274,7 +364,7 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             # Report only close matches: other programs may use variables with the same prefix.
             near = difflib.get_close_matches(environment_name, variables, n=1, cutoff=0.9)
             if near:
-                raise SettingsError(f"the environment: unknown setting {environment_name}. Did you mean {near[0]}?")
+                raise SettingsError(f"Unknown environment variable {environment_name}. Did you mean {near[0]}?")
     for variable, name in variables.items():
         value = environ.get(variable)
         if value == "" and name == "enabled":

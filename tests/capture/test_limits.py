@@ -567,9 +567,9 @@ def test_third_identical_call_that_answers_a_model_is_blocked(played: Sandbox) -
     tools = {"read": mulligan.tool(effects="none")(calls.read)}
     with mulligan.run("agent") as run, first_turn() as turn:
         for _ in range(2):
-            assert turn.call(tools, "read", {"path": "a.txt"})["error"] == "tool/file_not_found"
+            assert turn.call(tools, "read", {"path": "a.txt"}).answer["error"] == "tool/file_not_found"
         for _ in range(2):
-            answer = turn.call(tools, "read", {"path": "a.txt"})
+            answer = turn.call(tools, "read", {"path": "a.txt"}).answer
             assert answer["error"] == "orchestration/loop_detected"
             assert answer["recoverable"] is False
         turn.call(tools, "read", {"path": "b.txt"})
@@ -586,7 +586,9 @@ def test_identical_call_awaited_by_a_loop_is_blocked(played: Sandbox) -> None:
 
     async def main() -> list[str]:
         with first_turn() as turn:
-            return [(await turn.acall({"read": calls.read}, "read", {"path": "a.txt"}))["error"] for _ in range(3)]
+            return [
+                (await turn.acall({"read": calls.read}, "read", {"path": "a.txt"})).answer["error"] for _ in range(3)
+            ]
 
     assert asyncio.run(main()) == ["tool/file_not_found", "tool/file_not_found", "orchestration/loop_detected"]
     assert len(calls.executed) == 2
@@ -682,10 +684,12 @@ def test_identical_failures_of_two_tools_of_one_name_are_counted_apart(played: S
         for _ in range(2):
             for function in (one, other):
                 tool = mulligan.tool(name="read")(function)
-                assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "tool/not_found"
+                assert (
+                    turn.call([tool], "read", {"path": "a.txt"}).answer["error"] == "orchestration/uncaught_exception"
+                )
         for function in (one, other):  # neither has reset the other
             tool = mulligan.tool(name="read")(function)
-            assert turn.call([tool], "read", {"path": "a.txt"})["error"] == "orchestration/loop_detected"
+            assert turn.call([tool], "read", {"path": "a.txt"}).answer["error"] == "orchestration/loop_detected"
 
 
 def test_repeated_failures_of_a_model_are_never_blocked(played: Sandbox) -> None:
@@ -715,7 +719,7 @@ def test_program_call_inside_a_tool_that_answers_a_model_is_made(played: Sandbox
         return "done"
 
     with first_turn() as turn:
-        assert turn.call([outer], "outer", {"times": 4}) == "done"
+        assert turn.call([outer], "outer", {"times": 4}).value == "done"
     assert calls.executed == ["a.txt"] * 4
 
 
@@ -728,7 +732,7 @@ def test_identical_failures_are_counted_by_call_and_not_by_attempt(played: Sandb
         raise ConnectionError("reset")
 
     with first_turn() as turn:
-        errors = [turn.call([fetch], "fetch")["error"] for _ in range(3)]
+        errors = [turn.call([fetch], "fetch").answer["error"] for _ in range(3)]
     assert errors == ["tool/connection_error", "tool/connection_error", "orchestration/loop_detected"]
     assert len(executed) == 6
 
@@ -803,15 +807,17 @@ def test_spiral_of_a_program_is_named_and_its_calls_are_made(spirals: str) -> No
         assert mulligan.drain_notes()
 
 
-@pytest.mark.parametrize(("spirals", "error"), [("report", "tool/not_found"), ("block", "tool/wrong_approach")])
+@pytest.mark.parametrize(
+    ("spirals", "error"), [("report", "orchestration/uncaught_exception"), ("block", "tool/wrong_approach")]
+)
 def test_spiral_in_a_loop_is_blocked_only_where_that_was_set(spirals: str, error: str) -> None:
     with sandbox(on_spiral=spirals), first_turn() as turn:
         tools = {"search_web": _nothing, "search_docs": _nothing}
         for number in range(4):
             name = "search_docs" if number % 2 else "search_web"
-            answer = turn.call(tools, name, {"query": f"refund policy {number}"})
-        assert "the same approach failed 4 times" in answer["suggestions"][-1]
-        assert turn.call(tools, "search_web", {"query": "policy refund"})["error"] == error
+            outcome = turn.call(tools, name, {"query": f"refund policy {number}"})
+        assert "the same approach failed 4 times" in outcome.notes[-1]
+        assert turn.call(tools, "search_web", {"query": "policy refund"}).answer["error"] == error
 
 
 def _nothing(query: str) -> None:
@@ -885,7 +891,7 @@ def test_open_circuit_blocks_a_call_that_answers_a_model(played: Sandbox) -> Non
     fetch = mulligan.tool(service.fetch)
     open_circuit(fetch)
     with first_turn() as turn:
-        answer = turn.call([fetch], "fetch")
+        answer = turn.call([fetch], "fetch").answer
     assert answer["error"] == "tool/unavailable"
     assert "fetch was not called" in answer["message"]
     assert service.executed == 5
@@ -1104,8 +1110,8 @@ def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model
         raise AgentError("drawer/lamp: no such thing.", code="not_found")
 
     turn = next(iter(mulligan.turns(limit=2)))
-    assert "suggestions" not in turn.call([search], "search", {"query": "lamp", "colour": "teal"})
-    assert "suggestions" not in turn.call([fetch], "fetch", {"name": "drawer/lamp"})
+    assert turn.call([search], "search", {"query": "lamp", "colour": "teal"}).notes == ()
+    assert turn.call([fetch], "fetch", {"name": "drawer/lamp"}).notes == ()
     with pytest.raises(AgentError) as left:
         search("lamp", colour="teal")
     assert "may work" not in "\n".join(left.value.__notes__)

@@ -131,7 +131,8 @@ def test_the_last_turn_is_told_and_what_it_still_asks_for_is_not_called(played: 
     assert done.status == "failure"
     assert done.end_reason.startswith("the limit of 3 turns is reached; search failed with")
     assert done.cause is not None
-    assert "2 failed." in done.report
+    assert done.report.startswith("The limit of 3 turns is reached.\n2 calls: 0 succeeded, 2 failed.")
+    assert done.text.endswith(done.report)
     assert played.steps[-1].failure is not None
     assert played.steps[-1].failure.kind == "orchestration/max_retries_exceeded"
 
@@ -325,7 +326,7 @@ def test_a_model_that_raises_stop_iteration_raises_it_out_of_the_loop(played: Sa
     assert left.value is raised
     assert (raised.__cause__, raised.__context__) == (None, None)
     (history,) = played.runs
-    assert [(step.type, step.outcome) for step in history.steps] == [("model", "failure")]
+    assert [(step.type, step.outcome) for step in history.steps] == [("model", "cancelled")]
 
 
 def test_a_runtime_error_from_the_models_own_coroutine_stays_one(played: Sandbox) -> None:

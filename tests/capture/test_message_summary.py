@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mulligan.capture import value_recording
 from mulligan.capture.value_recording import MAX_ANSWER_CHARS, shorten_answer, summarize_arguments
-from mulligan.core.conversation import CONVERSATION_ARGUMENTS, read_token_usage
+from mulligan.core.conversation import CONVERSATION_ARGUMENTS
+from mulligan.core.token_usage import read_usage
 
 SAID = "What is the weather in Oslo?"
 OPENAI = [
@@ -108,26 +109,8 @@ def test_anything_at_all_can_be_told(arguments: dict[str, Any], result: Any) -> 
     assert kept.keys() == arguments.keys()
     assert said is None or isinstance(said, str)
     assert shorten_answer(result) == result or len(str(shorten_answer(result))) <= MAX_ANSWER_CHARS + 100
-    assert all(isinstance(each, int) for each in (read_token_usage(result) or {}).values())
-
-
-@pytest.mark.parametrize(
-    "usage",
-    [
-        {"usage": {"prompt_tokens": 12, "completion_tokens": 3}},
-        {"usage": {"input_tokens": 12, "output_tokens": 3, "cache_read_input_tokens": 5}},
-        {"usage_metadata": SimpleNamespace(prompt_token_count=12, candidates_token_count=3)},
-        {"usageMetadata": {"promptTokenCount": 12, "candidatesTokenCount": 3}},
-    ],
-    ids=["openai", "anthropic", "google", "google json"],
-)
-def test_the_tokens_an_answer_took_are_found_in_every_form(usage: dict[str, Any]) -> None:
-    assert read_token_usage(usage) == read_token_usage(SimpleNamespace(**usage)) == {"input": 12, "output": 3}
-
-
-@pytest.mark.parametrize("result", [None, "text", {}, {"usage": None}, {"usage": {"prompt_tokens": "12"}}, [1]])
-def test_where_an_answer_says_nothing_of_tokens_there_are_none(result: Any) -> None:
-    assert read_token_usage(result) is None
+    usage = read_usage(result)
+    assert usage is None or all(isinstance(each, int) for each in usage.tokens.values())
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import pathlib
+import re
 import time
 import urllib.error
 import urllib.request
@@ -163,7 +165,7 @@ def test_the_users_summariser_shortens_and_structure_serves_when_it_fails(played
     chat = scripted(overflow(size // 2, size), compress=summarise)
     assert chat(messages=messages) == TEXT
     assert "characters about orders" in json.dumps(chat.asked[1])
-    assert played.steps[-1].recovery.source == "summariser"
+    assert played.steps[-1].recovery.source == "summarizer"
 
     def broken(text: str) -> str:
         raise overflow(10, 20)
@@ -196,6 +198,49 @@ def test_the_model_itself_tells_what_is_left_out_where_that_is_allowed(played: S
     assert len(chat.asked) == 3
     assert "this part of a conversation" in chat.asked[1]["messages"][0]["content"]
     assert f"Summary: {TEXT}" in json.dumps(chat.asked[2])
+
+
+def recovery_stages(events: list[Any]) -> list[str]:
+    """Apply the query of docs/models.md."""
+    page = (pathlib.Path(__file__).parents[2] / "docs" / "models.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def recovery_stage" in block]
+    names: dict[str, Any] = {}
+    exec(code.partition("def print_stage")[0], names)
+    return [stage for event in events if (stage := names["recovery_stage"](event))]
+
+
+def test_the_query_of_the_page_finds_the_four_stages_of_a_recovery(played: Sandbox) -> None:
+    messages = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "so it is " * 60} for n in range(61)]
+    scripted(overflow(5000, 10_000))(messages=messages)
+    assert recovery_stages(played.events) == ["attempted", "compressed", "recovered"]
+    played.events.clear()
+    with pytest.raises(ApiError):
+        scripted(*[overflow(5000, 10_000)] * 2)(messages=messages)
+    assert recovery_stages(played.events) == ["attempted", "compressed", "failed"]
+    played.events.clear()
+    with pytest.raises(ApiError):
+        scripted(overflow(10, 20))(messages=HELLO)
+    assert recovery_stages(played.events) == ["failed"]
+    played.events.clear()
+    scripted()(messages=HELLO)
+    assert recovery_stages(played.events) == []
+
+
+def test_a_client_that_is_passed_along_is_not_recorded_and_also_makes_the_summary(played: Sandbox) -> None:
+    messages = [{"role": ("user", "assistant")[n % 2], "content": f"{n} " + "so it is " * 60} for n in range(61)]
+    size = len(json.dumps(messages)) // 4
+    client, script, clients = object(), [overflow(size // 2, size)], []
+
+    @mulligan.model(compress="model", exclude={"client"})
+    def chat(client: object, messages: list[Any]) -> str:
+        clients.append(client)
+        if script:
+            raise script.pop()
+        return "a summary"
+
+    assert chat(client, messages=messages) == "a summary"
+    assert clients == [client, client, client]  # the first attempt, the summary, the second attempt
+    assert [list(step.arguments or ()) for step in played.steps] == [["messages"]] * 3
 
 
 def test_compression_is_tried_as_often_as_it_may_be_and_never_loops(played: Sandbox) -> None:
@@ -502,6 +547,35 @@ def test_where_every_model_is_left_alone_the_users_fallback_answers(played: Sand
     assert played.steps[-2].failure.evidence == ("the call was blocked",)
 
 
+def test_a_call_is_made_although_its_circuit_is_open_if_its_fallback_fails(played: Sandbox) -> None:
+    asked: list[str] = []
+
+    def fallback(failure: Any) -> str:
+        raise ZeroDivisionError
+
+    @mulligan.model(fallback=fallback)
+    def chat(messages: Any, model: str = "gpt-4o") -> str:
+        asked.append(model)
+        if len(asked) < 12:
+            raise DOWN
+        return TEXT
+
+    for number in range(7):
+        with pytest.raises(ApiError):  # the provider's own exception, never one of mulligan
+            chat(messages=[{"role": "user", "content": f"Question {number}?"}])
+    assert played.steps[-1].stop.reason == "its circuit breaker is open after repeated failures"
+    while len(asked) < 11:
+        with pytest.raises(ApiError):
+            chat(messages=HELLO)
+    assert chat(messages=HELLO) == TEXT
+
+
+@pytest.mark.parametrize("on", [None, 3, "nonsense", [None]])
+def test_a_fallback_for_an_unknown_failure_is_a_settings_error(on: Any) -> None:
+    with pytest.raises(SettingsError, match="fallback"):
+        Fallback("gpt-4.1", on=on)
+
+
 def test_a_longer_window_serves_where_compression_cannot_and_is_checked_first(played: Sandbox) -> None:
     long = [{"role": "user", "content": "word " * 60_000}]
     models = [Fallback("small", window=50_000), Fallback("large", window=500_000)]
@@ -529,6 +603,83 @@ def test_a_fallback_model_may_be_a_function_sync_or_async(played: Sandbox) -> No
         raise GONE
 
     assert asyncio.run(chat(messages=HELLO)) == "other: 1"
+
+
+FILTERED = ApiError(400, "Rejected by our safety system: content policy violation.", "content_policy_violation")
+CUT = {"choices": [{"message": {"role": "assistant", "content": ""}, "finish_reason": "length"}]}
+
+
+def test_a_content_filter_may_have_a_fallback_of_its_own(played: Sandbox) -> None:
+    models = ["claude-3-opus", Fallback("claude-uncensored", on="content_policy")]
+    chat = scripted(FILTERED, fallback_models=models, fallback=lambda failure: "Sorry.")
+    assert chat(messages=HELLO) == TEXT
+    assert [each["model"] for each in chat.asked] == ["gpt-4o", "claude-uncensored"]
+    chat = scripted(DOWN, DOWN, fallback_models=models)
+    assert chat(messages=HELLO) == TEXT  # it serves nothing else
+    assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4o", "claude-3-opus"]
+    chat = scripted(FILTERED, FILTERED, fallback_models=models, fallback=lambda failure: "Sorry.")
+    assert chat(messages=HELLO) == "Sorry."
+    assert len(chat.asked) == 2
+
+
+def test_an_answer_that_was_too_long_may_have_a_fallback_of_its_own(played: Sandbox) -> None:
+    chat = scripted(CUT, fallback_models=["claude-3-opus", Fallback("gpt-4.1", on=["model/output_limit"])])
+    assert chat(messages=HELLO) == TEXT
+    assert [(each["model"], len(each["messages"])) for each in chat.asked] == [("gpt-4o", 1), ("gpt-4.1", 1)]
+    chat = scripted(CUT, fallback_models=["claude-3-opus"])
+    assert chat(messages=HELLO) == TEXT  # without one the same model is asked once more, with the reason
+    assert [(each["model"], len(each["messages"])) for each in chat.asked] == [("gpt-4o", 1), ("gpt-4o", 2)]
+
+
+def test_a_fallback_function_serves_only_the_failures_that_it_is_for(played: Sandbox) -> None:
+    def plain(messages: Any, **rest: Any) -> str:
+        return "plain"
+
+    models = [Fallback(plain, on=("content_policy", "invalid_output"))]
+    assert scripted(FILTERED, fallback_models=models)(messages=HELLO) == "plain"
+    assert scripted("", "", fallback_models=models)(messages=HELLO) == "plain"  # after the reason did not help
+    with pytest.raises(ApiError):
+        scripted(GONE, fallback_models=models)(messages=HELLO)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"choices": [{"message": {"role": "assistant", "content": None}, "finish_reason": "content_filter"}]},
+        {"role": "assistant", "content": [], "stop_reason": "refusal"},
+        {"candidates": [{"finishReason": "SAFETY", "content": {}}]},
+        {"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}},
+    ],
+)
+def test_an_answer_that_a_filter_blocked_is_a_failure_of_content_policy(played: Sandbox, answer: Any) -> None:
+    chat = scripted(answer, fallback_models=[Fallback("claude-3-opus", on="content_policy")])
+    assert chat(messages=HELLO) == TEXT
+    assert played.steps[0].failure.kind == "model/content_policy"
+    assert scripted(answer)(messages=HELLO) == answer  # without a fallback it is the caller's to judge
+
+
+@pytest.mark.parametrize("on", ["auth_error", "bad_request", "content policy", 7, ["content_policy", "x"]])
+def test_a_fallback_for_what_no_other_model_can_help_is_refused(on: Any) -> None:
+    with pytest.raises((SettingsError, TypeError)):
+        Fallback("gpt-4.1", on=on)
+
+
+def test_another_model_of_the_provider_serves_while_the_circuit_of_the_first_is_open(played: Sandbox) -> None:
+    asked: list[str] = []
+
+    @mulligan.model(fallback_models=["gpt-4.1", Fallback("claude-3-opus", on="content_policy")])
+    def chat(messages: Any, model: str = "gpt-4o") -> str:
+        asked.append(model)
+        if model == "gpt-4o":
+            raise DOWN
+        return TEXT
+
+    for number in range(4):
+        with contextlib.suppress(ApiError):  # until its circuit is open
+            chat(messages=[{"role": "user", "content": f"Question {number}?"}])
+    asked.clear()
+    assert [chat(messages=[{"role": "user", "content": f"Then {number}?"}]) for number in range(3)] == [TEXT] * 3
+    assert asked == ["gpt-4.1"] * 3
 
 
 # Unusable answers

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import enum
+import gc
 import threading
 from collections.abc import Iterator
 
 import pytest
 
 import mulligan
+from mulligan.capture.run import ActiveRun
 from mulligan.core.failure import SettingsError
 from mulligan.testing import Sandbox, sandbox
 
@@ -234,18 +237,173 @@ def test_a_second_failure_of_a_step_stands_inside_it_as_a_step(played: Sandbox) 
     assert kept["tool/not_found"].parent == kept["tool/timeout"].seq
 
 
-def test_an_exception_after_a_recorded_failure_stands_inside_the_step_too(played: Sandbox) -> None:
+def test_a_failure_recorded_inside_a_step_that_raises_decides_the_kind_of_its_one_failure(played: Sandbox) -> None:
     def work() -> None:
         with mulligan.run("agent") as run, run.step("tool", "search") as step:
-            step.record_failure("tool", "not_found")
-            raise TimeoutError("late")
+            try:
+                raise TimeoutError("no answer in 30 s")
+            except TimeoutError:
+                step.record_failure("tool", "rate_limit", hint="Wait a minute.")
+                raise
 
     with pytest.raises(TimeoutError):
         work()
-    assert {step.failure.kind: step.parent for step in played.steps if step.failure} == {
-        "tool/not_found": None,
-        "tool/timeout": 1,
-    }
+    (step,) = played.steps
+    assert step.failure is not None
+    assert (step.failure.kind, step.failure.message) == ("tool/rate_limit", "no answer in 30 s")
+    assert (step.failure.hint, step.failure.remedy.value) == ("Wait a minute.", "retry")
+
+
+def test_a_failure_recorded_after_a_step_raised_is_that_steps_failure(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        try:
+            with run.step("tool", "search") as step:
+                raise TimeoutError("no answer in 30 s")
+        except TimeoutError as error:
+            failure = run.record_failure("tool", "rate_limit", str(error), step=step)
+        assert failure.kind == "tool/rate_limit"
+        assert run.record_failure("tool", "rate_limit", step_id=step.step_id) == failure
+    assert [step.failure for step in played.steps] == [failure]
+    assert [step.failure for step in played.runs[0].steps] == [failure]
+    assert [event.name for event in played.events].count("failure.recorded") == 1
+
+
+def test_a_failure_recorded_by_the_number_of_a_step_that_nobody_holds_is_that_steps(played: Sandbox) -> None:
+    def search(run: ActiveRun, error: Exception | None) -> int | None:
+        try:
+            with run.step("tool", "search") as step:
+                if error is not None:
+                    raise error
+        except TimeoutError:
+            pass
+        return step.step_id
+
+    with mulligan.run("agent") as run:
+        raised, succeeded = search(run, TimeoutError("30 s")), search(run, None)
+        gc.collect()
+        run.record_failure("tool", "rate_limit", step_id=raised)
+        run.record_failure("retrieval", "no_results", step_id=succeeded)
+    steps = played.runs[0].steps
+    assert [(step.name, step.parent, step.failure and step.failure.kind) for step in steps] == [
+        ("search", None, "tool/rate_limit"), ("search", None, None), ("search", 2, "retrieval/no_results"),
+    ]  # fmt: skip
+
+
+def test_a_failure_recorded_while_the_exception_of_a_step_is_handled_is_that_steps(played: Sandbox) -> None:
+    @mulligan.tool
+    def fetch() -> str:
+        raise ConnectionError("reset")
+
+    with mulligan.run("agent") as run:
+        try:
+            with run.step("tool", "search"):
+                raise TimeoutError("30 s")
+        except TimeoutError as error:
+            run.record_failure("tool", "rate_limit", str(error))
+            run.record_failure("orchestration", "max_retries_exceeded", "3 attempts")
+        try:
+            fetch()
+        except ConnectionError as error:
+            run.record_failure("tool", "timeout", str(error))
+        with run.step("tool", "search"):
+            pass
+        run.record_failure("tool", "timeout", "of the run")
+    kinds = [(step.name, step.failure and step.failure.kind) for step in played.runs[0].steps]
+    assert kinds == [
+        ("search", "tool/rate_limit"), ("agent", "orchestration/max_retries_exceeded"),
+        ("fetch", "tool/connection_error"), ("search", None), ("agent", "tool/timeout"),
+    ]  # fmt: skip
+
+
+def test_the_step_of_a_handled_exception_is_the_innermost_and_latest_one(played: Sandbox) -> None:
+    error = TimeoutError("30 s")
+    with mulligan.run("agent") as run:
+        for code in ("rate_limit", "unavailable"):
+            try:
+                with run.step("plan", "outer"), run.step("tool", "inner"):
+                    raise error
+            except TimeoutError:
+                run.record_failure("tool", code)
+    kinds = [step.failure and step.failure.kind for step in played.runs[0].steps if step.name == "inner"]
+    assert kinds == ["tool/rate_limit", "tool/unavailable"]
+
+
+def test_a_failure_recorded_by_the_number_of_a_failed_call_is_that_calls(played: Sandbox) -> None:
+    @mulligan.tool
+    def search() -> str:
+        raise TimeoutError("no answer in 30 s")
+
+    with mulligan.run("agent") as run:
+        with pytest.raises(TimeoutError):
+            search()
+        failure = run.record_failure("tool", "timeout", step_id=1)
+        other = run.record_failure("tool", "conflict", "nobody knows this step", step_id=77)
+    assert [(step.failure, step.parent) for step in played.steps] == [(failure, None), (other, 77)]
+
+
+def test_a_failure_of_the_run_recorded_while_its_exception_is_handled_is_the_only_one(played: Sandbox) -> None:
+    def work() -> None:
+        with mulligan.run("agent") as run:
+            try:
+                raise LookupError("no plan")
+            except LookupError as error:
+                run.record_failure("orchestration", "precondition", str(error))
+                raise
+
+    with pytest.raises(LookupError):
+        work()
+    assert [step.failure.kind for step in played.steps if step.failure] == ["orchestration/precondition"]
+    assert played.runs[0].run.end_reason == "raised"
+
+
+def test_type_code_and_step_have_a_second_name(played: Sandbox) -> None:
+    with mulligan.run("agent") as run, run.step("tool", "search") as step:
+        assert step.step_id == step.number
+        failure = run.record_failure(failure_type="tool", failure_code="timeout", message="30 s", step_id=step.step_id)
+    (kept,) = played.steps
+    assert (kept.name, kept.failure) == ("search", failure)
+    assert failure.kind == "tool/timeout"
+
+
+def test_type_and_code_may_be_members_of_an_enum(played: Sandbox) -> None:
+    class Type(enum.Enum):
+        TOOL = "TOOL"
+
+    class Code(enum.Enum):
+        TIMEOUT = 7
+
+    with mulligan.run("agent") as run:
+        assert run.record_failure(Type.TOOL, Code.TIMEOUT).kind == "tool/timeout"
+
+
+@pytest.mark.parametrize(
+    ("type", "code", "reason"),
+    [
+        ("tol", "timeout", "Unknown failure type 'tol'. Did you mean 'tool'?"),
+        ("billing", "card_declined", "Unknown failure type 'billing'. Use one of tool, model, "),
+        ("tool", "timout", "Unknown kind 'tool/timout'. Did you mean 'tool/timeout'? Declare "),
+        ("tool", "no_results", "Unknown kind 'tool/no_results'. Did you mean 'retrieval/no_results'?"),
+        ("tool", "card_declined", "Unknown kind 'tool/card_declined'. Declare a kind of your own in mulligan.toml: "),
+        ("", "", "Missing failure type. Use one of tool, model, "),
+        ("model", "", "Missing failure code. Use one of rate_limit, "),
+    ],
+)
+def test_a_kind_that_nobody_declared_is_refused_with_the_nearest_name(
+    played: Sandbox, type: str, code: str, reason: str
+) -> None:
+    with mulligan.run("agent") as run:
+        with pytest.raises(SettingsError) as refused:
+            run.record_failure(type, code)
+        assert reason in str(refused.value)
+    assert run.status == "success"
+
+
+def test_while_mulligan_is_off_no_kind_is_refused() -> None:
+    off = mulligan.Mulligan(enabled=False)
+    with off.run("agent") as run:
+        declined = run.record_failure("billing", "card_declined")
+        assert declined.kind == "billing/card_declined"
+        assert declined.hint
 
 
 def test_a_failure_recorded_when_its_step_is_over_is_not_lost(played: Sandbox) -> None:
@@ -257,14 +415,27 @@ def test_a_failure_recorded_when_its_step_is_over_is_not_lost(played: Sandbox) -
     assert run.status == "partial"
 
 
-def test_a_kind_of_ones_own_can_be_recorded(played: Sandbox) -> None:
-    with mulligan.run("agent") as run:
-        assert run.record_failure("billing", "card_declined").kind == "billing/card_declined"
+def test_a_declared_kind_of_ones_own_can_be_recorded() -> None:
+    kinds = {"billing/card_declined": {"remedy": "stop"}, "tool/out_of_stock": {"hint": "Offer another article."}}
+    with sandbox(kinds=kinds), mulligan.run("agent") as run:
+        declined = run.record_failure("billing", "card_declined")
+        assert (declined.kind, declined.remedy.value) == ("billing/card_declined", "stop")
+        assert declined.hint == "A retry cannot help. Report the failure: a person must act."
+        assert run.record_failure("tool", "out_of_stock").hint == "Offer another article."
 
 
 def test_the_message_of_a_recorded_failure_may_be_an_exception(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
         assert run.record_failure("tool", "timeout", TimeoutError("30 s")).message == "30 s"  # type: ignore[arg-type]
+
+
+def test_an_exception_that_cannot_be_printed_is_recorded_by_its_class(played: Sandbox) -> None:
+    class OrderError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    with mulligan.run("agent") as run:
+        assert run.record_failure("tool", "timeout", OrderError()).message == "OrderError"  # type: ignore[arg-type]
 
 
 # Where it is current

@@ -532,9 +532,10 @@ def test_models_next_turn_recovers_and_neither_the_same_nor_a_later_one(
 ) -> None:
     with program.mulligan.run("agent") as run:
         turns = list(program.mulligan.turns(limit=3))
-        answer = turns[0].call([book], "book", {"days": 9, "hotel": "Plaza"})
-        assert answer["error"] == "tool/invalid_arguments"
-        assert turns[place].call([book], "book", {"days": 5, "hotel": "Plaza"}) == "5 days at the Plaza"
+        failure = turns[0].call([book], "book", {"days": 9, "hotel": "Plaza"}).failure
+        assert failure is not None
+        assert failure.kind == "tool/invalid_arguments"
+        assert turns[place].call([book], "book", {"days": 5, "hotel": "Plaza"}).value == "5 days at the Plaza"
     assert evidence_of(program.read_links()) == evidence
     assert run.status == ("recovered" if evidence else "partial")
 

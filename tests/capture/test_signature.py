@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import decimal
 import enum
 import functools
 import pathlib
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal, NewType, NotRequired, Optional, TypedDict
 
@@ -81,7 +83,10 @@ class Modelled:
         (set[str], {"type": "array", "items": {"type": "string"}}),
         (Sequence[str], {"type": "array", "items": {"type": "string"}}),
         (UserId, {"type": "integer"}),
-        (datetime.date, {"type": "string"}),
+        (datetime.date, {"type": "string", "format": "date"}),
+        (datetime.datetime, {"type": "string", "format": "date-time"}),
+        (uuid.UUID, {"type": "string", "format": "uuid"}),
+        (decimal.Decimal, {"type": ["string", "number"]}),
         (pathlib.Path, {"type": "string"}),
         (
             Point,

@@ -390,7 +390,7 @@ def test_a_model_that_raises_stop_iteration_instead_of_a_stream_raises_it(is_ena
         with pytest.raises(StopIteration) as left:
             complete([], stream=True)
     assert left.value is raised
-    assert outcomes(played) == (["failure"] if is_enabled else [])
+    assert outcomes(played) == (["cancelled"] if is_enabled else [])
 
 
 def test_a_model_stream_returns_the_value_of_its_generator_once(played: Sandbox) -> None:

@@ -11,8 +11,9 @@ from typing import Any, Literal
 import pytest
 
 import mulligan
+from mulligan import AgentError
 from mulligan.api import Mulligan
-from mulligan.core.failure import AgentError, SettingsError
+from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, encode
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT, RunQuery

@@ -476,9 +476,33 @@ def test_what_cannot_be_called_cannot_be_wrapped(thing: Any, said: str) -> None:
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("option", ["privileged", "unprivileged"])
-def test_a_misspelt_name_of_an_argument_to_protect_is_refused(option: str) -> None:
-    with pytest.raises(SettingsError, match=r"pay has no argument 'ammount'\. Its arguments are amount, note"):
+@pytest.mark.parametrize(
+    ("module", "name", "page"),
+    [
+        ("langchain_core.tools.structured", "StructuredTool", "langchain"),
+        ("google.adk.tools.function_tool", "FunctionTool", "google_adk"),
+        ("pydantic_ai.agent", "Agent", "pydantic_ai"),
+        ("agents.tool", "FunctionTool", "openai_agents"),
+    ],
+)
+def test_objects_of_a_framework_are_refused_with_its_page(module: str, name: str, page: str) -> None:
+    cls = type(name, (), {"__module__": module})
+    subclass = type("OwnTool", (cls,), {"__module__": "app", "__call__": lambda self: "done"})
+    wrapped = [cls(), cls, subclass] if name == "Agent" else [cls(), cls, subclass(), subclass]
+    for thing in wrapped:
+        with pytest.raises(SettingsError, match=f"see docs/frameworks/{page}.md"):
+            mulligan.tool(thing)
+
+
+def test_callable_objects_of_a_framework_that_are_no_tools_can_be_wrapped() -> None:
+    model = type("LM", (), {"__module__": "dspy.clients.lm", "__call__": lambda self, prompt: prompt})()
+    assert mulligan.model(model)("hello") == "hello"
+
+
+@pytest.mark.parametrize("option", ["privileged", "unprivileged", "exclude"])
+def test_a_misspelt_name_of_an_argument_is_refused(option: str) -> None:
+    message = r"pay has no argument 'ammount'\. Did you mean 'amount'\? Its arguments are amount, note"
+    with pytest.raises(SettingsError, match=message):
 
         @mulligan.tool(**{option: ["ammount"]})
         def pay(amount: int, note: str = "") -> None: ...
@@ -486,7 +510,13 @@ def test_a_misspelt_name_of_an_argument_to_protect_is_refused(option: str) -> No
     @mulligan.tool(**{option: ["anything"]})
     def open_to_all(**named: int) -> None: ...
 
-    @mulligan.tool(**{option: ["limit"]}, schema={"type": "object", "properties": {"limit": {"type": "integer"}}})
+    schema = {"type": "object", "properties": {"limit": {"type": "integer"}}}
+    if option == "exclude":
+        with pytest.raises(SettingsError, match="exclude: schema declares 'limit' as an argument"):
+            mulligan.tool(exclude={"limit"}, schema=schema)(print)
+        return
+
+    @mulligan.tool(**{option: ["limit"]}, schema=schema)
     def by_schema(query: str) -> None: ...
 
 

@@ -7,7 +7,9 @@ request takes the next `Wrong` of the script, and is answered well when there is
 from __future__ import annotations
 
 import json
+import struct
 import threading
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -39,6 +41,8 @@ class Provider:
     def __init__(self, *, window: int = 10**9, says_sizes: bool = True) -> None:
         self.window = window
         self.says_sizes = says_sizes
+        self.usage: dict[str, Any] | None = None
+        """The usage of every answer, in the provider's own form; counted by default."""
         self.script: list[Wrong] = []
         self.requests: list[dict[str, Any]] = []
         self.keys: list[str] = []
@@ -85,12 +89,14 @@ class Provider:
         too_long = self._too_long(style, body)
         if wrong.status == 200 and too_long is not None:
             wrong = too_long
+        elif wrong.status == 200 and (reason := find_broken_order(style, body)):
+            wrong = Wrong(400, "invalid_request_error", None, reason)
         if wrong.status != 200:
             self._send(http, wrong.status, _error(style, wrong), wrong.headers)
         elif body.get("stream") or "stream" in http.path.lower():
-            self._stream(http, style, wrong)
+            self._stream(http, style, wrong, body)
         else:
-            self._send(http, 200, _success(style, wrong, tokens(body)), {})
+            self._send(http, 200, _success(style, wrong, tokens(body), self.usage), {})
 
     def _too_long(self, style: str, body: dict[str, Any]) -> Wrong | None:
         count = tokens(body)
@@ -109,22 +115,77 @@ class Provider:
         http.end_headers()
         http.wfile.write(data)
 
-    def _stream(self, http: BaseHTTPRequestHandler, style: str, wrong: Wrong) -> None:
+    def _stream(self, http: BaseHTTPRequestHandler, style: str, wrong: Wrong, body: dict[str, Any]) -> None:
         http.send_response(200)
-        http.send_header("content-type", "text/event-stream")
+        http.send_header(
+            "content-type", "application/vnd.amazon.eventstream" if style == "bedrock" else "text/event-stream"
+        )
         http.send_header("connection", "close")
         http.end_headers()
         http.close_connection = True
-        for number, event in enumerate(_events(style, wrong)):
-            del number
-            http.wfile.write(event.encode())
+        for event in _events(style, wrong, body, self.usage):
+            http.wfile.write(event if isinstance(event, bytes) else event.encode())
             http.wfile.flush()
 
 
 def tokens(body: dict[str, Any]) -> int:
-    """Four letters of what is sent are one, as this provider counts."""
+    """Four letters of what is sent are one, as this provider counts. Fields that are not set count for nothing."""
     counted = [body.get(name) for name in ("messages", "input", "contents", "system", "instructions", "tools")]
-    return len(json.dumps([each for each in counted if each])) // 4
+    return len(json.dumps([_without_unset(each) for each in counted if each])) // 4
+
+
+def _without_unset(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _without_unset(member) for name, member in value.items() if member is not None}
+    return [_without_unset(member) for member in value] if isinstance(value, list) else value
+
+
+def find_broken_order(style: str, body: dict[str, Any]) -> str:
+    """Why a provider would reject the order of these messages: calls without results, roles that do not alternate."""
+    open_calls: set[str] = set()
+    role = ""
+    for message in body.get("messages") or body.get("input") or body.get("contents") or ():
+        if isinstance(message, str):
+            return ""
+        calls, results = _calls_of(message)
+        if style == "bedrock" and message["role"] == (role or "assistant"):
+            return f"A conversation must alternate between user and assistant roles, and begin with user: {role!r}"
+        if not set(results) <= open_calls:
+            return f"unexpected tool results: {sorted(set(results) - open_calls)}"
+        if style not in ("responses", "openai", "vllm"):
+            # The next message answers all calls.
+            if open_calls - set(results):
+                return f"calls without a result in the next message: {sorted(open_calls - set(results))}"
+        elif open_calls and message.get("role") in ("user", "assistant"):
+            return f"calls without a result: {sorted(open_calls)}"
+        open_calls = (open_calls - set(results)) | set(calls)
+        role = message.get("role", "")
+    return f"calls without a result: {sorted(open_calls)}" if open_calls else ""
+
+
+def _calls_of(message: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The ids of a message's calls, and of those that it answers."""
+    calls = [call["id"] for call in message.get("tool_calls") or ()]
+    results = [message["tool_call_id"]] if message.get("role") == "tool" else []
+    if message.get("type") == "function_call":
+        calls.append(message["call_id"])
+    elif message.get("type") == "function_call_output":
+        results.append(message["call_id"])
+    blocks = message.get("content") or message.get("parts")
+    for block in blocks if isinstance(blocks, list) else ():
+        if block.get("type") == "tool_use":
+            calls.append(block["id"])
+        elif block.get("type") == "tool_result":
+            results.append(block["tool_use_id"])
+        elif "toolUse" in block:
+            calls.append(block["toolUse"]["toolUseId"])
+        elif "toolResult" in block:
+            results.append(block["toolResult"]["toolUseId"])
+        elif "functionCall" in block:
+            calls.append(block["functionCall"]["id"])
+        elif "functionResponse" in block:
+            results.append(block["functionResponse"]["id"])
+    return calls, results
 
 
 def _style(path: str) -> str:
@@ -132,11 +193,13 @@ def _style(path: str) -> str:
         return "responses"
     if "generateContent" in path or "streamGenerateContent" in path:
         return "gemini"
-    if path.endswith(("/converse", "/invoke")):
+    if path.endswith(("/converse", "/converse-stream", "/invoke")):
         return "bedrock"
+    if path.endswith("/v2/chat"):
+        return "cohere"
     if path.endswith("/messages"):
         return "anthropic"
-    return "vllm" if "/vllm" in path else "openai"
+    return next((style for style in ("vllm", "mistral") if f"/{style}" in path), "openai")
 
 
 OVERFLOWS = {
@@ -184,10 +247,10 @@ def _error(style: str, wrong: Wrong) -> Any:
     return {"error": {"message": wrong.message, "type": wrong.type, "param": None, "code": wrong.code}}
 
 
-def _success(style: str, wrong: Wrong, count: int) -> Any:
+def _success(style: str, wrong: Wrong, count: int, stated: dict[str, Any] | None = None) -> Any:
     text = TEXT if wrong.answer is None else wrong.answer
-    usage = {"prompt_tokens": count, "completion_tokens": 6, "total_tokens": count + 6}
-    if style in ("openai", "vllm"):
+    usage = stated or {"prompt_tokens": count, "completion_tokens": 6, "total_tokens": count + 6}
+    if style in ("openai", "vllm", "mistral"):
         message: dict[str, Any] = {"role": "assistant", "content": text}
         ended = "stop"
         if wrong.arguments is not None:
@@ -208,29 +271,43 @@ def _success(style: str, wrong: Wrong, count: int) -> Any:
         return {
             "id": "r1", "object": "response", "created_at": 1, "model": "m", "status": "completed", "output": [item],
             "parallel_tool_calls": True, "tool_choice": "auto", "tools": [],
-            "usage": {"input_tokens": count, "output_tokens": 6, "total_tokens": count + 6,
-                      "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}},
+            "usage": stated or {
+                "input_tokens": count, "output_tokens": 6, "total_tokens": count + 6,
+                "input_tokens_details": {"cached_tokens": 0}, "output_tokens_details": {"reasoning_tokens": 0}},
         }  # fmt: skip
     if style == "anthropic":
         blocks: list[Any] = [{"type": "text", "text": text}] if text else []
         return {
             "id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": blocks,
-            "stop_reason": "end_turn", "stop_sequence": None, "usage": {"input_tokens": count, "output_tokens": 6},
+            "stop_reason": "end_turn", "stop_sequence": None,
+            "usage": stated or {"input_tokens": count, "output_tokens": 6},
         }  # fmt: skip
     if style == "bedrock":
         message = {"role": "assistant", "content": [{"text": text}]}
-        return {"output": {"message": message}, "stopReason": "end_turn", "usage": {"inputTokens": count}}
+        usage = stated or {"inputTokens": count, "outputTokens": 6, "totalTokens": count + 6}
+        return {"output": {"message": message}, "stopReason": "end_turn", "usage": usage, "metrics": {"latencyMs": 1}}
+    if style == "cohere":
+        message = {"role": "assistant", "content": [{"type": "text", "text": text}]}
+        usage = stated or {"tokens": {"input_tokens": count, "output_tokens": 6}}
+        return {"id": "c1", "finish_reason": "COMPLETE", "message": message, "usage": usage}
     parts = {"role": "model", "parts": [{"text": text}]}
-    return {"candidates": [{"content": parts, "finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": count}}
+    usage = stated or {"promptTokenCount": count, "candidatesTokenCount": 6}
+    candidate = {"content": parts, "finishReason": "STOP"}
+    return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "m"}
 
 
-def _events(style: str, wrong: Wrong) -> Iterator[str]:
+def _events(
+    style: str, wrong: Wrong, body: dict[str, Any], stated: dict[str, Any] | None = None
+) -> Iterator[str | bytes]:
     """A stream of the answer, word by word, in the style of a provider."""
+    if style in ("gemini", "bedrock", "cohere"):
+        yield from _other_events(style, _success(style, wrong, tokens(body), stated))
+        return
     words = [f"{word} " for word in (TEXT if wrong.answer is None else wrong.answer).split()]
     limit = wrong.breaks_after
     if style == "anthropic":
         start = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": [],
-                 "stop_reason": None, "usage": {"input_tokens": 1, "output_tokens": 1}}  # fmt: skip
+                 "stop_reason": None, "usage": {**(stated or {"input_tokens": 1}), "output_tokens": 1}}  # fmt: skip
         yield _event({"type": "message_start", "message": start}, named=True)
         if limit != 0:
             yield _event(
@@ -245,11 +322,12 @@ def _events(style: str, wrong: Wrong) -> Iterator[str]:
             yield _event({"type": "content_block_delta", "index": 0, "delta": delta}, named=True)
         yield _event({"type": "content_block_stop", "index": 0}, named=True)
         ended = {"stop_reason": "end_turn", "stop_sequence": None}
-        yield _event({"type": "message_delta", "delta": ended, "usage": {"output_tokens": 6}}, named=True)
+        spent = {name: count for name, count in (stated or {"output_tokens": 6}).items() if name != "cache_creation"}
+        yield _event({"type": "message_delta", "delta": ended, "usage": spent}, named=True)
         yield _event({"type": "message_stop"}, named=True)
         return
     if style == "responses":
-        yield from _response_events(words, limit)
+        yield from _response_events(words, limit, stated)
         return
     yield _chunk({"role": "assistant", "content": ""})
     for number, word in enumerate(words):
@@ -258,12 +336,49 @@ def _events(style: str, wrong: Wrong) -> Iterator[str]:
             return
         yield _chunk({"content": word})
     yield _chunk({}, "stop")
+    if style == "mistral" or (body.get("stream_options") or {}).get("include_usage"):
+        usage = stated or {"prompt_tokens": tokens(body), "completion_tokens": 6}
+        facts = {"id": "c1", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": []}
+        yield _event({**facts, "usage": usage})
     yield "data: [DONE]\n\n"
 
 
-def _response_events(words: list[str], limit: int | None) -> Iterator[str]:
+def _other_events(style: str, whole: dict[str, Any]) -> Iterator[str | bytes]:
+    """The streams of Gemini, Bedrock and Cohere, in one piece: their failures are not played."""
+    usage = whole.get("usage")
+    if style == "gemini":
+        yield _event({**whole, "usageMetadata": {**whole["usageMetadata"], "candidatesTokenCount": 1}})
+        end = {"content": {"role": "model", "parts": [{"text": ""}]}, "finishReason": "STOP"}
+        yield _event({**whole, "candidates": [end]})
+    elif style == "cohere":
+        start = {"type": "message-start", "id": "c1", "delta": {"message": {"role": "assistant"}}}
+        yield _event(start, named=True)
+        delta = {"message": {"content": {"text": TEXT}}}
+        yield _event({"type": "content-delta", "index": 0, "delta": delta}, named=True)
+        yield _event({"type": "message-end", "id": "c1", "delta": {"finish_reason": "COMPLETE", "usage": usage}})
+    else:
+        yield _frame("messageStart", {"role": "assistant"})
+        yield _frame("contentBlockDelta", {"delta": {"text": TEXT}, "contentBlockIndex": 0})
+        yield _frame("messageStop", {"stopReason": "end_turn"})
+        yield _frame("metadata", {"usage": usage, "metrics": {"latencyMs": 1}})
+
+
+def _frame(event: str, payload: dict[str, Any]) -> bytes:
+    """One message of the binary event stream of AWS: lengths and checksums around headers and payload."""
+    named = {":event-type": event, ":content-type": "application/json", ":message-type": "event"}
+    headers = b"".join(
+        struct.pack("B", len(name)) + name.encode() + b"\x07" + struct.pack(">H", len(value)) + value.encode()
+        for name, value in named.items()
+    )
+    data = json.dumps(payload).encode()
+    lengths = struct.pack(">II", 16 + len(headers) + len(data), len(headers))
+    message = lengths + struct.pack(">I", zlib.crc32(lengths)) + headers + data
+    return message + struct.pack(">I", zlib.crc32(message))
+
+
+def _response_events(words: list[str], limit: int | None, stated: dict[str, Any] | None = None) -> Iterator[str]:
     """OpenAI's responses say that they failed in an event, which the client passes on."""
-    whole = _success("responses", Wrong(answer="".join(words)), 1)
+    whole = _success("responses", Wrong(answer="".join(words)), 1, stated)
     begun = {**whole, "status": "in_progress", "output": [], "usage": None}
     item = whole["output"][0]
     at = {"item_id": "m1", "output_index": 0, "content_index": 0}

@@ -14,12 +14,14 @@ from mulligan.capture.call_record import RecordedCall
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CIRCUIT_OPEN, CallBlockedError, CallLimits, SchemaMismatchError
 from mulligan.capture.player import CallMoves, Invocation, Reply, aexecute_plan, execute_plan, run_in_thread, run_sync
-from mulligan.capture.run import ActiveRun, CallScope, ContextValue, retrying_scope
+from mulligan.capture.run import ActiveRun, CallScope, ContextValue, RecoveryScope, retrying_scope
 from mulligan.capture.run_judge import mark_exception, outcome_of
 from mulligan.capture.signature import code_of
 from mulligan.capture.value_recording import MUTABLE_TYPES, copy_arguments
 from mulligan.capture.wrapped_function import WrappedFunction
-from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
+from mulligan.classify.declared_errors import AgentError, InfraError
+from mulligan.classify.fingerprint import compute_fingerprint
+from mulligan.classify.kinds import KINDS, ORCHESTRATION_MAX_RETRIES_EXCEEDED, TOOL_INVALID_ARGUMENTS
 from mulligan.core import fork_safety
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.events import RecoveryPlanned
@@ -73,11 +75,18 @@ class CallExecution(RecordedCall, eq=False):
     Internal errors are logged and suppressed: a call ends with the function's result or the function's own exception.
     """
 
-    def keep_failure(self, error: Exception, start_time: float, token: Token[Any]) -> None:
-        """Store the exception of the first attempt, which `moves` classifies later."""
+    def keep_failure(self, error: BaseException, start_time: float, token: Token[Any]) -> bool:
+        """Store the exception of the first attempt, which `moves` classifies later. Return False if it is no failure.
+
+        Such a call is recorded as cancelled.
+        """
+        if not isinstance(error, Exception) or self.capture.is_control_flow(error):
+            self.record_cancelled(error, start_time, token)
+            return False
         self.error, self.start_time, self.ended_at = error, start_time, self.capture.timer()
         self.is_retrying = False
         reset(self.capture.current_scope, token)
+        return True
 
     def run_scope(self) -> ActiveRun | contextlib.nullcontext[ActiveRun]:
         """Return a context manager for the run of this call. It ends the run of a standalone call."""
@@ -96,6 +105,8 @@ class CallExecution(RecordedCall, eq=False):
         self.arguments = self.attempt_arguments = wrapped.signature.bind(self.args, self.kwargs)
         self._last_call = self.args, self.kwargs
         self.tool = wrapped.tool(mode, learn)
+        if mode != rules.mode:
+            self.tool = msgspec.structs.replace(self.tool, observe_reason="the enclosing call recovers it")
         self.policy = options.policy or capture.policy
         self.must_check = options.schema is not None or (self.must_check and mode != "observe")
         if self.ended_at is None:
@@ -125,6 +136,8 @@ class CallExecution(RecordedCall, eq=False):
             earlier_calls=self.run.earlier_calls,
             changed_arguments=self._changed_arguments,
             seconds_left=limits.seconds_left,
+            retry_layer=lambda: self.retry_layer,
+            was_executed=lambda: limits.was_executed,
             take_retry_budget=limits.take_retry_budget,
             blocking_reason=limits.blocking_reason,
             admit_retry=limits.admit_retry,
@@ -158,7 +171,7 @@ class CallExecution(RecordedCall, eq=False):
                         self.capture.log_internal_error("Backoff", error)
                         plan.close()  # an attempt without its backoff is what a rate limit prevents
                 case QueryMove():
-                    answer = yield from self._query(move, "A recovery query")
+                    answer = yield from self._query(move)
         yield None
 
     def _attempt(self, move: AttemptMove) -> PlayedMoves:
@@ -183,14 +196,15 @@ class CallExecution(RecordedCall, eq=False):
         if step is not None and self._outcome == "failure" and not run.is_implicit and run.judge.needs_items(step):
             # When a tool fails for the first time in its run. A move, because a store may be slow, and an async
             # caller's event loop must not wait for it.
-            lookup = QueryMove(run.judge.load_items, (step.tool_key, self.capture.item_arguments))
-            yield from self._query(lookup, "Looking up the arguments that name items")
+            load = run.judge.load_items
+            arguments = step.tool_key, self.capture.item_arguments
+            yield from self._query(QueryMove(load, arguments, "Looking up the arguments that name items"))
         return failure
 
-    def _query(self, move: QueryMove, part: str) -> PlayedMoves:
+    def _query(self, move: QueryMove) -> PlayedMoves:
         answer, error = (yield move) or (None, None)
         if error is not None:
-            self.capture.log_internal_error(part, error)
+            self.capture.log_internal_error(move.name, error)
         return answer
 
     def _advance_plan(self, plan: RecoveryMoves, answer: Any) -> Move | None:
@@ -222,12 +236,29 @@ class CallExecution(RecordedCall, eq=False):
             recovery = self.rules.value_recorder.recovery(move.recovery) or move.recovery
             self.capture.publish_safely(RecoveryPlanned(self._last_step, recovery))
         self._planned = move.recovery
-        self.backoffs += (move.recovery.backoff_seconds,)
+        if move.recovery.backoff_seconds:
+            self.backoffs += (move.recovery.backoff_seconds,)
+
+    def warn_of_blocked_loop(self, seconds: float) -> None:
+        """Warn, once per tool, that the backoff of this sync call blocks the event loop. Never raises."""
+        with self.capture.guard("A warning about a blocked event loop"):
+            name = self.tool.name
+            self.capture.warn_once(
+                self.tool.key,
+                "event loop",
+                "%s is not async and was called on the event loop, which its backoff of %.1f s blocks. Define it with "
+                "`async def`, or call it with `await asyncio.to_thread(%s, ...)` or `await turn.acall(...)`. "
+                "This warning appears once per tool.",
+                name,
+                seconds,
+                name,
+            )
 
     def _start_attempt(self, move: AttemptMove) -> Invocation:
         """Start an attempt. Raises if it must not be made, before anything can execute."""
         capture = self.capture
         self._planned = self.ended_at = self.failure = None
+        self.limits.was_executed = False
         self.attempt_arguments, self.replacement = move.arguments, move.function
         with capture.guard("Recording the start of a call"):
             self.record_start(move)
@@ -235,7 +266,8 @@ class CallExecution(RecordedCall, eq=False):
         if self._step is not None:
             outer = self.retrying_scope
             is_retrying = outer is None and self.tool.mode != "observe" and self.policy.attempts > 1
-            self._scope = CallScope(self.run, self._step.seq or self._step.parent, outer, is_retrying)
+            scope_class = RecoveryScope if self.attempt_count > 1 else CallScope
+            self._scope = scope_class(self.run, self._step.seq or self._step.parent, outer, is_retrying)
             has_timeout = self.wrapped.options.timeout is not None
             self._context_tokens = (
                 capture.current_scope.set(self._scope),
@@ -251,7 +283,24 @@ class CallExecution(RecordedCall, eq=False):
                 raise CallBlockedError(failure)
         if self.must_check:
             self.wrapped.check(move.arguments)
-        return self._invocation(move.arguments)
+        try:
+            return self._invocation(self._typed_arguments(move.arguments))
+        except SchemaMismatchError as mismatch:
+            # What a validator raised on purpose ends the attempt as if the tool had raised it.
+            for error in filter(self._is_raised_on_purpose, mismatch.causes):
+                return Invocation(_raise, (error,), {})
+            raise
+
+    def _is_raised_on_purpose(self, error: Exception) -> bool:
+        # An iterator that ends inside a validator ends no iteration of the caller.
+        is_control_flow = self.capture.is_control_flow(error) and not isinstance(
+            error, StopIteration | StopAsyncIteration
+        )
+        return is_control_flow or isinstance(error, AgentError | InfraError)
+
+    def _typed_arguments(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments for the function. Records, fingerprints and repairs use the JSON arguments."""
+        return self.wrapped.convert(arguments) if self.has_json_arguments else arguments
 
     def _leave(self) -> None:
         if self._scope is not None:
@@ -282,18 +331,31 @@ class CallExecution(RecordedCall, eq=False):
         wrapped = self.wrapped
         self._last_call = self.args, self.kwargs
         if arguments is not self.arguments:  # otherwise the call stays exactly as the caller made it
-            positional, keywords = wrapped.signature.split_arguments(arguments, self.args)
+            positional, keywords = self.split_arguments(arguments)
             self._last_call = tuple(positional), keywords
         function, open_stream = self.replacement or wrapped.function, self.open_stream
         if open_stream is not None:
             function = _compose(open_stream, function)
-        if wrapped.options.timeout is not None and wrapped.is_async:
-            function = self._with_timeout(function, wrapped.options.timeout)
+        function = self.with_timeout(function)
         if self.adapt is not None:
             function = self.adapt(function)
         return Invocation(function, *self._last_call)
 
-    def _with_timeout(self, function: Callable[..., Any], timeout: float) -> Callable[..., Any]:
+    def split_arguments(self, arguments: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Split arguments by name for a call of the function, with the injected values of this call."""
+        return self.wrapped.signature.split_arguments({**self.injected_values, **arguments}, self.args)
+
+    @property
+    def injected_values(self) -> dict[str, Any]:
+        """The values of injected parameters, which are neither recorded nor changed."""
+        return self.wrapped.signature.bind_injected(self.args, self.kwargs)
+
+    def with_timeout(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an async function that ends at the deadline of the call, if it has a timeout."""
+        timeout = self.wrapped.options.timeout
+        if timeout is None or not self.wrapped.is_async:
+            return function
+
         async def call(*args: Any, **kwargs: Any) -> Any:
             import asyncio  # lazy: sync programs do not need it
 
@@ -333,6 +395,8 @@ class CallExecution(RecordedCall, eq=False):
                     self.failure, self.result = None, repaired
         self.limits.mark_executed()
         self._end_attempt("success" if self.failure is None else outcome_of(self.failure))
+        if self.failure is not None:
+            self._find_retry_layer(None)
         return self.failure
 
     def _end_failed(self, error: Exception) -> Failure:
@@ -344,7 +408,24 @@ class CallExecution(RecordedCall, eq=False):
         self.failure = self._classify(error)
         mark_exception(error, self.run.id, self.number or 0)
         self._end_attempt(outcome_of(self.failure))
+        self._find_retry_layer(error)
         return self.failure
+
+    def _find_retry_layer(self, error: Exception | None) -> None:
+        """Find out whether a retry library or a client retries this call too."""
+        self.retry_layer = None
+        if self.tool.mode == "observe" or self.policy.attempts == 1 or not self.limits.was_executed:
+            return
+        with self.capture.guard("Looking for other retries of a call"):
+            with fork_safety.import_lock:
+                from mulligan.capture import retry_layers  # lazy: needed after a failure only
+            if error is None:
+                layer = retry_layers.find_decorator_below(self.wrapped.function, self.result)
+            else:
+                layer = retry_layers.find_layer_below(error)
+            if layer is None and not self.answers_model:  # otherwise no caller gets the exception
+                layer = retry_layers.find_layer_above(error, self.result)
+            self.retry_layer = layer
 
     def _end_attempt(self, outcome: Outcome) -> None:
         """Count the end of an attempt. It is recorded with the next move of the plan."""
@@ -372,8 +453,12 @@ class CallExecution(RecordedCall, eq=False):
             TOOL_INVALID_ARGUMENTS,
             failure.message,
             took_effect=TookEffect.NO,
-            fingerprint=failure.fingerprint,
+            fingerprint=compute_fingerprint(
+                TOOL_INVALID_ARGUMENTS, self.tool.name, failure.message, self.attempt_arguments
+            ),
             detail=failure.detail,
+            exception=failure.exception,
+            trace=failure.trace,
             evidence=("TypeError before the function began", *failure.evidence),
         )
 
@@ -394,6 +479,7 @@ class CallExecution(RecordedCall, eq=False):
         with self.capture.guard("Recording the stop reason"):
             if CIRCUIT_OPEN not in reason and self.limits.is_circuit_open():
                 reason = f"{reason}; {CIRCUIT_OPEN}"
+            reason = self._name_retry_layer(reason)
             spiral = self.limits.record_unrecovered(self.arguments, self.failure)
             recoveries = [
                 Recovery(
@@ -415,6 +501,25 @@ class CallExecution(RecordedCall, eq=False):
                 if self.limits.is_note_new:  # once per streak: a poller would fill its run with notes
                     self.run.add_note(self.limits.repeat_note)
         return self.stop
+
+    def _name_retry_layer(self, reason: str) -> str:
+        """Return the stop reason. If another layer retries, it names that one, and is logged once for each tool."""
+        layer, failure = self.retry_layer, self.failure
+        if layer is None or failure is None:
+            return reason
+        kind = KINDS.get(str(failure.kind), failure.kind)
+        if kind.remedy is not failure.remedy or kind == ORCHESTRATION_MAX_RETRIES_EXCEEDED:
+            # An error that says itself that all retries failed is classified as one that no retry recovers.
+            reason = layer.find_stop_reason(self.attempt_count + 1, self.policy, is_retry=True)
+        if reason.startswith(layer.name):
+            self.capture.warn_once(
+                self.tool.key,
+                layer.name,
+                "%s: %s. To let mulligan retry, turn those retries off. This message appears once per tool.",
+                self.tool.name,
+                reason,
+            )
+        return reason
 
     def end(self) -> Any:
         """Return the result, or raise the original exception with a note about what was tried.
@@ -465,7 +570,7 @@ class CallExecution(RecordedCall, eq=False):
             self.result = {"$stream": items}
             self._end_attempt("success")
             self.record_end(None)
-        elif isinstance(error, Exception):
+        elif isinstance(error, Exception) and not self.capture.is_control_flow(error):
             failure = self._end_failed(error)
             self.recovery_failed = RecoveryFailed(failure, "the first items of the stream were already delivered")
             with self.capture.guard("Adding the exception note"):
@@ -570,7 +675,7 @@ class CallExecution(RecordedCall, eq=False):
         """Ask the developer's `verify` about a call whose outcome is unknown, and apply its answer."""
         assert self.wrapped.verify is not None
         started_at, started = self.capture.now(), self.capture.timer()
-        positional, keywords = self.wrapped.signature.split_arguments(arguments, self.args)
+        positional, keywords = self.split_arguments(self._typed_arguments(arguments))
         answer = self.wrapped.verify(*positional, **keywords)
         if _is_async(self.wrapped.verify):
             answer = await answer
@@ -594,17 +699,21 @@ class CallExecution(RecordedCall, eq=False):
             return f"{name} is destructive or streams, so it is not called automatically"
         if wrapped.is_async and not self.wrapped.is_async:
             return f"{name} is async and {self.tool.name} is not"
-        call = prepare_call(wrapped, capture, self.run, (), prerequisite.arguments)
+        call = prepare_call(wrapped, capture, self.run, (), prerequisite.arguments, has_json_arguments=True)
         call.answers_model = True  # the note of this call mentions it
         call.limits.can_block = True  # the program did not ask for it
-        # The prerequisite records its own error. The call that needs it is not executed then.
-        with ContextValue(capture.in_prerequisite, lambda: True), contextlib.suppress(Exception):
-            if wrapped.is_async:
-                await aexecute_plan(call)
-            elif self.wrapped.is_async:
-                await run_in_thread(execute_plan, call)
-            else:
-                execute_plan(call)
+        with ContextValue(capture.in_prerequisite, lambda: True):
+            try:
+                if wrapped.is_async:
+                    await aexecute_plan(call)
+                elif self.wrapped.is_async:
+                    await run_in_thread(execute_plan, call)
+                else:
+                    execute_plan(call)
+            except Exception as error:
+                if capture.is_control_flow(error):
+                    raise
+                # The prerequisite records its own error. The call that needs it is not executed then.
         if call.failure is not None:
             return f"{name} failed"
         self.prerequisites += (prerequisite,)
@@ -672,6 +781,13 @@ def _to_precedent(suggestion: Suggestion) -> Precedent | None:
 
 def _to_prerequisites(calls: Iterable[PrerequisiteCall]) -> tuple[Prerequisite, ...]:
     return tuple(Prerequisite(tool=call.tool, arguments=call.arguments) for call in calls)
+
+
+def _raise(error: Exception) -> Any:
+    try:
+        raise error
+    finally:
+        del error  # an exception whose frames hold it would live too long
 
 
 def _compose(outer: Callable[[Any], Any], inner: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import Token
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from mulligan.capture import run as run_module
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CallLimits
-from mulligan.capture.run import ActiveRun, CallScope
+from mulligan.capture.run import ActiveRun, CallScope, RecoveryScope
 from mulligan.capture.wrapped_function import CallRules, WrappedFunction
-from mulligan.core.events import AnyEvent, StepEnded, StepStarted
+from mulligan.core import fork_safety
+from mulligan.core.events import AnyEvent, StepStarted
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import StandaloneRun, SuccessRecord, restore_value, snapshot_value
 from mulligan.core.links import CallFacts
 from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step
-from mulligan.recover.plan import AttemptMove, RecoveryFailed
+from mulligan.recover.plan import AttemptMove, RecoveryFailed, RetryLayer
 from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
+
+if TYPE_CHECKING:
+    from mulligan.capture.message_recording import StreamAnswer
+    from mulligan.core.token_usage import TokenUsage
 
 _UNPREPARED: Any = None
 """The value of attributes that a call has only after `prepare`: most calls succeed at once and never need them."""
@@ -59,6 +64,8 @@ class RecordedCall(CallScope, eq=False):
     """A copy of the arguments, if these are not recorded in full. Links are judged by it."""
     facts: CallFacts | None = None
     """What the run knew when the call started."""
+    messages: tuple[tuple[int, int], ...] = ()
+    """The recorded messages of the first attempt, if the wrapper makes it."""
 
     is_prepared: bool = False
     # From here on, the attributes of a call that a player makes.
@@ -74,12 +81,16 @@ class RecordedCall(CallScope, eq=False):
     repaired_request: RepairedRequest | None = None
     must_check: bool = False
     """Whether arguments are checked against the schema before each attempt."""
+    has_json_arguments: bool = False
+    """Whether the arguments are JSON: each attempt converts them to the annotated types."""
     answers_model: bool = False
     """Whether the answer goes to a model, which then needs no notes beside it."""
     turn: tuple[int, int] | None = None
     """The loop and the number of the model turn that requested the call."""
     failure: Failure | None = None
     """The failure of the last attempt."""
+    retry_layer: RetryLayer | None = None
+    """What else retries the call that failed, above or below it."""
     recovery_failed: RecoveryFailed | None = None
     stop: RecoveryStop | None = None
     note: str = ""
@@ -94,6 +105,10 @@ class RecordedCall(CallScope, eq=False):
     """The prerequisite calls that succeeded."""
     replacement: Callable[..., Any] | None = None
     """The function that this attempt calls instead of the wrapped one: that of another model."""
+    stream_usage: TokenUsage | None = None
+    """The token usage of a stream that has ended."""
+    stream_answer: StreamAnswer | None = None
+    """The answer of a stream that has ended, if the model records conversations."""
     step_metadata: dict[str, Any] | None = None
     """Metadata of the next attempt."""
     pending_event: AnyEvent | None = None
@@ -188,19 +203,29 @@ class RecordedCall(CallScope, eq=False):
                 run.is_open = run.is_open and not self.is_standalone
             return
         run = run or self.run
-        tokens = self._count_tokens(record.seq, record.parent, result)
+        has_messages = rules.value_recorder.has_messages
+        if has_messages:
+            run.start()  # a step with messages is published as an event, which needs a started run
+        usage = self._read_usage(record.seq, record.parent, record.keywords, result)
+        usage_facts = usage_fields(usage, record.keywords, None)
+        is_within_recovery = usage is not None and self._is_within_recovery
         ends_run = self.is_standalone and not run.has_started
         success = msgspec.structs.replace(
             record,
             duration_seconds=seconds,
             result=snapshot_value(rules.value_recorder.result(result)),
             standalone_run=StandaloneRun.from_run(run.record) if ends_run else None,
-            tokens=tokens,
+            **usage_facts,
         )
         step: Step | None = None
-        if run.has_failures:
+        if run.has_failures or has_messages or is_within_recovery:
             step = msgspec.structs.replace(
-                self._first_step(), result=restore_value(success.result), duration_seconds=seconds, tokens=tokens
+                self._first_step(),
+                result=restore_value(success.result),
+                duration_seconds=seconds,
+                answer=self._record_answer(result),
+                within_recovery=is_within_recovery,
+                **usage_facts,
             )
             self.facts = self._first_facts()
             step = run.judge_step(
@@ -211,8 +236,8 @@ class RecordedCall(CallScope, eq=False):
             if record.template.type != "model":
                 values = self.values or record.arguments
                 run.note_success(rules.template.tool_key, values, run.judge.item_scope(rules.items, values))
-        if step is not None and step.links:
-            self.capture.publish_safely(StepEnded(step))
+        if step is not None and (step.links or has_messages or is_within_recovery):
+            self.capture.publish_safely(run.end_step(step))
         elif not rules.is_off:
             self.capture.publish_success(success)  # redacted on the recorder's thread
         if ends_run:
@@ -238,7 +263,8 @@ class RecordedCall(CallScope, eq=False):
 
     def _first_step(self) -> Step:
         assert self.success_record is not None
-        return self.success_record.to_step(self.rules.template.name, dict(self.success_record.arguments), None)
+        step = self.success_record.to_step(self.rules.template.name, dict(self.success_record.arguments), None)
+        return msgspec.structs.replace(step, messages=self.messages) if self.messages else step
 
     def record_start(self, move: AttemptMove) -> None:
         """Record the start of an attempt, or take over the first one, which the wrapper has made."""
@@ -271,22 +297,25 @@ class RecordedCall(CallScope, eq=False):
         with self.capture.guard("Recording the end of a call"):
             recorder = self.rules.value_recorder
             failure = recorder.failure(self.failure, self.attempt_arguments)
+            usage = self._read_usage(step.seq, step.parent, step.arguments, self.result)
             self._last_step = msgspec.structs.replace(
                 step,
                 outcome=self._outcome,
                 failure=failure,
                 duration_seconds=(self.ended_at or 0.0) - self._attempt_start,
-                tokens=self._count_tokens(step.seq, step.parent, self.result),
                 effects=None if failure is None else self.tool.effects,
                 result=recorder.result(self.result),
                 stop=recorder.stop(stop),
+                **usage_fields(usage, step.arguments, step.metadata, is_other_model=self.replacement is not None),
+                answer=self._record_answer(self.result),
+                within_recovery=usage is not None and self._is_within_recovery,
             )
             self._publish_last(is_final=self._outcome != "failure" or stop is not None)
 
     def record_rejected(self, request: RepairedRequest) -> None:
         """Record a request that was rejected before its first attempt, so that the attempt counts as its repair."""
         self.attempt_count = 1
-        if self._is_left_out:
+        if self.is_left_out:
             return
         failure = self.rules.value_recorder.failure(request.failure, request.arguments)
         self._last_step = self._start_step(request.name, request.arguments, outcome="failure", failure=failure)
@@ -303,6 +332,8 @@ class RecordedCall(CallScope, eq=False):
             self._record_addition(
                 outcome="cancelled",
                 result=None,
+                answer=None,
+                messages=(),
                 tokens=None,
                 metadata=None,
                 started_at=self.capture.now(),
@@ -315,9 +346,12 @@ class RecordedCall(CallScope, eq=False):
         """Use an answer that did not come from the function as the result, and record where it came from."""
         self.record_end(None)
         self.error, self.failure, self.result = None, None, answer
+        usage = self.rules.value_recorder.usage(answer)
         self._record_addition(
+            **usage_fields(usage, None, None, is_other_model=True),
             outcome="success",
             result=self.rules.value_recorder.result(answer),
+            answer=self._record_answer(answer),
             started_at=started_at,
             duration_seconds=self.capture.timer() - started,
             recovery=recovery,
@@ -349,7 +383,12 @@ class RecordedCall(CallScope, eq=False):
         return self.ended_at is not None and not self.attempt_count
 
     @property
-    def _is_left_out(self) -> bool:
+    def _is_within_recovery(self) -> bool:
+        """Whether an enclosing attempt that serves recovery makes this call."""
+        return isinstance(self.outer, RecoveryScope)
+
+    @property
+    def is_left_out(self) -> bool:
         """Whether the call is not recorded although its run is."""
         return self.rules.is_off and not self.run.capture.is_recording_off
 
@@ -371,8 +410,8 @@ class RecordedCall(CallScope, eq=False):
 
     def _start_step(self, name: str, arguments: Mapping[str, Any], **fields: Any) -> Step:
         recorded, user_text = self.rules.value_recorder.arguments(arguments, self.replacement is not None)
-        return self.run.start_step(
-            is_numbered=not self._is_left_out,
+        step = self.run.start_step(
+            is_numbered=not self.is_left_out,
             call=self.number or 0,
             user_text=user_text,
             type=self.wrapped.options.type,
@@ -382,7 +421,60 @@ class RecordedCall(CallScope, eq=False):
             key=self.tool.recorded_key,
             **fields,
         )
+        messages = self.record_conversation(arguments)
+        return msgspec.structs.replace(step, messages=messages) if messages else step
 
-    def _count_tokens(self, number: int, parent: int | None, answer: Any) -> dict[str, int] | None:
+    def record_conversation(self, arguments: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+        """Record the messages that a model receives, if it records conversations. Return their numbers as ranges."""
+        if self.rules.value_recorder.has_messages:
+            with self.capture.guard("Recording a conversation"):
+                recording = _message_recording()
+                numbers = self.run.record_messages(recording.parse_conversation(arguments))
+                return tuple(recording.to_ranges(numbers))
+        return ()
+
+    def _record_answer(self, answer: Any) -> int | None:
+        """Record the answer of a model, if it records conversations. Return its number."""
+        if self.rules.value_recorder.has_messages:
+            with self.capture.guard("Recording an answer"):
+                if self.stream_answer is not None:
+                    message = self.stream_answer.build_message()
+                else:
+                    message = _message_recording().parse_answer(answer)
+                return next(iter(self.run.record_messages([message])), None) if message is not None else None
+        return None
+
+    def collect_stream(self) -> StreamAnswer | None:
+        """Return what collects the answer of a stream, if the model records conversations."""
+        return _message_recording().StreamAnswer() if self.rules.value_recorder.has_messages else None
+
+    def _read_usage(self, number: int, parent: int | None, arguments: Any, answer: Any) -> TokenUsage | None:
         recorder = self.rules.value_recorder
-        return self.run.deduplicate_tokens(number, parent, recorder.tokens(answer)) if recorder.is_model else None
+        if not recorder.is_model:
+            return None
+        usage = self.run.count_usage(number, parent, self.stream_usage or recorder.usage(answer))
+        if usage is not None:
+            model = arguments.get("model") if isinstance(arguments, dict) and self.replacement is None else None
+            self.run.set_model_turn(model if isinstance(model, str) else None, usage)
+        return usage
+
+
+def usage_fields(
+    usage: TokenUsage | None, arguments: Any, metadata: dict[str, Any] | None, *, is_other_model: bool = False
+) -> dict[str, Any]:
+    """Return the fields of a step that its token usage determines.
+
+    `is_other_model` means that another function answered: the arguments do not name its model.
+    """
+    if usage is None:
+        return {"tokens": None, "metadata": metadata}
+    facts: dict[str, Any] = {"model": usage.model or ""} if is_other_model else {}
+    facts |= usage.to_metadata(arguments)
+    return {"tokens": usage.tokens, "metadata": {**(metadata or {}), **facts} or None}
+
+
+def _message_recording() -> Any:
+    """Import the parser of messages with the first recorded conversation."""
+    with fork_safety.import_lock:
+        from mulligan.capture import message_recording
+    return message_recording

@@ -57,6 +57,7 @@ def wrap_client(client: Any, wrap: Wrapper, rewrap: Wrapper) -> Any:
         function = _as_function(method, _is_async(method), is_awaited=not is_stream)
         function.__name__ = path  # every client has a method `create`
         function.endpoint = str(get_field(client_copy, "base_url") or "")
+        function.returns_manager = is_stream
         recovering = wrap(function)
         setattr(target, name, _make_stream_opener(recovering) if is_stream else recovering)
     for name in COPY_METHODS:

@@ -10,16 +10,24 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
+from mulligan.capture import framework_classes
+from mulligan.classify.kinds import KINDS, TOOL_UNKNOWN
+from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.fast_path import SuccessRecord
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.core.records import Fix, Precedent
 from mulligan.prompt import Prompt
 from mulligan.recover.budget import RetryBudget
 from mulligan.recover.policy import Learn, Mode, Policy
 
+log = get_logger(__name__)
+
 T = TypeVar("T")
+
+MAX_LOGGED_WARNINGS = 1000
+"""Warnings of one kind per tool that a process logs: a program may create tools without end."""
 
 Recording = Literal["full", "shape", "off"]
 """How much of a call is recorded: everything after redaction, no texts, or nothing."""
@@ -51,6 +59,10 @@ class RunOptions(NamedTuple):
 
 
 NO_OPTIONS = RunOptions()
+DELEGATED_OPTIONS = RunOptions("observe", "off")
+"""The options of a wrapped function inside a call that an adapter records and recovers: it adds nothing to it."""
+delegated_tool: ContextVar[Any] = ContextVar("mulligan_delegated_tool", default=None)
+"""The `WrappedFunction` behind the tool of a framework, while its adapter makes an attempt."""
 
 
 def _no_precedents(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
@@ -94,6 +106,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     put_success: PutSuccess | None = None
     """Stores a success directly if no listener needs it; None without a recorder."""
     classify: Callable[..., Failure]
+    kinds: Mapping[str, Kind] | None = None
+    """The kinds that may be recorded by hand, by name; None permits every name."""
     listeners: Sequence[object] = ()
     """The listeners of the event stream. Without any, start events are not published."""
     prompt: Prompt = msgspec.field(default_factory=Prompt)
@@ -111,6 +125,10 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     on_model_turn: Callable[[str], None] = lambda run: None
     """Called with a run whose model requests tools: the session counts its turns."""
     learn: Learn = "tell"
+    control_flow: frozenset[str] = framework_classes.CONTROL_FLOW
+    """Names of exception classes that are no failures."""
+    injected_types: frozenset[str] = framework_classes.INJECTED_TYPES
+    """Names of types whose parameters are no arguments."""
     find_tool: Callable[[str], Any] | None = None
     """Returns the `WrappedFunction` with this name, if there is exactly one."""
     clock: Callable[[], float] = time.time
@@ -135,6 +153,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     budget: RetryBudget = msgspec.field(default_factory=RetryBudget)
     logged_errors: set[str] = msgspec.field(default_factory=set)
     """The parts with an internal error: each is logged once."""
+    logged_warnings: set[tuple[str, str]] = msgspec.field(default_factory=set)
+    """Tools and topics of the warnings that were logged: each is logged once."""
     by_record_level: dict[Recording, CaptureContext] = msgspec.field(default_factory=dict)
     """The same context for calls of which more or less is recorded."""
 
@@ -163,6 +183,10 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
         """Return the time in UTC milliseconds."""
         return int(self.clock() * 1000)
 
+    def is_control_flow(self, error: BaseException) -> bool:
+        """Return whether an exception steers the program and is no failure: it passes unchanged."""
+        return framework_classes.is_control_flow(error, self.control_flow)
+
     def guard(self, part: str) -> ErrorGuard:
         """Return a context manager that logs and suppresses an internal error of this part."""
         return ErrorGuard(self, part)
@@ -174,10 +198,23 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
                 self.publish(event)
 
     def classify_safely(self, error: object = None, *, source: str, **evidence: Any) -> Failure:
-        """Classify an error. Never raises."""
+        """Classify an error. Of an exception, add its class and its stack trace for the record. Never raises."""
+        failure = Failure.of(KINDS.get(f"{source}/unknown", TOOL_UNKNOWN), type(error).__name__)
         with self.guard("Classification"):
-            return self.classify(error, source=source, **evidence)
-        return Failure.of(Kind(source, "unknown"), type(error).__name__)
+            failure = self.classify(error, source=source, **evidence)
+        if isinstance(error, BaseException) and self.record != "off":
+            with self.guard("Reading a stack trace"):
+                with fork_safety.import_lock:
+                    from mulligan.capture.stack_trace import describe_exception  # lazy: needed after a failure only
+                name, trace = describe_exception(error, has_messages=self.record == "full")
+                failure = msgspec.structs.replace(failure, exception=name, trace=trace)
+        return failure
+
+    def warn_once(self, tool_key: str, topic: str, message: str, *values: object) -> None:
+        """Log a warning, once for each tool and topic."""
+        if (tool_key, topic) not in self.logged_warnings and len(self.logged_warnings) < MAX_LOGGED_WARNINGS:
+            self.logged_warnings.add((tool_key, topic))
+            log.warning(message, *values)
 
     def log_internal_error(self, part: str, error: Exception | None = None) -> None:
         """Log an internal error, by default the exception being handled, once for each part."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.run import ActiveRun
+from mulligan.classify.declared_errors import AgentError
 from mulligan.classify.kinds import (
     MODEL_UNAVAILABLE,
     ORCHESTRATION_LOOP_DETECTED,
@@ -16,7 +17,7 @@ from mulligan.classify.kinds import (
     TOOL_WRONG_APPROACH,
 )
 from mulligan.core import fork_safety
-from mulligan.core.failure import AgentError, Failure, Kind, TookEffect
+from mulligan.core.failure import Failure, Kind, TookEffect
 from mulligan.core.records import StepType
 from mulligan.recover.budget import ToolLimits, is_infrastructure, target_of
 from mulligan.recover.plan import BLOCKED
@@ -37,8 +38,20 @@ class CallBlockedError(AgentError):
         self.failure = failure
 
 
+class Violation(NamedTuple):
+    """One argument, or part of one, that a schema or a type rejects."""
+
+    path: tuple[str | int, ...]
+    message: str
+    error: Exception | None = None
+    """What a validator or constructor of the type raised."""
+
+
 class SchemaMismatchError(AgentError):
     """Arguments that our own check rejected before the function was called."""
+
+    causes: tuple[Exception, ...] = ()
+    """What validators and constructors of the annotated types raised."""
 
 
 class CallLimits(msgspec.Struct):
@@ -66,7 +79,10 @@ class CallLimits(msgspec.Struct):
     _is_probe: bool = False
     _is_let_through: bool = False
     """Whether the attempt is made although the circuit breaker is open."""
+    was_executed: bool = False
+    """Whether the last attempt called the function."""
     _has_executed: bool = False
+    """Whether any attempt called the function."""
 
     @property
     def is_active(self) -> bool:
@@ -137,7 +153,7 @@ class CallLimits(msgspec.Struct):
 
     def mark_executed(self) -> None:
         """Note that the function itself was called: what follows is a retry."""
-        self._has_executed = True
+        self._has_executed = self.was_executed = True
 
     def take_retry_budget(self, failure: Failure, is_repair: bool = False) -> str:
         """Take one retry from every budget. Return why it is denied."""

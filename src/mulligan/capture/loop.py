@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +14,12 @@ from mulligan.capture.context import CaptureContext
 from mulligan.capture.player import aexecute_plan, execute_plan, run_in_thread, run_sync
 from mulligan.capture.run import ActiveRun, scope
 from mulligan.capture.signature import Signature, code_of
+from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.capture.value_recording import summarize_arguments
 from mulligan.capture.wrap import wrap
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, tool_name, wrapped_of
-from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN_TOOL
+from mulligan.classify.declared_errors import AgentError, InfraError
+from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN, TOOL_UNKNOWN_TOOL
 from mulligan.core import calls
 from mulligan.core.conversation import (
     MessageFormat,
@@ -25,18 +28,17 @@ from mulligan.core.conversation import (
     parse_reply,
     prepend_lessons,
 )
-from mulligan.core.failure import AgentError, Failure, InfraError, Remedy, SettingsError
+from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.records import Change, Recovery, Status
 from mulligan.prompt import CallReport, last_turn_notice
 from mulligan.recover import model_output, names
+from mulligan.recover.plan import describe_attempts
 from mulligan.recover.policy import Tool
-from mulligan.recover.repair import lowest_confidence
+from mulligan.recover.repair import LOW_CONFIDENCE, lowest_confidence
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 Adapter = Callable[[Callable[..., Any]], Callable[..., Any]]
 """Changes how a function is called, for example in a thread."""
-NOTE_KEY = "mulligan"
-"""The key under which mulligan adds notes to a tool's result."""
 
 
 class Turns:
@@ -53,21 +55,30 @@ class Turns:
         self.limit = limit
         self.calls: list[CallExecution] = []
         """The tool calls of all turns."""
+        self.is_limit_reached = False
+        """Whether all turns were used, and the last one still called tools."""
         self._source = source
 
     def __iter__(self) -> Iterator[Turn]:
         capture = self._source()
-        self.calls = []
+        self.calls, self.is_limit_reached = [], False
         with scope(capture) as run:
-            run.is_implicit = False
+            run.make_explicit()
             for number in range(1, self.limit + 1):
-                yield Turn(capture, run, number, self)
+                turn = Turn(capture, run, number, self)
+                yield turn
+            self.is_limit_reached = turn.has_calls
+
+    @property
+    def limit_notice(self) -> str:
+        return f"the limit of {self.limit} {'turn' if self.limit == 1 else 'turns'} is reached"
 
     def report(self) -> str:
-        """Return which calls succeeded and which failed, for the final answer."""
+        """Return whether the limit is reached, which calls succeeded and which failed, for the final answer."""
         runs = {call.run.id: call.run for call in self.calls}
         recovered_calls = {(run.id, link.failed_call) for run in runs.values() for link in run.links()}
-        return self._source().prompt.report(
+        notice = f"{self.limit_notice.capitalize()}.\n" if self.is_limit_reached else ""
+        return notice + self._source().prompt.report(
             [
                 CallReport(
                     tool=call.tool.name,
@@ -91,7 +102,7 @@ class Turn:
         self._capture = capture
         self._run = run
         self._turns = turns
-        self._has_calls = False
+        self.has_calls = False
 
     def __repr__(self) -> str:
         return f"<turn {self.number} of {self._turns.limit}>"
@@ -101,42 +112,33 @@ class Turn:
         """The note for the model in its last turn; otherwise empty."""
         return last_turn_notice() if self.is_last else ""
 
-    def call(self, tools: Tools, name: str, arguments: Any = None) -> Any:
-        """Execute a tool call. Return its result, or the failure as an answer for the model. Raises `InfraError`."""
+    def call(self, tools: Tools, name: str, arguments: Any = None) -> ToolOutcome:
+        """Execute a tool call and return its outcome. JSON arguments are converted to the annotated types.
+
+        A failure is part of the outcome, not an exception. Only `InfraError` and control flow are raised.
+        """
         request = ToolRequest(self._capture, tools, name, arguments)
         if request.is_async:
             raise SettingsError(f"{request.name} is async: use `await turn.acall(...)`.")
         return run_sync(self._call(request, is_async=False))
 
-    async def acall(self, tools: Tools, name: str, arguments: Any = None) -> Any:
+    async def acall(self, tools: Tools, name: str, arguments: Any = None) -> ToolOutcome:
         """Execute a call of an async tool, or of a sync tool in a thread. Otherwise like `call`."""
         request = ToolRequest(self._capture, tools, name, arguments)
         return await self._call(request, is_async=True)
 
-    async def _call(self, request: ToolRequest, *, is_async: bool) -> Any:
+    async def _call(self, request: ToolRequest, *, is_async: bool) -> ToolOutcome:
         # Use the run of the loop: a worker thread has no current run.
         with scope(self._capture, self._run) as run:
-            adapt = _make_threaded if is_async and not request.is_async else None
-            call = self._register_call(request.prepare_call(run, adapt))
-            try:
-                result = await aexecute_plan(call) if is_async else execute_plan(call)
-            except InfraError:
-                raise
-            except Exception:  # noqa: BLE001 - classified and recorded; returned to the model
-                return request.failure_answer(call)
-        if not is_async and inspect.iscoroutine(result):
-            result.close()
-            raise SettingsError(f"{request.name} returned a coroutine: use `await turn.acall(...)`.")
-        return request.to_answer(result, call)
+            return await request.execute(run, self._register_call, is_async=is_async)
 
-    def _register_call(self, call: CallExecution) -> CallExecution:
-        if not self._has_calls:
-            self._has_calls = True
+    def _register_call(self, call: CallExecution) -> None:
+        if not self.has_calls:
+            self.has_calls = True
             self._capture.on_model_turn(self._run.id)
         call.turn = (id(self._turns), self.number)
         call.answers_model = call.limits.can_block = True
         self._turns.calls.append(call)
-        return call
 
 
 class ToolRequest:
@@ -161,17 +163,43 @@ class ToolRequest:
         self._args = (function.__self__,) if inspect.ismethod(function) and wrapped_of(function) else ()
         self.wrapped = _wrap_tool(function, self.name, capture) if function is not None else None
         self.is_async = self.wrapped is not None and self.wrapped.is_async
+        injected = self.wrapped.signature.injected if self.wrapped is not None else ()
+        self._injected_names = [name for name in self.parsed_arguments.value or () if name in injected]
+        """Injected parameters for which the model has made up a value."""
+        if self._injected_names:
+            self._strategies.append("drop unknown")
+
+    async def execute(
+        self, run: ActiveRun, register_call: Callable[[CallExecution], None], *, is_async: bool
+    ) -> ToolOutcome:
+        """Make the call in the current run. `register_call` receives it before its first attempt."""
+        adapt = _make_threaded if is_async and not self.is_async else None
+        call = self.prepare_call(run, adapt)
+        register_call(call)
+        try:
+            result = await aexecute_plan(call) if is_async else execute_plan(call)
+        except Exception as error:
+            if isinstance(error, InfraError) or self.capture.is_control_flow(error):
+                raise
+            return self.build_outcome(call, None, has_raised=True)  # classified and recorded
+        if not is_async and inspect.iscoroutine(result):
+            result.close()
+            raise SettingsError(f"{self.name} returned a coroutine: use `await turn.acall(...)`.")
+        return self.build_outcome(call, result)
 
     def prepare_call(self, run: ActiveRun, adapt: Adapter | None = None) -> CallExecution:
         wrapped, arguments = self.wrapped, self.parsed_arguments.value
         error = self._find_error()
         if wrapped is None or arguments is None or (error is not None and not self.can_repair(wrapped, run)):
+            reason = self._describe_rejection(wrapped, run)
             if wrapped is not None and self.name != self.requested_name:
                 wrapped = self.wrapped = None  # the name was corrected, but repairs are not allowed
             rejecting = self._build_rejecting(error or self._unknown_tool_error(), wrapped)
             call = prepare_call(rejecting, run.capture, run, (), self._displayed_arguments(), adapt=adapt)
-            call.tool = Tool(name=rejecting.name, mode="observe")  # memory may know what the model meant
+            # Memory may know what the model meant.
+            call.tool = Tool(name=rejecting.name, mode="observe", observe_reason=reason)
             return call
+        arguments = {name: value for name, value in arguments.items() if name not in self._injected_names}
         positional, keywords = wrapped.signature.split_arguments(arguments, self._args)
         return prepare_call(
             wrapped,
@@ -182,7 +210,8 @@ class ToolRequest:
             open_stream=list if wrapped.is_stream else _collect_stream if wrapped.is_async_stream else None,
             adapt=adapt,
             must_check=True,
-            repaired_request=None if error is None else self._build_repair(error, wrapped),
+            has_json_arguments=True,
+            repaired_request=None if error is None else self._build_repair(error),
         )
 
     def _build_rejecting(self, error: AgentError, wrapped: WrappedFunction | None) -> WrappedFunction:
@@ -204,6 +233,9 @@ class ToolRequest:
         if self.parsed_arguments.defect:
             message = f"The arguments are not a plain JSON object: {self.parsed_arguments.defect}."
             return AgentError(message, code=TOOL_INVALID_ARGUMENTS.code)
+        if self._injected_names:
+            message = f"{self.name} has no argument {self._injected_names[0]!r}."
+            return AgentError(message, code=TOOL_INVALID_ARGUMENTS.code)
         return None
 
     def _unknown_tool_error(self) -> AgentError:
@@ -218,11 +250,22 @@ class ToolRequest:
             and self._confidence > policy.min_confidence
         )
 
+    def _describe_rejection(self, wrapped: WrappedFunction | None, run: ActiveRun) -> str:
+        """Return the stop reason of a request that is not executed."""
+        if wrapped is None:
+            return "no tool has this name"
+        if self.parsed_arguments.value is None:
+            return "the arguments cannot be parsed"
+        policy = wrapped.options.policy or self.capture.policy
+        if (mode := wrapped.rules(self.capture, run.options).mode) != "repair":
+            return f'the mode is "{mode}"'
+        return describe_attempts(policy.attempts) if policy.attempts <= 1 else LOW_CONFIDENCE
+
     @property
     def _confidence(self) -> float:
         return lowest_confidence(self._strategies)
 
-    def _build_repair(self, error: AgentError, wrapped: WrappedFunction) -> RepairedRequest:
+    def _build_repair(self, error: AgentError) -> RepairedRequest:
         changes = []
         if (name := self.name) != (before := self.requested_name):
             changes.append(
@@ -231,14 +274,11 @@ class ToolRequest:
         if self.parsed_arguments.defect:
             parsed = self.parsed_arguments.value
             changes.append(Change(path="", operation="parse", before=self.raw_arguments, after=parsed, source="call"))
-        policy = wrapped.options.policy or self.capture.policy
-        recovery = Recovery(
-            remedy=Remedy.REPAIR,
-            backoff_seconds=policy.compute_backoff(2, None, self.capture.random()) or 0.0,
-            changes=tuple(changes),
-            source="call",
-            confidence=self._confidence,
-        )
+        for injected_name in self._injected_names:
+            before = (self.parsed_arguments.value or {})[injected_name]
+            changes.append(Change(path=injected_name, operation="drop", before=before, source="call"))
+        # No backoff: nothing was called yet.
+        recovery = Recovery(remedy=Remedy.REPAIR, changes=tuple(changes), source="call", confidence=self._confidence)
         failure = self.capture.classify_safely(
             error, source="tool", tool=self.requested_name, arguments=self._displayed_arguments()
         )
@@ -248,27 +288,26 @@ class ToolRequest:
         value = self.parsed_arguments.value
         return value if value is not None and not self.parsed_arguments.defect else {"arguments": self.raw_arguments}
 
-    def failure_answer(self, call: CallExecution) -> dict[str, Any]:
-        """Return the failure as an answer for the model. Never raises."""
+    def build_outcome(self, call: CallExecution, value: Any, *, has_raised: bool = False) -> ToolOutcome:
+        """Build the outcome of a call that raised, or that returned this value. Never raises."""
+        if call.failure is None and not has_raised:
+            return ToolOutcome(ok=True, value=value, notes=(call.note,) if call.note else ())
+        unknown = Failure.of(TOOL_UNKNOWN, "The call failed.")
+        answer: dict[str, Any] = {}
         with self.capture.guard("Building an answer for the model"):
             if self.wrapped is None:
                 near_names = names.nearest_tool_names(self.requested_name, list(self.tools))
-                return call.failure_answer(self.requested_name, names=near_names)
-            return call.failure_answer(self.name, shareable=self.wrapped.shareable_texts())
-        return {"error": "tool/unknown", "code": "unknown", "message": "The call failed.", "recoverable": True}
-
-    def to_answer(self, result: Any, call: CallExecution) -> Any:
-        """Return the result, with a note block if the call failed or was repaired."""
-        if call.failure is None and not call.note:
-            return result
-        if call.failure is None:
-            block: dict[str, Any] = {"note": call.note}
-        else:
-            # The result contains the tool's own message, so it is not quoted again.
-            block = {name: value for name, value in self.failure_answer(call).items() if name != "message"}
-        if isinstance(result, dict) and NOTE_KEY not in result:
-            return {**result, NOTE_KEY: block}
-        return {"result": result, NOTE_KEY: block}
+                answer = call.failure_answer(self.requested_name, names=near_names)
+            else:
+                answer = call.failure_answer(self.name, shareable=self.wrapped.shareable_texts())
+        return ToolOutcome(
+            ok=False,
+            value=value,
+            failure=call.final_failure or unknown,
+            notes=tuple(answer.get("suggestions", ())),
+            answer=answer or unknown.to_tool_response(),
+            is_returned_error=not has_raised,
+        )
 
 
 def _make_threaded(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,7 +338,17 @@ def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
 
 
 def _wrap_tool(function: Callable[..., Any], name: str, capture: CaptureContext) -> WrappedFunction:
-    return wrapped_of(function) or WrappedFunction(function, lambda: capture, ToolOptions(name=name))
+    wrapped = wrapped_of(function)
+    if wrapped is None and isinstance(function, functools.partial) and (inner := wrapped_of(function.func)):
+        wrapped = inner.bind_partial(function)
+    if wrapped is None:
+        wrapped = WrappedFunction(function, lambda: capture, ToolOptions(name=name))
+    if names := wrapped.signature.unbound:
+        raise SettingsError(
+            f"{name} needs {names[0]!r}, which a model does not supply. "
+            f"Pass functools.partial({wrapped.name}, {names[0]}=...) as the tool, or give it a default."
+        )
+    return wrapped
 
 
 Model = Callable[..., Any]
@@ -311,6 +360,7 @@ class LoopResult:
     """The result of a loop: the last text, the status, and why it ended."""
 
     text: str
+    """The last text of the model. At the turn limit, the report follows it."""
     status: Status
     end_reason: str
     """Why it ended, including the first unrecovered call, if any."""
@@ -368,7 +418,7 @@ class Loop:
     async def play(self) -> LoopResult:
         """Run the loop to its end. With a sync model it never waits."""
         with scope(self.capture) as run:
-            run.is_implicit = False
+            run.make_explicit()
             if self._max_lesson_tokens and (text := await self._render_lessons()):
                 # set the context before adding lessons: it is the user's text
                 run.set_context_if_unset(summarize_arguments({"messages": self._messages})[1])
@@ -385,8 +435,8 @@ class Loop:
                     return self._finish(run, turn, reply.text, summary)
                 if not turn.is_last:
                     await self._answer_calls(turn, reply)
-            summary = f"the limit of {self.turns.limit} turns is reached"
-            return self._finish(run, turn, reply.text, summary, is_limit_reached=True)
+            self.turns.is_limit_reached = True
+            return self._finish(run, turn, reply.text, self.turns.limit_notice)
 
     async def _render_lessons(self) -> str:
         query = [tool.name for tool in self._wrapped_tools.values()], self._max_lesson_tokens
@@ -398,10 +448,8 @@ class Loop:
         answers = []
         for call in reply.calls:
             request = self.tools, call.name, call.value
-            answer = await turn.acall(*request) if self.is_async else turn.call(*request)
-            note = answer.get(NOTE_KEY) if isinstance(answer, dict) else None
-            is_error = any(isinstance(block, dict) and "recoverable" in block for block in (answer, note))
-            answers.append((call.id, answer, is_error))
+            outcome = await turn.acall(*request) if self.is_async else turn.call(*request)
+            answers.append((call.id, outcome.to_message(), not outcome.ok))
         self._message_format.add_results(self._messages, answers)
 
     def _tool_arguments(self, turn: Turn) -> dict[str, Any]:
@@ -425,9 +473,8 @@ class Loop:
                 return call, failure
         return None
 
-    def _finish(
-        self, run: ActiveRun, turn: Turn, text: str, summary: str, *, is_limit_reached: bool = False
-    ) -> LoopResult:
+    def _finish(self, run: ActiveRun, turn: Turn, text: str, summary: str) -> LoopResult:
+        is_limit_reached, report = self.turns.is_limit_reached, self.turns.report()
         unrecovered = self._first_unrecovered(run)
         reason, cause = summary, None
         if unrecovered is not None:
@@ -435,13 +482,14 @@ class Loop:
             reason += f"{';' if is_limit_reached else ', although'} {call.prompt.cause(call.tool.name, cause)}"
         if is_limit_reached:
             run.record_failure("orchestration", "max_retries_exceeded", reason)
+            text = f"{text}\n\n{report}" if text else report
         return LoopResult(
             text=text,
             status=run.status,
             end_reason=reason,
             cause=cause,
             turns=turn.number,
-            report=self.turns.report(),
+            report=report,
             run=run.id,
             messages=self._messages,
         )

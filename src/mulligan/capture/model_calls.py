@@ -5,19 +5,25 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from mulligan import prompt
+import msgspec
+
 from mulligan.capture.call import CallExecution
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.player import run_in_thread
 from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.signature import code_of
-from mulligan.capture.value_recording import shorten_answer
+from mulligan.capture.summaries import (
+    DEFAULT_MAX_SUMMARY_CALLS,
+    DEFAULT_MAX_SUMMARY_TOKENS,
+    ModelSummarizer,
+    SummaryCache,
+)
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.classify.error_numbers import parse_overflow
-from mulligan.classify.kinds import MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
+from mulligan.classify.kinds import MODEL_CONTENT_POLICY, MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted
 from mulligan.core.failure import Failure, Remedy, SettingsError
@@ -32,7 +38,7 @@ from mulligan.recover.policy import Arguments, Policy, Tool
 from mulligan.recover.tokens import Sizes
 from mulligan.redaction import to_plain_data
 
-log = logging.getLogger("mulligan")
+log = logging.getLogger(__name__)
 
 OUTPUT_FORMAT_ARGUMENTS = frozenset({"response_format", "text", "config", "generation_config", "generationConfig"})
 CONVERSATION_PARAMETERS = frozenset({*conversation.CONVERSATION_ARGUMENTS, "turns", "msgs"} - {"input", "prompt"})
@@ -40,9 +46,8 @@ CONVERSATION_PARAMETERS = frozenset({*conversation.CONVERSATION_ARGUMENTS, "turn
 FALLBACK_RECOVERY = Recovery(remedy=Remedy.REPLAN, source="fallback")
 MAX_PIECE_CHARS = 8000
 """Characters of removed text per stored piece. Recording would shorten longer pieces."""
-UNSUMMARIZED_ARGUMENTS = frozenset(
-    "tools tool_choice functions function_call response_format stream stream_options parallel_tool_calls".split()
-)
+MAX_STORED_ACTIONS = 100
+"""Actions of one compression that are recorded, the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,14 +60,24 @@ class ModelOptions:
     refresh_auth: Callable[..., Any] | None = None
     max_compressions: int = 1
     compress_above_chars: int = DEFAULT_COMPRESS_ABOVE_CHARS
+    max_summary_calls: int = DEFAULT_MAX_SUMMARY_CALLS
+    max_summary_tokens: int = DEFAULT_MAX_SUMMARY_TOKENS
 
     def __post_init__(self) -> None:
         if self.compress is not None and self.compress != "model" and not callable(self.compress):
-            raise SettingsError(f'Invalid compress {self.compress!r}. Use a function that shortens a text, or "model".')
+            raise SettingsError(
+                f'Invalid compress {self.compress!r}. Use a function that shortens a text, or "model". '
+                "Without it, long texts are cut; max_compressions=0 turns compression off."
+            )
         for name in ("fallback", "refresh_auth"):
             if getattr(self, name) is not None and not callable(getattr(self, name)):
                 raise SettingsError(f"Invalid {name} {getattr(self, name)!r}. Use a function.")
-        for name, minimum in (("max_compressions", 0), ("compress_above_chars", 200)):
+        for name, minimum in (
+            ("max_compressions", 0),
+            ("compress_above_chars", 200),
+            ("max_summary_calls", 0),
+            ("max_summary_tokens", 0),
+        ):
             number = getattr(self, name)
             if type(number) is not int or number < minimum:
                 raise SettingsError(f"Invalid {name} {number!r}. Use an integer, {minimum} or more.")
@@ -107,6 +122,8 @@ class ModelResultChecker(ResultChecker):
                 {"error": to_plain_data(output_error.provider_error)}, source="model", tool=self._name, is_error=True
             )
         kind = MODEL_OUTPUT_LIMIT if output_error.is_cut else MODEL_INVALID_OUTPUT
+        if output_error.is_filtered:
+            kind = MODEL_CONTENT_POLICY
         classified = capture.classify_safely(text=output_error.reason, source="model", tool=self._name)
         return Failure.of(kind, output_error.reason, fingerprint=classified.fingerprint, evidence=("what it answered",))
 
@@ -144,12 +161,11 @@ class ModelCalls:
     def __init__(self, wrapped: WrappedFunction, options: ModelOptions) -> None:
         self._wrapped = wrapped
         self.options = options
+        self._summaries = SummaryCache()
         if not wrapped.is_async:
             options.reject_async(wrapped.name)
         self._fallbacks = tuple(
-            fallback
-            if isinstance(fallback.model, str)
-            else Fallback(self._match_async(fallback.model), fallback.window)
+            fallback if isinstance(fallback.model, str) else replace(fallback, model=self._match_async(fallback.model))
             for fallback in options.fallback_models
             if isinstance(fallback, Fallback)
         )
@@ -182,6 +198,14 @@ class ModelCalls:
     ) -> RecoveryMoves:
         options = self.options
         summarise, rewrite = _split_compressor(options.compress)
+        summarize_gap: Callable[[str, int], Any] | None = None
+        if rewrite is not None:
+            rewrite = _until_deadline(rewrite, call)
+        if summarise is not None:
+            summarise = self._summaries.remember(_until_deadline(summarise, call))
+        elif options.compress == "model" and (summarizer := self._make_summarizer(call, arguments)) is not None:
+            summarise = self._summaries.remember(summarizer.as_text_query(), summarizer.context)
+            summarize_gap = summarizer.as_query()
         model = Model(
             sizes=_sizes,
             describe_failure=lambda failure: call.prompt.retry_instruction(failure, limit=MAX_PROVIDER_MESSAGE_CHARS),
@@ -189,7 +213,7 @@ class ModelCalls:
             warn=lambda message: log.warning("%s: %s", tool.name, message),
             summarise=summarise,
             rewrite=rewrite,
-            summarize_gap=self._make_summarizer(arguments) if options.compress == "model" else None,
+            summarize_gap=summarize_gap,
             refresh=None if options.refresh_auth is None else make_refresher(options.refresh_auth),
             answer=None if options.fallback is None else _make_fallback(options.fallback, call),
             name=self._wrapped.signature.default("model"),
@@ -199,36 +223,18 @@ class ModelCalls:
         )
         return plan_model_recovery(arguments, tool, policy, ask, model)
 
-    def _make_summarizer(self, arguments: Arguments) -> Callable[[str, int], Any] | None:
-        """Return a function that asks the model to summarize removed messages."""
-        wrapped = self._wrapped
-        conversation_name = conversation.conversation_argument(arguments)
-        if conversation_name is None or wrapped.is_stream or wrapped.is_async_stream:
+    def _make_summarizer(self, call: CallExecution, arguments: Arguments) -> ModelSummarizer | None:
+        """Return what asks the model itself for summaries, unless it streams."""
+        name, wrapped = conversation.conversation_argument(arguments), self._wrapped
+        is_stream = wrapped.is_stream or wrapped.is_async_stream or getattr(wrapped.function, "returns_manager", False)
+        if name is None or is_stream:
             return None
-        other_arguments = {name: value for name, value in arguments.items() if name not in UNSUMMARIZED_ARGUMENTS}
-
-        def request_summary(text: str, limit: int) -> Any:
-            original_messages = arguments[conversation_name]
-            request_text = prompt.summary_request(text, limit)
-            messages = (
-                [conversation.user_message(original_messages, request_text)]
-                if isinstance(original_messages, list | tuple)
-                else request_text
-            )
-            positional, keywords = wrapped.signature.split_arguments({**other_arguments, conversation_name: messages})
-            return wrapped.function(*positional, **keywords)
-
-        return convert_answer(request_summary, wrapped.function, _answer_text)
+        options = self.options
+        return ModelSummarizer(call, arguments, name, options.max_summary_calls, options.max_summary_tokens)
 
 
 MAX_PROVIDER_MESSAGE_CHARS = 600
 """Characters of a provider's error message that are repeated to the model."""
-
-
-def _answer_text(answer: Any) -> str:
-    shortened = shorten_answer(answer)
-    text = shortened.get("text") if isinstance(shortened, dict) else shortened
-    return text if isinstance(text, str) else ""
 
 
 def _sizes(failure: Failure) -> Sizes:
@@ -250,6 +256,21 @@ def _split_compressor(
         first_parameter.annotation
     ).lower().startswith(("list", "sequence", "typing.list", "<class 'list'"))
     return (None, compress) if takes_conversation else (compress, None)
+
+
+def _until_deadline(compress: Callable[..., Any], call: CallExecution) -> Callable[..., Any]:
+    """Return the user's function, not called after the deadline of the call. If it is async, it is cancelled then."""
+    is_async = inspect.iscoroutinefunction(code_of(compress))
+    function = call.with_timeout(compress) if is_async else compress
+
+    def has_time() -> bool:
+        seconds = call.limits.seconds_left()
+        return seconds is None or seconds > 0
+
+    async def acompress(value: Any) -> Any:
+        return await function(value) if has_time() else None
+
+    return acompress if is_async else lambda value: function(value) if has_time() else None
 
 
 def make_refresher(
@@ -285,7 +306,7 @@ def _make_fallback(fallback: Callable[..., Any], call: CallExecution) -> Callabl
     def ask(arguments: Arguments, failure: Failure) -> Any:
         nonlocal started
         started = call.capture.now(), call.capture.timer()
-        positional, keywords = _bind_fallback(fallback, arguments, failure)
+        positional, keywords = _bind_fallback(fallback, {**call.injected_values, **arguments}, failure)
         return fallback(*positional, **keywords)
 
     def use(answer: Any) -> object:
@@ -327,7 +348,15 @@ def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None
         "tokens_before": compressed.tokens_before,
         "tokens_after": compressed.tokens_after,
     }
-    call.step_metadata = {"compressed": {"by": compressed.shortened_by, "messages": compressed.steps, **sizes}}
+    actions = compressed.actions[:MAX_STORED_ACTIONS]
+    call.step_metadata = {
+        "compressed": {
+            "by": compressed.shortened_by,
+            "messages": compressed.steps,
+            **sizes,
+            "actions": [msgspec.to_builtins(action) for action in actions],
+        }
+    }
     if not call.rules.value_recorder.is_shape and compressed.shortened_texts:
         call.step_metadata["cut"] = [
             {"message": number, "text": _split_text(text)} for number, text in compressed.shortened_texts
@@ -340,6 +369,7 @@ def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None
             reason="overflow",
             steps=compressed.steps,
             **sizes,
+            actions=actions,
         )
     )
 
@@ -347,9 +377,10 @@ def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None
 def _split_text(text: str) -> Sequence[str] | str:
     """Split a long text at word boundaries: redaction would not recognize half a secret."""
     pieces: list[str] = []
-    while len(text) > MAX_PIECE_CHARS:
-        boundary = max(text.rfind("\n", 0, MAX_PIECE_CHARS), text.rfind(" ", 0, MAX_PIECE_CHARS))
-        end = boundary + 1 if boundary > 0 else MAX_PIECE_CHARS
-        pieces.append(text[:end])
-        text = text[end:]
-    return [*pieces, text] if pieces else text
+    start = 0
+    while (end := start + MAX_PIECE_CHARS) < len(text):
+        boundary = max(text.rfind("\n", start, end), text.rfind(" ", start, end))
+        end = boundary + 1 if boundary > start else end
+        pieces.append(text[start:end])
+        start = end
+    return [*pieces, text[start:]] if pieces else text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -40,6 +41,9 @@ class PlannedCall(Protocol):
     def end(self) -> Any:
         """Return the result of the call, or raise its exception."""
 
+    def warn_of_blocked_loop(self, seconds: float) -> None:
+        """Warn that this backoff of a sync call blocks the event loop. Never raises."""
+
 
 def execute_plan(call: PlannedCall) -> Any:
     """Make a call, and recover it if it fails, in this thread."""
@@ -65,9 +69,11 @@ async def _play(call: PlannedCall, *, is_async: bool) -> None:
                         reply = await result if is_async else result, None
                     case BackoffMove(recovery):
                         reply = None
-                        if is_async:
+                        if is_async and recovery.backoff_seconds:
                             await capture.async_sleep(recovery.backoff_seconds)
-                        else:
+                        elif recovery.backoff_seconds:
+                            if _is_on_event_loop():
+                                call.warn_of_blocked_loop(recovery.backoff_seconds)
                             capture.sleep(recovery.backoff_seconds)
                     case QueryMove(query, arguments):
                         if is_async and not iscoroutinefunction(query):
@@ -75,11 +81,21 @@ async def _play(call: PlannedCall, *, is_async: bool) -> None:
                         else:
                             answer = query(*arguments)
                             reply = await answer if is_async else answer, None
-            except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
+            except Exception as error:
+                # An iterator that ends inside a query ends no iteration of the caller.
+                is_query_error = isinstance(move, QueryMove) and isinstance(error, StopIteration | StopAsyncIteration)
+                if capture.is_control_flow(error) and not is_query_error:
+                    raise
                 reply = None, error
     except BaseException:
         call.end_cancelled()
         raise
+
+
+def _is_on_event_loop() -> bool:
+    """Return whether an asyncio event loop runs in this thread."""
+    asyncio = sys.modules.get("asyncio")  # a program that runs a loop has imported it
+    return asyncio is not None and asyncio._get_running_loop() is not None
 
 
 def run_sync(coroutine: Coroutine[Any, Any, T]) -> T:

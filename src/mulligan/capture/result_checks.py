@@ -9,7 +9,7 @@ import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.kinds import RETRIEVAL_NO_RESULTS
-from mulligan.classify.results import is_error_result
+from mulligan.classify.results import ENVELOPE_KEYS, is_error_result
 from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import StepType
 
@@ -18,18 +18,33 @@ Empty = Literal["success", "failure"]
 DATA_TYPES = frozenset({type(None), bool, int, float, list, tuple, set, frozenset})
 """Types that are never errors."""
 RESULT_STATUS_KEYS = frozenset(
-    {"isError", "is_error", "content", "returncode", "exit_code", "error", "errors", "ok", "success", "status"}
+    "isError is_error content returncode exit_code exitCode error Error fault errors ok success status".split()
 )
-"""A dictionary without one of these keys is no error."""
+"""Keys with which a dictionary may be an error whatever else it holds."""
+ENVELOPE_STATUS_KEYS = frozenset(
+    "statusCode status_code httpStatus http_status code message Message msg detail title errorMessages errorMessage "
+    "error_message errcode error_code errorCode".split()
+)
+"""Keys with which a dictionary may be an error if it holds no data. One without any of these keys is no error."""
 MAX_HEAD_CHARS = 160
 """Characters in which a text says that it is an error."""
 ERROR_STARTS = (
-    "error", "an ", "a ", "exit", "unknown", "tool", "command", "request", "execution", "mcp", "traceback", "<tool",
+    "error", "an ", "a ", "exit", "unknown", "tool", "command", "request", "execution", "mcp", "traceback", "<",
+    "failed ", "unable to", "could", "can", "sorry", "oops", "something went", "fatal", "exception", "timeout while",
+    "invalid request", "bad ", "http", "unauthorized", "forbidden", "not ", "method not", "conflict", "gone", "payload",
+    "content too", "unsupported", "unprocessable", "too many", "internal", "service", "gateway", "permission", "access",
+    "file not", "resource not", "page not", "path not", "connection ", "operation timed", "query timed", "call timed",
+    "search timed", *(f"{number} validation" for number in range(1, 10)), "4", "5", "[error", "\u274c", "\u2717",
+    "\u2716", "\u26a0", "\U0001f6ab",
 )  # fmt: skip
 """How an error text without a colon may start."""
 MAX_START_CHARS = max(map(len, ERROR_STARTS))
 STARTS_BY_CHARACTER: dict[str, tuple[str, ...]] = {
-    **{letter: tuple(word for word in ERROR_STARTS if word[0] == letter.lower()) for letter in "aAcCeEmMrRtTuU<"},
+    **{
+        character: tuple(start for start in ERROR_STARTS if start[0] == character.lower())
+        for start in ERROR_STARTS
+        for character in {start[0], start[0].upper()}
+    },
     **dict.fromkeys(("{", *map(chr, range(33)), "\x85", "\xa0", "\u3000"), ("",)),
 }
 """The same by the first character. After an opening brace or white space, anything may follow."""
@@ -93,7 +108,12 @@ def is_error(result: Any) -> bool:
     """Like `is_error_result`, with a cheap check first, which most results pass in a third of a microsecond."""
     kind = type(result)
     if kind is dict:
-        return not result.keys().isdisjoint(RESULT_STATUS_KEYS) and is_error_result(result)
+        keys = result.keys()
+        if keys.isdisjoint(RESULT_STATUS_KEYS) and (
+            keys.isdisjoint(ENVELOPE_STATUS_KEYS) or not ENVELOPE_KEYS.issuperset(keys)
+        ):
+            return False
+        return is_error_result(result)
     if kind is str:
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is None or not result[:MAX_START_CHARS].lower().startswith(starts):
@@ -101,7 +121,7 @@ def is_error(result: Any) -> bool:
             if result.find(":", 0, MAX_HEAD_CHARS) < 0:
                 return False
             head = result[:MAX_HEAD_CHARS].lower()
-            if "error" not in head and "exception" not in head and "failure" not in head:
+            if "error" not in head and "exception" not in head and "fail" not in head:
                 return False
         return is_error_result(result)
     return kind not in DATA_TYPES and is_error_result(result)

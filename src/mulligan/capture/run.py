@@ -4,36 +4,56 @@ from __future__ import annotations
 
 import contextvars
 import itertools
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar, Token
+from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, get_args
+from weakref import WeakValueDictionary
 
 import msgspec
 
 from mulligan.capture.context import NO_OPTIONS, CaptureContext, RunOptions, reset
+from mulligan.capture.framework_classes import is_interruption
+from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run_judge import (
     TOOL_STEP_TYPES,
     RunJudge,
     corrected_calls,
     enter_task,
     find_marked_calls,
+    find_marked_step,
     mark_exception,
+    mark_step,
     outcome_of,
 )
 from mulligan.capture.value_recording import ValueRecorder, shapes
-from mulligan.classify.kinds import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION
+from mulligan.classify.kinds import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION, find_kind
 from mulligan.core import fork_safety
-from mulligan.core.events import RunEnded, RunStarted, StepEnded, StepStarted
-from mulligan.core.failure import Failure, Kind, SettingsError
+from mulligan.core.events import FailureRecorded, RunEnded, RunStarted, StepEnded, StepStarted
+from mulligan.core.failure import DEFAULT_HINTS, Failure, Kind, Remedy, SettingsError, to_code
 from mulligan.core.fast_path import MAX_INLINE_CHARS, SuccessRecord, restore_value
 from mulligan.core.links import CallFacts
-from mulligan.core.records import Link, Outcome, Run, Status, Step, StepType, new_id
+from mulligan.core.records import (
+    AvoidedTurn,
+    EndReason,
+    Link,
+    Outcome,
+    RecordedMessage,
+    Run,
+    Status,
+    Step,
+    StepType,
+    new_id,
+)
 from mulligan.recover.policy import EarlierCall
 
 if TYPE_CHECKING:
+    from mulligan.capture.message_recording import RunMessages
+    from mulligan.core.token_usage import TokenUsage
     from mulligan.recover.loop_detection import LoopDetector
 
 Raised = type[BaseException] | None
@@ -64,6 +84,10 @@ class CallScope(msgspec.Struct, eq=False):
         """The scope that retries here: this one or an enclosing one, while its call is in progress."""
         scope = self if self.is_retrying else self.outer
         return scope if scope is not None and scope.is_retrying else None
+
+
+class RecoveryScope(CallScope, eq=False):
+    """The scope of an attempt that serves recovery: a later attempt of a call, or a summary for a compression."""
 
 
 def current_run(capture: CaptureContext) -> ActiveRun | None:
@@ -112,16 +136,6 @@ MAX_REMEMBERED_CALLS = 32
 """Earlier calls of a run that are remembered; repairs may take an id from them."""
 
 
-def _is_interrupted(error: BaseException | None) -> bool:
-    """Return whether an exception interrupts a run: an interrupt, a cancellation, an exit with an error.
-
-    Closing a generator and a normal exit do not.
-    """
-    if isinstance(error, SystemExit):
-        return error.code not in (None, 0)
-    return error is not None and not isinstance(error, GeneratorExit)
-
-
 class AsyncScope:
     """A context manager that does the same in `with` and `async with`."""
 
@@ -151,6 +165,12 @@ class ActiveRun(AsyncScope):
     loop_detector: LoopDetector | None = None
     has_success = False
     """Whether a step marked by the user has succeeded, except stages."""
+    marked_steps: WeakValueDictionary[int, ActiveStep] | None = None
+    """The steps marked by the user, by number."""
+    messages: RunMessages | None = None
+    """The recorded messages, if a model of the run records conversations."""
+    _recent_steps: deque[ActiveStep] | None = None
+    """The latest of them. A program that has only the number of a step has let go of the step itself."""
     _outer_trace: tuple[str, str | None] | None = None
     """The trace of the enclosing run. Not the run itself: a chain of runs would keep each other alive."""
 
@@ -189,6 +209,8 @@ class ActiveRun(AsyncScope):
         """One reset token for each open `with` of the run, in any thread."""
         self._token_counted_attempts: set[int] = set()
         """Attempts whose tokens were counted by a nested model call."""
+        self._model_turn: AvoidedTurn | None = None
+        """The latest model call, until a recovered or failed tool call takes it."""
         self._item_of_call: dict[int, tuple[Any, ...]] = {}
         """The item scopes of the latest calls."""
         self._failed: deque[Step] = deque(maxlen=MAX_REMEMBERED_CALLS)
@@ -256,11 +278,17 @@ class ActiveRun(AsyncScope):
         self._notes, judge = [], self.judge
         self.recent.clear()
         self._failed.clear()
+        self.messages = None
         self.id = new_id()
         self.judge = RunJudge(self.id)
         self.judge.item_scopes, self.judge.is_logged = judge.item_scopes, judge.is_logged
         self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started_at=self.capture.now())
         self.start()
+
+    def make_explicit(self) -> None:
+        """Turn the run of one call into the run of a loop."""
+        self.is_implicit = False
+        lost_run_watch.add_run(self.id)
 
     def add_note(self, note: str) -> None:
         """Queue a note about a repair for the model."""
@@ -280,22 +308,78 @@ class ActiveRun(AsyncScope):
         return ActiveStep(self, type, name, metadata)
 
     def record_failure(
-        self, type: str, code: str, message: str = "", step: ActiveStep | None = None, **facts: Any
+        self,
+        type: str | Enum = "",
+        code: str | Enum = "",
+        message: str = "",
+        step: ActiveStep | int | None = None,
+        *,
+        failure_type: str | Enum = "",
+        failure_code: str | Enum = "",
+        step_id: int | None = None,
+        **facts: Any,
     ) -> Failure:
-        """Record a failure without an exception, of a step or of the run itself.
+        """Record a failure by hand, of a step or of the run itself. Return the failure that is stored.
 
-        `type` and `code` name a kind of mulligan (`tool`, `timeout`) or your own. `facts` are further fields of
-        `Failure`, such as `status` or `hint`.
+        `type` and `code` name a kind of mulligan (`tool`, `timeout`) or one that the settings declare. `failure_type`,
+        `failure_code` and `step_id` are other names for the same. `facts` are further fields of `Failure`, such as
+        `status` or `hint`.
+
+        A step that raised has one failure, inside the step and after it: yours decides its kind. While you handle its
+        exception, it is the default step, except for failures of the type `orchestration`.
         """
-        text = str(message)
-        classified = self.capture.classify_safely(text=text, source=type, tool=step.name if step else self.record.agent)
-        kind = KINDS.get(f"{type}/{code}") or Kind(type, code)
-        failure = Failure.of(kind, text, **{"fingerprint": classified.fingerprint, **facts})
-        if step is None:
-            self.record_child_failure("run", self.record.agent, failure)
-        else:
-            step.set_failure(failure)
+        try:
+            text = str(message)
+        except Exception:  # noqa: BLE001 - it may be an exception, which the user is handling
+            text = message.__class__.__name__
+        type, code = to_code(type or failure_type), to_code(code or failure_code)
+        if self.capture.kinds is not None:
+            kind = find_kind(type, code, self.capture.kinds)
+        else:  # mulligan is off, and nobody has read which kinds are declared
+            kind = KINDS.get(f"{type}/{code}") or Kind(type, code, hint=DEFAULT_HINTS[Remedy.REPLAN])
+        target = step if step is not None else step_id
+        failed_step = self._find_step(target) if isinstance(target, int) else target
+        if target is None and kind.type != "orchestration":
+            failed_step = self._find_handled_step()
+        name = self.record.agent if failed_step is None else failed_step.name
+        classified = self.capture.classify_safely(text=text, source=type, tool=name)
+        failure = self.reduce_failure(Failure.of(kind, text, **{"fingerprint": classified.fingerprint, **facts}))
+        if isinstance(failed_step, ActiveStep):
+            return failed_step.set_failure(failure)
+        if failed_step is not None:
+            if failed_step.failure is not None:
+                return failed_step.failure
+            self.record_child_failure(failed_step.type, name, failure, parent=failed_step.seq)
+            return failure
+        if (error := sys.exception()) is not None:
+            mark_exception(error, self.id)  # leaving the run, it adds no second failure
+        self.record_child_failure("run", self.record.agent, failure)
         return failure
+
+    def remember_step(self, step: ActiveStep, number: int) -> None:
+        if self.marked_steps is None or self._recent_steps is None:
+            self.marked_steps, self._recent_steps = WeakValueDictionary(), deque(maxlen=MAX_REMEMBERED_CALLS)
+        self.marked_steps[number] = step
+        self._recent_steps.append(step)
+
+    def _find_step(self, number: int) -> ActiveStep | Step:
+        """Return the step with this number: in use, among the latest failed ones, or else one without a name."""
+        marked_step = self.marked_steps.get(number) if self.marked_steps is not None else None
+        if marked_step is not None:
+            return marked_step
+        with _lock:
+            failed_step = next((step for step in self._failed if step.seq == number), None)
+        return failed_step or Step(run=self.id, seq=number, call=number)
+
+    def _find_handled_step(self) -> ActiveStep | Step | None:
+        """Return the failed step that has left the exception being handled, if any."""
+        number = find_marked_step(sys.exception(), self.id)
+        failed_step = self._find_step(number) if number is not None else None
+        return failed_step if failed_step is not None and failed_step.failure is not None else None
+
+    def reduce_failure(self, failure: Failure) -> Failure:
+        """Return a failure as recorded: in shape without its detail, which has the messages of causes."""
+        return msgspec.structs.replace(failure, detail="") if self.capture.record == "shape" else failure
 
     def record_child_failure(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> None:
         """Record a step that only reports a failure."""
@@ -365,18 +449,35 @@ class ActiveRun(AsyncScope):
             self.has_failures = True  # from now on, successes are reported too
             return self.loop_detector
 
-    def deduplicate_tokens(
-        self, number: int, parent: int | None, tokens: dict[str, int] | None
-    ) -> dict[str, int] | None:
-        """Return the tokens of a model call, or None if a nested model call reported them already.
+    def count_usage(self, number: int, parent: int | None, usage: TokenUsage | None) -> TokenUsage | None:
+        """Return the token usage of a model call, or None if a nested model call reported it already.
 
         A wrapped function that calls a wrapped client returns the same usage, which must count once.
         """
         is_counted = number in self._token_counted_attempts
-        if (tokens or is_counted) and parent is not None:
-            with _lock:
+        with _lock:
+            if (usage or is_counted) and parent is not None:
                 self._token_counted_attempts.add(parent)
-        return None if is_counted else tokens
+        return None if is_counted else usage
+
+    def set_model_turn(self, model: str | None, usage: TokenUsage) -> None:
+        """Remember the latest turn of the agent's model: a tool call that is recovered saves another one like it."""
+        if input_tokens := usage.tokens.get("input"):
+            with _lock:
+                self._model_turn = AvoidedTurn(model=model or usage.model or "", input_tokens=input_tokens)
+
+    def _take_model_turn(self, step: Step) -> AvoidedTurn | None:
+        """Return the model turn that a recovered call made unnecessary: the latest one, once.
+
+        Calls that one turn requested need one more turn at most. A call that fails for good takes it too: then the
+        model is asked again anyway.
+        """
+        is_recovered = step.attempt > 1 and step.outcome == "success"
+        if self._model_turn is None or not (is_recovered or step.has_failed):
+            return None
+        with _lock:
+            turn, self._model_turn = self._model_turn, None
+        return turn if is_recovered else None
 
     def take_retry(self, limit: int) -> bool:
         """Count a retry. Return False if the limit is reached."""
@@ -391,6 +492,22 @@ class ActiveRun(AsyncScope):
         if user_text and self.record.context is None and self.capture.record == "full":
             self.record = msgspec.structs.replace(self.record, context=user_text)
 
+    def record_messages(self, messages: Sequence[RecordedMessage]) -> list[int]:
+        """Number the messages of a model call. Those that are new are published with the next step."""
+        with _lock:
+            if self.messages is None:
+                with fork_safety.import_lock:
+                    from mulligan.capture.message_recording import RunMessages  # lazy: few models record conversations
+                self.messages = RunMessages()
+            return self.messages.add(messages)
+
+    def end_step(self, step: Step) -> StepEnded:
+        """Build the event of a finished attempt, with the messages that no earlier one has brought."""
+        if self.messages is None:
+            return StepEnded(step)
+        with _lock:
+            return StepEnded(step, self.messages.drain())
+
     def publish_step(
         self,
         step: Step,
@@ -404,8 +521,11 @@ class ActiveRun(AsyncScope):
         """
         capture = capture or self.capture
         judged_step = self.judge_step(step, capture, facts, **options)
+        turn = self._take_model_turn(step) if options.get("is_final", True) and step.type != "model" else None
         if judged_step is not None:
-            capture.publish_safely(StepEnded(judged_step))
+            if turn is not None:
+                judged_step = msgspec.structs.replace(judged_step, avoided=turn)
+            capture.publish_safely(self.end_step(judged_step))
         if facts is not None and step.outcome == "success" and step.type != "model" and not self.is_implicit:
             self.note_success(step.tool_key, options.get("values") or step.arguments or {}, facts.item)
 
@@ -468,15 +588,21 @@ class ActiveRun(AsyncScope):
     def finish(self, error: BaseException | None) -> None:
         if self.is_inherited:
             return  # the parent process ends it
-        has_raised = isinstance(error, Exception)
+        lost_run_watch.remove_run(self.id)
+        has_raised = error is not None and not self.capture.is_control_flow(error)
         if has_raised and error is not None and not mark_exception(error, self.id):
             failure = self.capture.classify_safely(error, source="orchestration", tool=self.record.agent)
             if failure.kind.code == "unknown":
-                failure = Failure.of(ORCHESTRATION_UNCAUGHT_EXCEPTION, failure.message, fingerprint=failure.fingerprint)
-            self.record_child_failure("run", self.record.agent, failure)
-        end_reason = (
-            "raised" if has_raised else "abandoned" if _is_interrupted(error) and not self.is_implicit else "finished"
-        )
+                failure = Failure.of(
+                    ORCHESTRATION_UNCAUGHT_EXCEPTION,
+                    failure.message,
+                    fingerprint=failure.fingerprint,
+                    exception=failure.exception,
+                    trace=failure.trace,
+                )
+            self.record_child_failure("run", self.record.agent, self.reduce_failure(failure))
+        is_abandoned = not self.is_implicit and is_interruption(error, self.capture.control_flow)
+        end_reason: EndReason = "raised" if has_raised else "abandoned" if is_abandoned else "finished"
         self.is_open = False
         self.record = msgspec.structs.replace(
             self.record,
@@ -501,6 +627,8 @@ class ActiveRun(AsyncScope):
         enter_task()
         with _lock:
             self._entered.append(token)
+        if not self.is_implicit:
+            lost_run_watch.add_run(self.id)
         return self.start()
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -572,24 +700,42 @@ class ActiveStep(AsyncScope):
         self.metadata = metadata
         self.failure: Failure | None = None
         self.number: int | None = None
+        self._has_raised = False
         self._step: Step | None = None
         self._token: Token[Any] | None = None
 
-    def record_failure(self, type: str, code: str, message: str = "", **facts: Any) -> Failure:
-        """Record a failure of this step without an exception."""
+    @property
+    def step_id(self) -> int | None:
+        """The number of the step in its run; None before the step has started."""
+        return self.number
+
+    def record_failure(self, type: str | Enum = "", code: str | Enum = "", message: str = "", **facts: Any) -> Failure:
+        """Record a failure of this step by hand, as `run.record_failure` does."""
         return self.run.record_failure(type, code, message, step=self, **facts)
 
-    def set_failure(self, failure: Failure) -> None:
-        """Set the failure of the step. A second one, or one after the step has ended, becomes a nested step."""
+    def set_failure(self, failure: Failure) -> Failure:
+        """Set the failure of the step, and return the one that it has. A step that raised has only one.
+
+        A second failure of any other step, or one after it has ended, becomes a nested step.
+        """
+        if self._has_raised and self.failure is not None and self.number is not None:
+            recorded = self.failure.with_recorded(failure)
+            if recorded != self.failure and failure.is_failure:
+                self.failure = recorded
+                self._capture.publish_safely(FailureRecorded(self.run.id, self.number, recorded))
+            return self.failure
         if self.failure is None and self._step is not None:
             self.failure = failure
         else:
             self.run.record_child_failure(self.type, self.name, failure, parent=self.number)
+        return failure
 
     def __enter__(self) -> Self:
         self.failure = None
+        self._has_raised = False
         self._step = self.run.start_step(type=self.type, name=self.name, metadata=self._stored_metadata())
         self.number = self._step.seq
+        self.run.remember_step(self, self.number)
         self._started = self._capture.timer()
         self._token = self._capture.current_scope.set(
             CallScope(self.run, self.number, retrying_scope(self._capture), is_retrying=False)
@@ -600,10 +746,13 @@ class ActiveStep(AsyncScope):
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
         if self._token is not None:
             reset(self._capture.current_scope, self._token)
-        if isinstance(error, Exception):
-            was_reported = mark_exception(error, self.run.id)
-            if self.failure is None or not was_reported:
-                self.set_failure(self._capture.classify_safely(error, source=self.type, tool=self.name))
+        if error is not None and not self._capture.is_control_flow(error):
+            mark_exception(error, self.run.id)
+            if self.number is not None:
+                mark_step(error, self.run.id, self.number)
+            failure = self.run.reduce_failure(self._capture.classify_safely(error, source=self.type, tool=self.name))
+            self.failure = failure if self.failure is None else failure.with_recorded(self.failure)
+            self._has_raised = True
         outcome: Outcome = "success"
         if self.failure is not None:
             outcome = outcome_of(self.failure)

@@ -30,6 +30,8 @@ FAILED_CALLS = "__mulligan_calls__"
 
 The number is None if the run reported the exception without a call.
 """
+FAILED_STEPS = "__mulligan_steps__"
+"""The attribute of an exception with the innermost step of each run that it has left."""
 MAX_FAILED_CALLS = 8
 MAX_EXCEPTION_CHAIN = 16
 """Exceptions of a chain that are examined."""
@@ -91,6 +93,27 @@ def mark_exception(error: BaseException, run: str, call: int | None = None) -> b
         return any(marked == run for marked, _ in earlier)
     except Exception:  # noqa: BLE001 - an exception without a dictionary cannot be marked
         return False
+
+
+def mark_step(error: BaseException, run: str, number: int) -> None:
+    """Mark an exception with a step that it has left.
+
+    The highest number of each run counts: that of the innermost step, or of the latest one if the same object is
+    raised again.
+    """
+    with contextlib.suppress(Exception):  # an exception without a dictionary cannot be marked
+        numbers = vars(error).setdefault(FAILED_STEPS, {})
+        numbers[run] = max(number, numbers.get(run, 0))
+
+
+def find_marked_step(error: BaseException | None, run: str) -> int | None:
+    """Return the innermost step of the run that an exception has left, or else the call of the run that raised it."""
+    with contextlib.suppress(Exception):
+        marks = vars(error)
+        calls = (call for marked, call in marks.get(FAILED_CALLS, ()) if marked == run and call)
+        step: int | None = marks.get(FAILED_STEPS, {}).get(run) or next(calls, None)
+        return step
+    return None
 
 
 def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...]:

@@ -7,11 +7,15 @@ import contextlib
 import enum
 import functools
 import inspect
+import itertools
 import re
+import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
+
+from mulligan.capture.framework_classes import INJECTED_TYPES, is_injected
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -20,10 +24,24 @@ EXTRA_POSITIONAL_KEY = "*"
 
 
 class Signature:
-    """The parameters of a function, analyzed once."""
+    """The parameters of a function, analyzed once.
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    Injected parameters are no arguments: `bind` and `schema` leave them out. `exclude` names some of them, a partial
+    supplies others, and `declared` names parameters that are arguments in any case.
+    """
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        exclude: Iterable[str] = (),
+        injected_types: Callable[[], Collection[str]] = lambda: INJECTED_TYPES,
+        declared: Collection[str] = (),
+    ) -> None:
         self._function = function
+        supplied = function.keywords if isinstance(function, functools.partial) else ()
+        self._excluded = frozenset(exclude) | {name for name in supplied if name not in declared}
+        self._declared = declared
+        self._injected_types = injected_types
         self._signature: inspect.Signature | None = None
         with contextlib.suppress(Exception):  # some built-ins have no signature, and some objects raise other errors
             self._signature = inspect.signature(function)
@@ -39,25 +57,74 @@ class Signature:
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         }
         self.names = list(self._parameters)
-        """The names of its arguments."""
-        self.positional_names = self._names[1:] if self.is_method else self._names
-        """The names of its positional arguments."""
-        self.keyword_names = [name for name in self.names if name not in self._positional_only]
-        """The names that can be passed as keywords."""
+        """The names of its parameters, without `self`."""
         self._has_keywords = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         self.takes_any_name = self._signature is None or self._has_keywords
         """Whether it may accept unlisted names: it has `**`, or Python cannot determine its signature."""
         self.is_unrestricted = not parameters or self.takes_any_name
         """Whether it accepts arguments of any name, or its parameters are unknown."""
 
+    @functools.cached_property
+    def injected(self) -> frozenset[str]:
+        """The names of parameters that a framework or the program supplies: see `framework_classes.py`.
+
+        Found at the first call, because annotations may name classes that are defined after the function.
+        """
+        names = set(self._excluded)
+        with contextlib.suppress(Exception):  # annotations may be arbitrary code
+            injected_types = self._injected_types()
+            for name, parameter in self._parameters.items():
+                annotation = self.annotations[name]
+                if isinstance(annotation, str):
+                    function = code_of(self._function)
+                    annotation = _resolve_annotation(annotation, function, _AnnotationNames(function))
+                if name not in self._declared and is_injected(annotation, parameter.default, injected_types):
+                    names.add(name)
+        return frozenset(names)
+
+    @property
+    def unbound(self) -> list[str]:
+        """The injected parameters without a default: someone must supply them."""
+        return [name for name in self.names if name in self.injected and self._is_required(name)]
+
+    @property
+    def positional_names(self) -> list[str]:
+        """The names of its positional arguments, up to the first injected one: later ones have no position here."""
+        names = self._names[1:] if self.is_method else self._names
+        return list(itertools.takewhile(lambda name: name not in self.injected, names))
+
+    @property
+    def keyword_names(self) -> list[str]:
+        """The names of arguments that can be passed as keywords."""
+        return [name for name in self.names if name not in self._positional_only and name not in self.injected]
+
+    def _is_required(self, name: str) -> bool:
+        return self._parameters[name].default is inspect.Parameter.empty
+
     def default(self, name: str) -> Any:
         """Return the default of an argument, or None."""
         parameter = self._parameters.get(name)
         return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
+    def has_default(self, name: str, default: Any) -> bool:
+        """Return whether an argument has this object as its default."""
+        return name in self._parameters and self._parameters[name].default is default
+
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the arguments of a call by name, without `self`. Additional positional arguments are stored under
-        `*`."""
+        """Return the arguments of a call by name, without `self` and injected ones. Additional positional arguments
+        are stored under `*`."""
+        bound = self._bind_all(args, kwargs)
+        for name in self.injected:
+            bound.pop(name, None)
+        return bound
+
+    def bind_injected(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the injected values of a call by name."""
+        if not self.injected:
+            return {}
+        return {name: value for name, value in self._bind_all(args, kwargs).items() if name in self.injected}
+
+    def _bind_all(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         bound = dict(zip(self._names, args, strict=False))
         if len(args) > len(self._names):
             bound[EXTRA_POSITIONAL_KEY] = list(args[len(self._names) :])
@@ -75,6 +142,7 @@ class Signature:
         return (
             name.isidentifier()
             and name not in self._positional_only
+            and name not in self.injected
             and not (self.is_method and name in self._names[:1])
         )
 
@@ -108,10 +176,21 @@ class Signature:
             return True
         return False
 
+    @functools.cached_property
+    def annotations(self) -> dict[str, Any]:
+        """The annotations by name. One that names something undefined stays a string."""
+        function = code_of(self._function)
+        annotations = {name: parameter.annotation for name, parameter in self._parameters.items()}
+        try:
+            hints = typing.get_type_hints(function, include_extras=True)
+        except Exception:  # noqa: BLE001 - names may be undefined: resolve the others one by one
+            hints = {name: _resolve_annotation(annotation, function) for name, annotation in annotations.items()}
+        return {name: hints.get(name, annotation) for name, annotation in annotations.items()}
+
     @property
     def description(self) -> str:
         """The first paragraph of the docstring."""
-        return parse_docstring(self._function)[0]
+        return parse_docstring(without_partial(self._function))[0]
 
     def schema(self) -> dict[str, Any] | None:
         """Return the parameters as JSON schema, or None if they are unknown. Parameters without annotation accept
@@ -126,13 +205,12 @@ class Signature:
             return None
 
     def _build_schema(self) -> dict[str, Any]:
-        hints: dict[str, Any] = {}
-        with contextlib.suppress(Exception):  # names may be undefined
-            hints = typing.get_type_hints(code_of(self._function), include_extras=True)
-        _, descriptions = parse_docstring(self._function)
+        _, descriptions = parse_docstring(without_partial(self._function))
         properties: dict[str, dict[str, Any]] = {}
         for name, parameter in self._parameters.items():
-            schema = annotation_to_schema(hints.get(name, parameter.annotation))
+            if name in self.injected:
+                continue
+            schema = annotation_to_schema(self.annotations[name])
             if type(parameter.default) in _TYPES:
                 schema = {**schema, "default": parameter.default}
             if descriptions.get(name):
@@ -141,12 +219,65 @@ class Signature:
         return {
             "type": "object",
             "properties": properties,
-            "required": [name for name in self.names if self._parameters[name].default is inspect.Parameter.empty],
+            "required": [name for name in properties if self._is_required(name)],
             "additionalProperties": self._has_keywords,
         }
 
 
-def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+def _resolve_annotation(
+    annotation: Any, function: Callable[..., Any], other_names: dict[str, Any] | None = None
+) -> Any:
+    """Return the object that an annotation names, or the annotation itself."""
+    holder: Any = types.SimpleNamespace(__annotations__={"value": annotation})
+    try:
+        module_names = getattr(inspect.unwrap(function), "__globals__", {})
+        return typing.get_type_hints(holder, module_names, other_names, include_extras=True)["value"]
+    except Exception:  # noqa: BLE001 - annotations may be arbitrary code
+        return annotation
+
+
+class _AnnotationNames(dict[str, Any]):
+    """The names in a function's annotations, if not all of them are defined.
+
+    A class that only type checkers import is taken from its module, if that is loaded. Any other name becomes `Any`.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._globals: Mapping[str, Any] = getattr(function, "__globals__", {})
+
+    def __missing__(self, name: str) -> Any:
+        builtins = vars(sys.modules["builtins"])
+        for names in (self._globals, builtins, self._imports):
+            if name in names:
+                return names[name]
+        return Any
+
+    @functools.cached_property
+    def _imports(self) -> dict[str, Any]:
+        """What the function's module imports from loaded modules, also under `if TYPE_CHECKING`."""
+        import ast  # lazy: needed only for names that are not defined at run time
+        import importlib.util
+
+        imports: dict[str, Any] = {}
+        with contextlib.suppress(Exception):  # there may be no source
+            module = sys.modules[self._globals["__name__"]]
+            for node in ast.walk(ast.parse(inspect.getsource(module))):
+                if isinstance(node, ast.ImportFrom):
+                    relative_name = "." * node.level + (node.module or "")
+                    source = sys.modules.get(importlib.util.resolve_name(relative_name, module.__package__))
+                    for alias in node.names:
+                        if hasattr(source, alias.name):
+                            imports[alias.asname or alias.name] = getattr(source, alias.name)
+                elif isinstance(node, ast.Import):
+                    for alias in node.names:
+                        loaded_name = alias.name if alias.asname else alias.name.partition(".")[0]
+                        if loaded_name in sys.modules:
+                            imports[alias.asname or loaded_name] = sys.modules[loaded_name]
+        return imports
+
+
+def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function behind partials of it."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -154,20 +285,20 @@ def _without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def code_of(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the underlying function, whose flags tell sync from async: of a partial, or an object's `__call__`."""
-    function = _without_partial(function)
+    function = without_partial(function)
     return function if inspect.isroutine(function) else type(function).__call__
 
 
 def name_of(function: Callable[..., Any]) -> str:
     """Return the name of a function, or of the function or class behind it."""
-    function = _without_partial(function)
+    function = without_partial(function)
     name = getattr(function, "__name__", None)
     return name if isinstance(name, str) and name else type(function).__name__
 
 
 def qualified_name_of(function: Callable[..., Any]) -> str:
     """Return `module:qualname` of a function, or of an object's class; empty if Python does not know it."""
-    function = _without_partial(function)
+    function = without_partial(function)
     owner = function if isinstance(getattr(function, "__qualname__", None), str) else type(function)
     module = getattr(owner, "__module__", None)
     return f"{module}:{owner.__qualname__}" if isinstance(module, str) and module else ""
@@ -193,8 +324,9 @@ MAX_DESCRIPTION_CHARS = 500
 _TYPES: dict[Any, str] = {int: "integer", float: "number", str: "string", bool: "boolean", type(None): "null"}
 _TYPES_BY_NAME = {"int": int, "float": float, "str": str, "bool": bool, "None": type(None), "list": list, "dict": dict}
 """Types of annotations that remain strings because another annotation of the function cannot be resolved."""
-_LISTS = (list, tuple, set, frozenset, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
-_OBJECTS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+LIST_TYPES = (list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+ARRAY_TYPES = (*LIST_TYPES, tuple, set, frozenset)
+OBJECT_TYPES = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 _BOUNDS = {
     "ge": "minimum",
     "le": "maximum",
@@ -226,9 +358,9 @@ def annotation_to_schema(annotation: Any, depth: int = 0) -> dict[str, Any]:
         return annotation_to_schema(annotation.__supertype__, depth)
     kind = annotation if origin is None else origin
     # Compare by identity: annotations may define their own equality.
-    if any(kind is list_type for list_type in _LISTS):
+    if any(kind is list_type for list_type in ARRAY_TYPES):
         return _list(kind, type_args, depth)
-    if any(kind is object_type for object_type in _OBJECTS):
+    if any(kind is object_type for object_type in OBJECT_TYPES):
         values = annotation_to_schema(type_args[1], depth) if len(type_args) == 2 else {}
         return {"type": "object"} | ({"additionalProperties": values} if values else {})
     return _class(annotation, depth) if isinstance(annotation, type) and origin is None else {}
@@ -246,13 +378,9 @@ def _class(kind: Any, depth: int) -> dict[str, Any]:
         return {"type": _TYPES[kind]}
     if issubclass(kind, enum.Enum):
         members = [member.value for member in kind]
-        return (
-            {"enum": members}
-            if len(members) <= MAX_ENUM_MEMBERS and all(type(value) in _TYPES for value in members)
-            else {}
-        )
-    if _is_text_class(kind):
-        return {"type": "string"}
+        return {"enum": members} if len(members) <= MAX_ENUM_MEMBERS and is_json_enum(kind) else {}
+    if (text_schema := _text_schema(kind)) is not None:
+        return text_schema
     if depth >= MAX_NESTED_CLASSES:
         return {}
     if callable(build_schema := getattr(kind, "model_json_schema", None)):  # pydantic models
@@ -282,12 +410,25 @@ def _class(kind: Any, depth: int) -> dict[str, Any]:
     }
 
 
-def _is_text_class(kind: type) -> bool:
+def is_json_enum(kind: type[enum.Enum]) -> bool:
+    """Return whether JSON has the values of an enum."""
+    return all(type(member.value) in _TYPES for member in kind)
+
+
+def _text_schema(kind: type) -> dict[str, Any] | None:
+    """Return the schema of a class whose values JSON writes as texts or numbers, or None."""
     import datetime  # lazy: rarely needed
+    import decimal
     import pathlib
     import uuid
 
-    return issubclass(kind, (datetime.datetime, datetime.date, datetime.time, uuid.UUID, pathlib.PurePath))
+    if issubclass(kind, decimal.Decimal):
+        return {"type": ["string", "number"]}
+    formats = {datetime.datetime: "date-time", datetime.date: "date", datetime.time: "time", uuid.UUID: "uuid"}
+    for text_type, format in formats.items():
+        if issubclass(kind, text_type):
+            return {"type": "string", "format": format}
+    return {"type": "string"} if issubclass(kind, pathlib.PurePath) else None
 
 
 def _union(members: list[dict[str, Any]]) -> dict[str, Any]:

@@ -12,13 +12,18 @@ import sys
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from mulligan.capture.call import STREAM, CallExecution, prepare_call
 from mulligan.capture.player import aexecute_plan, execute_plan, run_sync
+from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run import ActiveRun, ContextValue, Raised, current_run
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.core.conversation import get_field
+from mulligan.core.token_usage import StreamUsage
+
+if TYPE_CHECKING:
+    from mulligan.capture.message_recording import StreamAnswer
 
 _START_EVENTS = frozenset(
     {
@@ -88,12 +93,16 @@ class StreamState:
         self._wrapped, self._args, self._kwargs = wrapped, args, kwargs
         self._is_async = wrapped.is_async
         self._items = 0
+        self._usage = StreamUsage() if wrapped.options.type == "model" else None
+        self._answer: StreamAnswer | None = None
         self._has_exited = False
         self._call: CallExecution | None = None
         self._capture = wrapped.get_capture()
         self._run = current_run(self._capture) if self._capture is not None else None
         self._own_run: ActiveRun | None = None
         if self._capture is not None and self._run is None:
+            if lost_run_watch.is_active and self._capture.current_scope.get() is None:
+                lost_run_watch.check(wrapped.name)
             rules = wrapped.rules(self._capture, None)
             self._run = self._own_run = ActiveRun(rules.capture, options=rules.run_options).start()
 
@@ -118,6 +127,7 @@ class StreamState:
                 self._kwargs,
                 open_stream=self._begin if self._is_async else lambda source: run_sync(self._begin(source)),
             )
+            self._answer = call.collect_stream()
             return await aexecute_plan(call) if self._is_async else execute_plan(call)
 
     async def _begin(self, answer: Any) -> Any:
@@ -166,7 +176,13 @@ class StreamState:
     def take(self) -> Any:
         """Return the next buffered item."""
         self._items += 1
-        return self.buffer.popleft()
+        item = self.buffer.popleft()
+        if self._usage is not None and self._capture is not None:
+            with self._capture.guard("Reading the events of a stream"):
+                self._usage.add(item)
+                if self._answer is not None:
+                    self._answer.add(item)
+        return item
 
     def end_source(self, stop: StopIteration | StopAsyncIteration) -> None:
         self.is_open = False
@@ -181,6 +197,8 @@ class StreamState:
             return
         self._has_exited = True
         if self._call is not None and self._call.is_streaming:
+            self._call.stream_usage = None if self._usage is None else self._usage.usage
+            self._call.stream_answer = self._answer
             self._call.end_stream(self._items, error)
         if self._own_run is not None:
             # The attempt records an interruption.

@@ -260,7 +260,7 @@ class _FailureReplay:
             steps = [step for call in self.calls for step in call.steps if self.failed.seq < step.seq <= last.seq]
             cost["saved_seconds"] = max(0.0, (last.started_at - self.failed.started_at) / 1000)
             cost["calls"] = len(steps)
-            cost["tokens"] = sum(sum((step.tokens or {}).values()) for step in steps)
+            cost["tokens"] = sum(step.token_count for step in steps)
         return cost
 
 

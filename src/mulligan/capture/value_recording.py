@@ -17,6 +17,7 @@ from mulligan.core.records import Change, Link, Recovery, RecoveryStop
 
 if TYPE_CHECKING:
     from mulligan.core.conversation import Message
+    from mulligan.core.token_usage import TokenUsage
 
 MIN_QUOTED_CHARS = 4
 """Shorter texts of a call are not removed from the message of its failure: they would match everywhere."""
@@ -29,6 +30,7 @@ MAX_USER_CHARS = 300
 """Characters of the last user message."""
 MAX_ANSWER_CHARS = 2000
 """Characters of a model's answer."""
+MAX_MODEL_NAME_CHARS = 200
 MUTABLE_TYPES = (list, dict, set)
 
 
@@ -59,17 +61,34 @@ def shapes(values: Mapping[str, Any], shareable: Collection[str] = ()) -> dict[s
 class ValueRecorder:
     """Copies the values of one function's calls for recording, reduced if less than everything is recorded."""
 
-    __slots__ = ("_default_model", "_shareable_texts", "is_model", "is_reduced", "is_shape")
+    __slots__ = ("_default_model", "_shareable_texts", "has_messages", "is_model", "is_reduced", "is_shape")
 
     def __init__(
-        self, *, is_shape: bool, is_model: bool, shareable_texts: Callable[[], Collection[str]], model: object = None
+        self,
+        *,
+        is_shape: bool,
+        is_model: bool,
+        shareable_texts: Callable[[], Collection[str]],
+        model: object = None,
+        has_messages: bool = False,
     ) -> None:
         self.is_shape = is_shape
         self.is_model = is_model
+        self.has_messages = has_messages
+        """Whether the messages of a model's conversations are recorded, and not only their sizes."""
         self.is_reduced = is_shape or is_model
         self._shareable_texts = shareable_texts
         self._default_model = model if isinstance(model, str) else None
         """The model of calls that name none."""
+
+    def without_messages(self) -> ValueRecorder:
+        """Return a recorder that records conversations by their sizes."""
+        return ValueRecorder(
+            is_shape=self.is_shape,
+            is_model=self.is_model,
+            shareable_texts=self._shareable_texts,
+            model=self._default_model,
+        )
 
     def arguments(self, arguments: Mapping[str, Any], is_replaced: bool = False) -> tuple[dict[str, Any], str | None]:
         """Return the arguments as recorded, and the user's last text if they contain a conversation.
@@ -83,7 +102,7 @@ class ValueRecorder:
         if self._default_model is not None and not is_replaced and "model" not in arguments:
             arguments = {**arguments, "model": self._default_model}
         # Summarized here and not by the recorder: a copy of the conversation would cost as much as its sizes.
-        summary, user_text = summarize_arguments(arguments, has_texts=not self.is_shape)
+        summary, user_text = summarize_arguments(arguments, has_texts=not self.is_shape, has_messages=self.has_messages)
         if not self.is_shape:
             return copy_arguments(summary), user_text
         shareable = self._shareable_texts()
@@ -91,6 +110,8 @@ class ValueRecorder:
             name: value if value is not arguments.get(name) else shape(value, shareable)
             for name, value in summary.items()
         }
+        if isinstance(model := arguments.get("model"), str):
+            reduced["model"] = model[:MAX_MODEL_NAME_CHARS]  # tokens and costs are grouped by it
         return reduced, None
 
     def values(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -100,10 +121,16 @@ class ValueRecorder:
     def result(self, result: Any) -> Any:
         if self.is_shape:
             return None
-        return shorten_answer(result) if self.is_model else result
+        if not self.is_model:
+            return result
+        if not self.has_messages:
+            return shorten_answer(result)
+        shortened = shorten_answer(result, MAX_USER_CHARS)
+        # The answer is recorded as a message: what it calls is not recorded a second time.
+        return _name_calls(result) if shortened is result and not isinstance(result, str) else shortened
 
-    def tokens(self, result: Any) -> dict[str, int] | None:
-        return _conversations().read_token_usage(result) if self.is_model else None
+    def usage(self, result: Any) -> TokenUsage | None:
+        return _token_usage().read_usage(result) if self.is_model else None
 
     def failure(self, failure: Failure | None, arguments: Mapping[str, Any]) -> Failure | None:
         """Return a failure as recorded: in shape, without its detail and without the call's own texts."""
@@ -164,10 +191,20 @@ def _conversations() -> Any:
     return conversation
 
 
-def summarize_arguments(arguments: Mapping[str, Any], *, has_texts: bool = True) -> tuple[dict[str, Any], str | None]:
+def _token_usage() -> Any:
+    """Import the reader of token usage at the first model call."""
+    with fork_safety.import_lock:
+        from mulligan.core import token_usage
+    return token_usage
+
+
+def summarize_arguments(
+    arguments: Mapping[str, Any], *, has_texts: bool = True, has_messages: bool = False
+) -> tuple[dict[str, Any], str | None]:
     """Summarize the conversation in the arguments of a model call. Return them with the last user text.
 
-    Without `has_texts`, the summary contains nothing derived from texts, not even hashes.
+    Without `has_texts`, the summary contains nothing derived from texts, not even hashes. With `has_messages`, the
+    messages themselves are recorded, and the summary does not list them.
     """
     parser = _conversations()
     summary = dict(arguments)
@@ -178,10 +215,11 @@ def summarize_arguments(arguments: Mapping[str, Any], *, has_texts: bool = True)
         sources = conversation if isinstance(conversation, list | tuple) else [conversation]
         messages = parser.parse_messages(sources[-MAX_LISTED_MESSAGES:])
         user_text = _last_user_text(messages)
-        summary[name] = {
-            "count": len(sources),
-            "each": [_summarize_message(message, has_texts) for message in messages],
-        }
+        summary[name] = {"count": len(sources)}
+        if has_messages:
+            summary[name]["recorded"] = True
+        else:
+            summary[name]["each"] = [_summarize_message(message, has_texts) for message in messages]
         if has_texts and user_text:
             summary[name]["last_user"] = user_text
     for instruction in parser.INSTRUCTION_ARGUMENTS:
@@ -225,17 +263,23 @@ def truncate_at_word(text: str, limit: int) -> str:
     return f"{text[: max(text.rfind(' ', 0, limit), 0)]} ...".strip()
 
 
-def shorten_answer(result: Any) -> Any:
+def shorten_answer(result: Any, limit: int = MAX_ANSWER_CHARS) -> Any:
     """Return a model's answer as recorded: its truncated text, or the answer itself if no text is found."""
     if isinstance(result, str):
-        return _shorten(result)
+        return _shorten(result, limit)
     if isinstance(result, list | tuple):
         return result
+    text = _conversations().answer_text(result)
+    return {"text": _shorten(text, limit)} if text else result
+
+
+def _name_calls(answer: Any) -> Any:
+    """Return the names of the tools that an answer calls, or the answer itself if it calls none."""
     parser = _conversations()
-    blocks = (parser.parse_answer(result) or parser.parse_message(result)).blocks
-    text = " ".join(block.value for block in blocks if block.type == "text" and block.value)
-    return {"text": _shorten(text)} if text else result
+    blocks = (parser.parse_answer(answer) or parser.parse_message(answer)).blocks
+    names = [block.name for block in blocks if block.type == "call" and isinstance(block.name, str)]
+    return {"calls": names} if names else answer
 
 
-def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_ANSWER_CHARS else truncate_at_word(text, MAX_ANSWER_CHARS)
+def _shorten(text: str, limit: int) -> str:
+    return text if len(text) <= limit else truncate_at_word(text, limit)

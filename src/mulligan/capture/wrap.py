@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mulligan.capture.call import CallExecution, prepare_call
-from mulligan.capture.context import NO_OPTIONS, CaptureContext, CaptureSource
+from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, CaptureSource, delegated_tool
+from mulligan.capture.framework_classes import find_framework_page, is_framework_tool
 from mulligan.capture.player import aexecute_plan, execute_plan
+from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run import ActiveRun, CallScope, current_run
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.core.events import StepStarted
@@ -25,17 +27,23 @@ def wrap(function: Any, get_capture: CaptureSource, options: ToolOptions) -> Any
     if isinstance(function, staticmethod | classmethod):
         return type(function)(wrap(function.__func__, get_capture, options))
     if isinstance(function, type):
-        raise SettingsError(f"{function.__name__} is a class. Wrap one of its methods instead.")
+        raise SettingsError(f"{function.__name__} is a class. Wrap one of its methods instead.{_hint(function)}")
     if isinstance(function, str):
         raise SettingsError(f"Pass the name as a keyword: @mulligan.tool(name={function!r}).")
-    if not callable(function):
-        raise SettingsError(f"Cannot wrap an object of type {type(function).__name__}. Pass a function.")
+    if not callable(function) or is_framework_tool(type(function)):
+        name = type(function).__name__
+        raise SettingsError(f"Cannot wrap an object of type {name}. Pass a function.{_hint(type(function))}")
     wrapped = WrappedFunction(function, get_capture, options)
     if options.model is not None:
         from mulligan.capture.model_calls import add_model_recovery  # lazy: needed only for models
 
         add_model_recovery(wrapped)
     return build_wrapper(wrapped)
+
+
+def _hint(cls: type) -> str:
+    page = find_framework_page(cls)
+    return f" For tools, models and agents of this framework, see {page}." if page else ""
 
 
 def build_wrapper(wrapped: WrappedFunction) -> Callable[..., Any]:
@@ -68,12 +76,10 @@ def build_sync_wrapper(wrapped: WrappedFunction) -> Callable[..., Any]:
             start_time = timer()
             try:
                 result = function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
-                # recovered below, outside this handler, so that later errors do not get this one as context
-                call.keep_failure(error, start_time, token)
             except BaseException as error:
-                call.record_cancelled(error, start_time, token)
-                raise
+                if not call.keep_failure(error, start_time, token):
+                    raise
+                # recovered below, outside this handler, so that later errors do not get this one as context
             else:
                 if call.record_success(result, start_time, token):
                     return result
@@ -96,12 +102,10 @@ def build_async_wrapper(wrapped: WrappedFunction) -> Callable[..., Any]:
             start_time = timer()
             try:
                 result = await function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - any error of the call is classified and recovered
-                # recovered below, outside this handler, so that later errors do not get this one as context
-                call.keep_failure(error, start_time, token)
             except BaseException as error:
-                call.record_cancelled(error, start_time, token)
-                raise
+                if not call.keep_failure(error, start_time, token):
+                    raise
+                # recovered below, outside this handler, so that later errors do not get this one as context
             else:
                 if call.record_success(result, start_time, token):
                     return result
@@ -160,6 +164,8 @@ def _begin_first_attempt(
     rules = wrapped.default_rules
     run: ActiveRun | None
     if scope is None:
+        if lost_run_watch.is_active:
+            lost_run_watch.check(wrapped.name)
         if rules is None or rules.capture is not capture:
             if wrapped.needs_precheck:
                 return None
@@ -175,7 +181,10 @@ def _begin_first_attempt(
             run_id = new_id()
     else:
         run = scope.known_run or scope.run
-        if rules is None or rules.capture is not capture or run.options is not NO_OPTIONS:
+        if delegated_tool.get() is wrapped:
+            delegated_tool.set(None)  # the tool may call itself
+            rules = wrapped.rules(capture, DELEGATED_OPTIONS)
+        elif rules is None or rules.capture is not capture or run.options is not NO_OPTIONS:
             if wrapped.needs_precheck:
                 return None
             rules = wrapped.rules(capture, run.options)
@@ -245,6 +254,7 @@ def _snapshot_arguments(call: CallExecution, record: SuccessRecord) -> None:
     user_text = None
     if value_recorder.is_reduced:
         call.values = value_recorder.values(arguments)
+        call.messages = call.record_conversation(arguments)
         arguments, user_text = value_recorder.arguments(arguments)
     elif (
         signature.is_unrestricted

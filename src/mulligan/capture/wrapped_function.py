@@ -21,20 +21,23 @@ from mulligan.capture.context import (
     RunOptions,
     strictest,
 )
-from mulligan.capture.limits import SchemaMismatchError, TargetResolver
+from mulligan.capture.framework_classes import INJECTED_TYPES
+from mulligan.capture.limits import SchemaMismatchError, TargetResolver, Violation
 from mulligan.capture.result_checks import Empty, ResultChecker
 from mulligan.capture.run_judge import find_receiver
-from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of
+from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of, without_partial
 from mulligan.capture.value_recording import ValueRecorder
 from mulligan.core import fork_safety
 from mulligan.core.failure import SettingsError, require_choice
 from mulligan.core.fast_path import CallTemplate, StandaloneRun
 from mulligan.core.links import Receiver
-from mulligan.core.log import log
+from mulligan.core.log import get_logger
 from mulligan.core.records import Effects, Run, StepType
 from mulligan.recover.budget import TARGET_ARGUMENTS, ToolLimits
 from mulligan.recover.plan import RecoveryMoves
 from mulligan.recover.policy import Learn, Mode, Policy, Tool, make_tool_key
+
+log = get_logger(__name__)
 
 TOOL_TYPES = ("tool", "model", "retrieval")
 NO_TOOL_LIMITS = ToolLimits(Policy())
@@ -63,6 +66,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None = None
     policy: Policy | None = None
     items: Iterable[str] = ()
+    exclude: Iterable[str] = ()
     learn: Learn | None = None
     circuit_breaker: bool = False
     model: Any = None
@@ -111,13 +115,23 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "Use a set of HTTP statuses, for example {422}."
             )
         force_setattr(self, "rejection_statuses", frozenset(statuses))
-        for name in ("privileged", "unprivileged", "items"):
+        for name in ("privileged", "unprivileged", "items", "exclude"):
             names = _to_tuple(getattr(self, name))
             if names is None or not all(isinstance(argument, str) for argument in names):
                 raise SettingsError(
                     f"Invalid {name} {getattr(self, name)!r}. Use a list of argument names, for example ['amount']."
                 )
             force_setattr(self, name, names)
+
+
+def _mismatch_error(violations: Collection[Violation]) -> SchemaMismatchError:
+    summary = "; ".join(
+        f"{'.'.join(map(str, violation.path))}: {violation.message}" if violation.path else violation.message
+        for violation in list(violations)[:5]
+    )
+    mismatch = SchemaMismatchError(f"The arguments do not match the schema: {summary}.")
+    mismatch.causes = tuple(violation.error for violation in violations if violation.error is not None)
+    return mismatch
 
 
 def _to_tuple(values: Any) -> tuple[Any, ...] | None:
@@ -127,6 +141,11 @@ def _to_tuple(values: Any) -> tuple[Any, ...] | None:
 
 def _is_timeout(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
+
+
+def _injected_types(get_capture: CaptureSource) -> Collection[str]:
+    capture = get_capture()
+    return INJECTED_TYPES if capture is None else capture.injected_types
 
 
 class CallRules(msgspec.Struct, eq=False):
@@ -164,9 +183,12 @@ class WrappedFunction:
         self.name = options.name or name_of(function)
         self.key = self._make_key()
         """The identity of the tool: see `Tool.key`."""
-        self.signature = Signature(function)
+        self._schema_names = tuple((options.schema or {}).get("properties") or ())
+        # Not a method: a tool in a reference cycle would outlive its last use.
+        injected_types = functools.partial(_injected_types, get_capture)
+        self.signature = Signature(function, options.exclude, injected_types, self._schema_names)
         self.is_method = self.signature.is_method
-        for option in ("privileged", "unprivileged", "items"):
+        for option in ("privileged", "unprivileged", "items", "exclude"):
             self._reject_unknown(option, getattr(options, option))
         self.is_stream = inspect.isgeneratorfunction(code)
         self.is_async_stream = inspect.isasyncgenfunction(code)
@@ -184,6 +206,8 @@ class WrappedFunction:
         """The rules of a call that needs no precheck, in a run without options of its own."""
         self._rules: tuple[CaptureContext | None, dict[RunOptions | None, CallRules]] = (None, {})
         self._tools: dict[tuple[Mode, Learn], Tool] = {}
+        self._converter: Any = None
+        """Converts JSON arguments to the annotated types: an `ArgumentConverter`, from the first use on."""
         self._has_warned = False
         """Whether the warning about an unusable schema was logged."""
 
@@ -200,14 +224,33 @@ class WrappedFunction:
 
     def _reject_unknown(self, option: str, names: Iterable[str]) -> None:
         """Raise `SettingsError` for unknown argument names: a misspelled one would silently protect nothing."""
-        schema = self.options.schema or {}
-        argument_names = (*self.signature.names, *(schema.get("properties") or {}))
+        argument_names = dict.fromkeys((*self.signature.names, *self._schema_names))
         for name in names:
+            if option == "exclude" and name in self._schema_names:
+                raise SettingsError(f"exclude: schema declares {name!r} as an argument. Remove it from one of the two.")
             if not self.signature.is_unrestricted and name.partition(".")[0] not in argument_names:
+                import difflib  # lazy: needed only for errors
+
+                near = difflib.get_close_matches(name, argument_names, n=1)
+                suggestion = f"Did you mean {near[0]!r}? " if near else ""
                 raise SettingsError(
-                    f"{option}: {self.name} has no argument {name!r}. "
+                    f"{option}: {self.name} has no argument {name!r}. {suggestion}"
                     f"Its arguments are {', '.join(argument_names) or 'none'}."
                 )
+
+    def bind_partial(self, partial: functools.partial[Any]) -> WrappedFunction:
+        """Return the same tool with the values that a partial of its recovering function supplies."""
+        # A method that was wrapped in its class is wrapped as a function, so pass `self` explicitly.
+        owner = (partial.func.__self__,) if inspect.ismethod(partial.func) else ()
+        function = functools.partial(self.function, *owner, *partial.args, **partial.keywords)
+        verify = self.verify and functools.partial(self.verify, *owner, *partial.args, **partial.keywords)
+        names = Signature(function).names
+        options: dict[str, Any] = {
+            option: [name for name in getattr(self.options, option) if name.partition(".")[0] in names]
+            for option in ("privileged", "unprivileged", "items", "exclude")
+        }
+        options |= {"name": self.name, "verify": verify}
+        return WrappedFunction(function, self.get_capture, msgspec.structs.replace(self.options, **options))
 
     def schema(self) -> Mapping[str, Any] | None:
         return self.options.schema if self.options.schema is not None else self.signature.schema()
@@ -255,11 +298,35 @@ class WrappedFunction:
         except Exception:  # noqa: BLE001 - arguments that cannot be checked are accepted
             return
         if violations:
-            summary = "; ".join(
-                f"{'.'.join(map(str, violation.path))}: {violation.message}" if violation.path else violation.message
-                for violation in violations[:5]
+            # A schema only says that a value fits no member of a union. Its type says which part does not fit.
+            exact = [violation for violation in violations if violation.rule not in ("anyOf", "oneOf")]
+            details = self._convert(arguments)[1] if len(exact) < len(violations) else ()
+            exact_paths = {violation.path for violation in exact}
+            raise _mismatch_error(
+                [
+                    *(Violation(violation.path, violation.message) for violation in (exact if details else violations)),
+                    *(detail for detail in details if detail.path not in exact_paths),
+                ]
             )
-            raise SchemaMismatchError(f"The arguments do not match the schema: {summary}.")
+
+    def convert(self, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return JSON arguments in the annotated types. Raise `SchemaMismatchError` if a type rejects its value."""
+        converted_arguments, violations = self._convert(arguments)
+        if violations:
+            raise _mismatch_error(violations)
+        return converted_arguments
+
+    def _convert(self, arguments: Mapping[str, Any]) -> tuple[Mapping[str, Any], Collection[Violation]]:
+        with fork_safety.import_lock:
+            from mulligan.capture.argument_conversion import ArgumentConverter, ConversionError  # lazy: for loops only
+        try:
+            if self._converter is None:
+                self._converter = ArgumentConverter(self.signature)
+            return self._converter.convert(arguments) if self._converter.is_needed else arguments, ()
+        except ConversionError as error:
+            return arguments, error.violations
+        except Exception:  # noqa: BLE001 - annotations may be arbitrary code
+            return arguments, ()
 
     def rules(self, capture: CaptureContext, run_options: RunOptions | None) -> CallRules:
         """Return the rules for a call in a run with these options; None stands for a call outside any run."""
@@ -301,6 +368,7 @@ class WrappedFunction:
             is_model=is_model,
             shareable_texts=self.shareable_texts,
             model=self.signature.default("model"),
+            has_messages=is_model and record == options.record == "full",  # by default, models record summaries
         )
         rules = CallRules(
             capture.recording(record),
@@ -350,4 +418,4 @@ def wrapped_of(function: object) -> WrappedFunction | None:
 
 def tool_name(tool: Callable[..., Any]) -> str:
     """Return the name under which mulligan knows a tool, wrapped or not."""
-    return wrapped.name if (wrapped := wrapped_of(tool)) else name_of(tool)
+    return wrapped.name if (wrapped := wrapped_of(without_partial(tool))) else name_of(tool)

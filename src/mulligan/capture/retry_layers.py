@@ -1,0 +1,403 @@
+"""Retries by others: finds the retry library or client, above or below a failed call, that retries it too.
+
+Only one layer should retry: three attempts inside three attempts are nine calls. Nothing is patched. After a failure,
+the frames of its traceback show what is below the call, and the frames of the stack show what is above it.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import contextlib
+import copy
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from types import FrameType, TracebackType
+from typing import Any
+
+from mulligan.recover.plan import RetryLayer
+
+LIBRARY_NAMES = {
+    "tenacity": "tenacity",
+    "stamina": "stamina",
+    "backoff": "backoff",
+    "urllib3": "urllib3",
+    "httpcore": "the httpx transport",
+    "httpcore2": "the httpx transport",
+    "botocore": "botocore",
+    "langchain.agents.middleware.tool_retry": "ToolRetryMiddleware",
+    "langchain.agents.middleware.model_retry": "ModelRetryMiddleware",
+}
+"""Packages and modules that retry, with their names in notes."""
+LAYER_ATTRIBUTE = "__mulligan_retry_layer__"
+CLIENT_MODULE = "._base_client"
+"""End of the name of the module that retries requests in the OpenAI and Anthropic clients, and in others made with the
+same generator."""
+MAX_FRAMES_ABOVE = 12
+"""Frames above a call that are searched. Code further up rarely sees the call's exception."""
+MAX_FRAMES_BELOW = 200
+MAX_HIDDEN_FRAMES = 2
+"""Frames between two of a traceback that removed themselves from it, as tracers do."""
+MAX_CHAINED_EXCEPTIONS = 10
+MAX_DECORATORS = 10
+
+_GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
+
+Locals = Mapping[str, Any]
+UNKNOWN_RESULT = object()
+"""Stands for the result that a layer gets from a function of the program which calls the tool."""
+
+
+# Below: the traceback
+
+
+def find_layer_below(error: BaseException) -> RetryLayer | None:
+    """Return the layer inside the call that made several attempts and then raised this exception, or None."""
+    if isinstance(layer := getattr(error, LAYER_ATTRIBUTE, None), RetryLayer):
+        return layer
+    attempts = {"": 1}
+    for exception in _chained_exceptions(error):
+        for package, count in (*_read_response(exception), *_read_traceback(exception.__traceback__)):
+            attempts[package] = max(attempts.get(package, 0), count)
+    if "stamina" in attempts and "tenacity" in attempts:  # stamina is built on tenacity
+        attempts["stamina"] = attempts.pop("tenacity")
+    package = max(attempts, key=attempts.__getitem__)
+    return RetryLayer(_name_of(package), attempts[package]) if package else None
+
+
+def set_layer(error: BaseException, layer: RetryLayer) -> None:
+    """Note which layer retries the call after this exception, or has done so, where no frame shows that."""
+    with contextlib.suppress(Exception):  # an exception may refuse attributes
+        setattr(error, LAYER_ATTRIBUTE, layer)
+
+
+def find_decorator_below(function: object, result: Any) -> RetryLayer | None:
+    """Return the decorator of a function that retries by its result, and has done so before it returned this one."""
+    for _ in range(MAX_DECORATORS):
+        module = getattr(function, "__globals__", {}).get("__name__", "")
+        if module.startswith("tenacity"):
+            count = getattr(function, "statistics", {}).get("attempt_number", 0)
+            return RetryLayer("tenacity", count) if count > 1 else None
+        code = getattr(function, "__code__", None)
+        if module.startswith("backoff.") and code is not None and code.co_qualname.startswith("retry_predicate."):
+            predicate = inspect.getclosurevars(function).nonlocals.get("predicate")  # type: ignore[arg-type]
+            has_retried = not callable(predicate) or _ask_program(predicate, result, default=True)
+            return RetryLayer("backoff") if has_retried else None
+        function = getattr(function, "__wrapped__", None)
+    return None
+
+
+def _chained_exceptions(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, those it was raised from and the members of groups, except one handled around the call."""
+    handled, pending = sys.exception(), [error]
+    for _ in range(MAX_CHAINED_EXCEPTIONS):
+        if not pending:
+            return
+        current = pending.pop(0)
+        yield current
+        earlier = current.__cause__ or current.__context__
+        if earlier is not None and earlier is not handled:
+            pending.append(earlier)
+        if isinstance(current, BaseExceptionGroup):
+            pending += current.exceptions[:MAX_CHAINED_EXCEPTIONS]
+
+
+def _read_traceback(traceback: TracebackType | None) -> list[tuple[str, int]]:
+    """Return the packages that retry among the frames of a traceback, with their attempts.
+
+    An exception object that was raised before has the frames of that time below its new ones. These do not count.
+    """
+    counts: list[tuple[str, int]] = []
+    caller: FrameType | None = None
+    for _ in range(MAX_FRAMES_BELOW):
+        if traceback is None:
+            break
+        frame = traceback.tb_frame
+        # An exception that was thrown into a generator, as by `with`, continues with frames of other callers.
+        is_called = caller is None or caller.f_code.co_flags & _GENERATOR_FLAGS or _is_called_by(frame, caller)
+        if not is_called and frame is not caller:
+            break
+        if package := _package_of(frame):
+            counts.append((package, _ATTEMPT_READERS.get(package, _read_client)(frame.f_locals)))
+        caller, traceback = frame, traceback.tb_next
+    return counts
+
+
+def _is_called_by(frame: FrameType, caller: FrameType) -> bool:
+    """Return whether a frame was called by another one, perhaps through frames that hide from tracebacks."""
+    parent = frame.f_back
+    for _ in range(MAX_HIDDEN_FRAMES):
+        if parent is None or parent is caller:
+            break
+        parent = parent.f_back
+    return frame.f_back is None or parent is caller
+
+
+def _read_response(error: BaseException) -> list[tuple[str, int]]:
+    """Return how many requests the client made before it raised an error with this response."""
+    response = getattr(error, "response", None)
+    if isinstance(response, dict):  # botocore
+        metadata = response.get("ResponseMetadata")
+        retries = metadata.get("RetryAttempts") if isinstance(metadata, dict) else None
+        return [("botocore", retries + 1)] if isinstance(retries, int) else []
+    history = getattr(getattr(getattr(response, "raw", None), "retries", None), "history", None)  # requests
+    return [("urllib3", _count_requests(history) + 1)] if isinstance(history, tuple) else []
+
+
+def _read_tenacity(values: Locals) -> int:
+    return int(getattr(values.get("retry_state"), "attempt_number", 0))
+
+
+def _read_urllib3(values: Locals) -> int:
+    return _count_requests(values.get("history", ()))
+
+
+def _count_requests(history: tuple[Any, ...]) -> int:
+    """Count the failed requests of urllib3. Redirects are no retries."""
+    return sum(not getattr(request, "redirect_location", None) for request in history)
+
+
+def _read_transport(values: Locals) -> int:
+    remaining = values.get("retries_left")
+    return 0 if remaining is None else int(values["self"]._retries - remaining + 1)
+
+
+def _read_client(values: Locals) -> int:
+    return int(values.get("retries_taken", -1)) + 1
+
+
+_ATTEMPT_READERS: dict[str, Callable[[Locals], int]] = {
+    "tenacity": _read_tenacity,
+    "stamina": lambda values: 0,
+    "backoff": lambda values: int(values.get("tries", 0)),
+    "urllib3": _read_urllib3,
+    "httpcore": _read_transport,
+    "httpcore2": _read_transport,
+    "botocore": lambda values: int(values.get("attempts", 0)),
+    "langchain.agents.middleware.tool_retry": lambda values: int(values.get("attempts_made", 0)),
+    "langchain.agents.middleware.model_retry": lambda values: int(values.get("attempts_made", 0)),
+}
+"""Read how many attempts a package has made, from the local variables of one of its frames."""
+
+
+# Above: the stack
+
+
+def find_layer_above(error: BaseException | None, result: Any = None) -> RetryLayer | None:
+    """Return the layer among the callers of this call that retries it after this exception, or None.
+
+    `error` is None if the call returned a result that is a failure.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and _module_of(frame).startswith("mulligan."):
+        frame = frame.f_back
+    callers: list[FrameType] = []
+    for _ in range(MAX_FRAMES_ABOVE):
+        if frame is None or _module_of(frame) == "mulligan.capture.loop":
+            return None  # a loop answers the model: no caller of it gets the exception
+        if (layer := _read_caller(frame, error, UNKNOWN_RESULT if callers else result)) is not None:
+            is_caught = error is not None and any(_catches(caller, error) for caller in callers)
+            return None if is_caught else layer
+        callers.append(frame)
+        frame = frame.f_back
+    return None
+
+
+def _catches(frame: FrameType, error: BaseException) -> bool:
+    """Return whether an `except` of a caller surely ends this exception, so that no layer above gets it.
+
+    The source says so: the handler names a class of the exception, and no `raise` follows in the function. Without
+    source, or if a class cannot be found, the answer is no.
+    """
+    code = frame.f_code
+    if code.co_name.startswith("<") or _module_of(frame).startswith("mulligan."):
+        return False  # an expression has no handlers
+    try:
+        lines, start = inspect.getsourcelines(code)  # of the function only: a large file takes a second to parse
+        parent = "if True:" if lines[0][:1].isspace() else ""
+        tree = ast.parse("\n".join((parent, "".join(lines))))
+    except (OSError, SyntaxError, ValueError, RecursionError):
+        return False
+    line = frame.f_lineno - start + 2
+    functions = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _spans(node.body, line)
+    ]
+    innermost = max(functions, key=lambda node: node.lineno, default=None)
+    if innermost is None or innermost.name != code.co_name:
+        return False  # the file has changed
+    last_raise = max((node.lineno for node in ast.walk(innermost) if isinstance(node, ast.Raise)), default=0)
+    blocks = [node for node in ast.walk(innermost) if isinstance(node, ast.Try) and _spans(node.body, line)]
+    for block in sorted(blocks, key=lambda node: node.lineno, reverse=True):
+        for handler in block.handlers:
+            if handler.type is None or isinstance(error, tuple(_find_classes(handler.type, frame.f_globals))):
+                return handler.lineno > last_raise
+    return False
+
+
+def _spans(body: list[ast.stmt], line: int) -> bool:
+    return body[0].lineno <= line <= (body[-1].end_lineno or 0)
+
+
+def _find_classes(expression: ast.expr, names: Mapping[str, Any]) -> Iterator[type]:
+    """Yield the exception classes that the expression after `except` names, as far as they are global."""
+    if isinstance(expression, ast.Tuple):
+        for element in expression.elts:
+            yield from _find_classes(element, names)
+        return
+    path = ast.unparse(expression).split(".")
+    value = names.get(path[0], getattr(builtins, path[0], None))
+    for name in path[1:]:
+        value = vars(value).get(name) if inspect.ismodule(value) else None
+    if isinstance(value, type):
+        yield value
+
+
+def _read_caller(frame: FrameType, error: BaseException | None, result: Any) -> RetryLayer | None:
+    package = _package_of(frame)
+    if not package and not _may_loop_over_attempts(frame):
+        return None
+    values = frame.f_locals
+    if package == "backoff":
+        return _read_backoff_caller(values, error, result)
+    if package == "tenacity":
+        return _read_tenacity_caller("tenacity", values.get("retry_state"), error, result)
+    if package.startswith("langchain."):
+        return _read_middleware_caller(package, values, error)
+    if package and package not in LIBRARY_NAMES:
+        limit, count = values.get("max_retries"), _read_client(values)
+        if not count or not isinstance(limit, int) or limit < 1 or not _can_client_retry(frame, error):
+            return None
+        return RetryLayer(_name_of(package), count, limit=limit + 1, is_above=True)
+    for value in list(values.values()):  # a loop over attempts in the caller's own code, or in stamina's
+        match type(value).__module__, type(value).__name__:
+            case "tenacity", "AttemptManager":
+                layer = _read_tenacity_caller("tenacity", value.retry_state, error, result)
+            case "stamina._core", "Attempt":
+                layer = _read_tenacity_caller("stamina", value._t_attempt.retry_state, error, result)
+            case _:
+                continue
+        if layer is not None:
+            return layer
+    return None
+
+
+def _may_loop_over_attempts(frame: FrameType) -> bool:
+    """Return whether a name in the code of a frame suggests a loop over attempts, such as `Retrying`.
+
+    The local variables of other frames are not read: before Python 3.13, that would keep their objects alive.
+    """
+    code = frame.f_code
+    return "tenacity" in sys.modules and any(
+        "retr" in name.lower() for name in (*code.co_names, *code.co_varnames, *code.co_freevars)
+    )
+
+
+def _read_tenacity_caller(library: str, state: Any, error: BaseException | None, result: Any) -> RetryLayer | None:
+    if state is None or state.outcome is not None:  # an attempt that has ended: a variable left over from its loop
+        return None
+    retrying = state.retry_object
+    limit = _find_limit(retrying.stop)
+    if not getattr(retrying, "enabled", True) or limit == 1 or not _can_retry(retrying.retry, state, error, result):
+        return None
+    return RetryLayer(library, state.attempt_number, limit=limit, is_above=True)
+
+
+def _find_limit(stop: Any) -> int | None:
+    """Return the attempts that tenacity allows at most, or None without a limit."""
+    if type(stop).__name__ == "stop_any":
+        limits = [limit for part in stop.stops if (limit := _find_limit(part)) is not None]
+        return min(limits, default=None)
+    return getattr(stop, "max_attempt_number", None)
+
+
+def _can_retry(condition: Any, state: Any, error: BaseException | None, result: Any) -> bool:
+    """Return whether tenacity retries after this exception or result, or may do so if the result is unknown."""
+    match type(condition).__name__:
+        case "retry_any":
+            return any(_can_retry(part, state, error, result) for part in condition.retries)
+        case "retry_all":
+            return all(_can_retry(part, state, error, result) for part in condition.retries)
+        case "retry_if_result" | "retry_if_not_result" if error is not None or result is UNKNOWN_RESULT:
+            return error is None
+    if error is None and result is UNKNOWN_RESULT:
+        return False
+    outcome = copy.copy(state)
+    if error is None:
+        outcome.set_result(result)
+    else:
+        outcome.set_exception((type(error), error, error.__traceback__))
+    return _ask_program(condition, outcome, default=True)
+
+
+def _ask_program(condition: Callable[[Any], Any], value: Any, *, default: bool) -> bool:
+    """Return the answer of a condition for retries, as the library gets it for the same failure a moment later.
+
+    The default is the answer of one that raises, and of an async one, which must not start here.
+    """
+    if inspect.iscoroutinefunction(condition):
+        return default
+    try:
+        answer = condition(value)
+    except Exception:  # noqa: BLE001 - the library will raise it in the program
+        return default
+    if inspect.iscoroutine(answer):
+        answer.close()
+        return default
+    return bool(answer)
+
+
+def _can_client_retry(frame: FrameType, error: BaseException | None) -> bool:
+    """Return whether a client retries after an exception of its transport: any, or those of httpx only (OpenAI 3)."""
+    is_selective = "request_exceptions" in frame.f_globals
+    is_transport_error = any(
+        base.__name__ == "RequestError" and base.__module__.startswith("httpx") for base in type(error).__mro__
+    )
+    return error is not None and (is_transport_error or not is_selective)
+
+
+def _read_backoff_caller(values: Locals, error: BaseException | None, result: Any) -> RetryLayer | None:
+    exception_types, limit = values.get("exception"), values.get("max_tries_value")
+    if error is None:
+        predicate = values.get("predicate")
+        is_retrying = callable(predicate)
+        if callable(predicate) and result is not UNKNOWN_RESULT:
+            is_retrying = _ask_program(predicate, result, default=True)
+    else:
+        giveup = values.get("giveup")
+        condition = getattr(giveup, "__wrapped__", giveup)  # for async callers, backoff wraps sync functions
+        is_retrying = exception_types is not None and isinstance(error, exception_types)
+        is_retrying = is_retrying and not (callable(condition) and _ask_program(condition, error, default=False))
+    return RetryLayer("backoff", values["tries"], limit=limit, is_above=True) if is_retrying and limit != 1 else None
+
+
+def _read_middleware_caller(module: str, values: Locals, error: BaseException | None) -> RetryLayer | None:
+    """Read a retry middleware of LangChain. It retries after exceptions only."""
+    middleware, attempt = values.get("self"), values.get("attempt")
+    limit = getattr(middleware, "max_retries", 0)
+    retry_on: Any = getattr(middleware, "retry_on", ())
+    if error is None or attempt is None or limit < 1:
+        return None
+    is_type = isinstance(retry_on, tuple | type)
+    is_retrying = isinstance(error, retry_on) if is_type else _ask_program(retry_on, error, default=True)
+    return RetryLayer(_name_of(module), attempt + 1, limit=limit + 1, is_above=True) if is_retrying else None
+
+
+# Frames
+
+
+def _module_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", ""))
+
+
+def _package_of(frame: FrameType) -> str:
+    """Return the package of a frame if it retries, or an empty string."""
+    module = _module_of(frame)
+    package = module if module in LIBRARY_NAMES else module.partition(".")[0]
+    return package if package in LIBRARY_NAMES or module.endswith(CLIENT_MODULE) else ""
+
+
+def _name_of(package: str) -> str:
+    return LIBRARY_NAMES.get(package) or f"the {package} client"
