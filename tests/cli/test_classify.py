@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import mulligan
 from mulligan.cli.analyze import classify
+from mulligan.testing import sandbox
 
 FIELDS = ["kind", "type", "code", "remedy", "took_effect", "confidence", "evidence", "fingerprint", "message", "hint"]
 
@@ -91,3 +96,201 @@ def test_what_cannot_be_done_is_said_with_what_to_type_instead(options: list[str
     told = ask(*options)
     assert told.exit_code == 2
     assert said in told.stderr
+
+
+# The same answer for a raised error and for its text
+
+
+class EditError(Exception):
+    pass
+
+
+class OrderNotFound(KeyError):
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class CardDeclined(ValueError):
+    pass
+
+
+class BackendTimeout(RuntimeError):
+    pass
+
+
+CLASSES: tuple[type[Exception], ...] = (
+    *(ValueError, RuntimeError, Exception, KeyError, TypeError, AttributeError, IndexError, AssertionError),
+    *(TimeoutError, PermissionError, ConnectionRefusedError, FileNotFoundError, OSError, NotImplementedError),
+    *(EditError, OrderNotFound, CardDeclined, BackendTimeout),
+)
+TEXTS = (
+    "old_string not found in a.py",
+    "no match for old_string",
+    "The patch does not apply",
+    "src/main.c:4:5: error: expected ';' before 'return'",
+    "error[E0308]: mismatched types",
+    "FAILED tests/test_a.py::test_add - assert 3 == 4",
+    "--- FAIL: TestAdd (0.00s)",
+    "Your card was declined.",
+    "Order 7 does not exist",
+    "This range is not available.",
+    "Command timed out after 30 seconds",
+    "Error: timeout",
+    "Rate limit exceeded, retry in 3 s",
+    "deadlock detected",
+    "unsupported operand type(s) for +: 'int' and 'str'",
+    "lookup() missing 1 required positional argument: 'city'",
+    "render() got an unexpected keyword argument 'rows'",
+    "city",
+    "limit must be at most 10",
+    "Exit code 2\nmake: *** [all] Error 1",
+    "Unknown tool: serach",
+    '{"error": {"message": "column "total" does not exist"}}',
+    "HTTP 503 Service Unavailable",
+    "connection refused",
+)
+WORDS = st.text(alphabet=st.characters(min_codepoint=32, max_codepoint=126), max_size=30)
+
+
+def classify_raised(error: Exception, tool: str) -> mulligan.Failure:
+    """Return the failure of a decorated function that raises this error."""
+
+    def work() -> None:
+        raise error
+
+    with sandbox() as played, pytest.raises(type(error)):
+        mulligan.tool(name=tool, mode="observe")(work)()
+    failure = played.steps[0].failure
+    assert failure is not None
+    return failure
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    cls=st.sampled_from(CLASSES),
+    text=st.sampled_from(TEXTS) | st.builds("{} {}".format, st.sampled_from(TEXTS), WORDS) | WORDS,
+    tool=st.sampled_from(["lookup", "edit_file", "Bash", "run_tests"]),
+)
+def test_a_raised_error_and_its_logged_text_have_one_kind(cls: type[Exception], text: str, tool: str) -> None:
+    error = cls(text)
+    path = f"{cls.__module__}.{cls.__qualname__}"
+    line = {"text": str(error) or cls.__name__, "exception": path, "tool": tool, "source": "tool"}
+    logged = json.loads(ask("--jsonl", "--json", text=json.dumps(line)).stdout)
+    raised = classify_raised(error, tool)
+    assert (logged["kind"], logged["fingerprint"]) == (str(raised.kind), raised.fingerprint)
+    assert logged["took_effect"] == raised.took_effect.value
+
+
+@pytest.mark.parametrize("cls", [ValueError, RuntimeError, Exception, EditError, CardDeclined])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("old_string not found in a.py", "tool/edit_mismatch"),
+        ("no match for old_string", "tool/edit_mismatch"),
+        ("src/main.c:4:5: error: expected ';' before 'return'", "tool/build_failure"),
+        ("FAILED tests/test_a.py::test_add - assert 3 == 4", "tool/test_failure"),
+        ("Your card was declined.", "orchestration/constraint_violation"),
+        ("Order 7 does not exist", "tool/not_found"),
+        ("Error: timeout", "tool/timeout"),
+        ("deadlock detected", "tool/unavailable"),
+    ],
+)
+def test_a_raised_text_has_the_kind_of_the_same_text_as_a_result(cls: type[Exception], text: str, kind: str) -> None:
+    assert classify_raised(cls(text), "work").kind == kind
+    assert json.loads(ask("--json", "--tool", "work", text=text).stdout)["kind"] == kind
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyError("city"),
+        KeyError("no such user"),
+        AttributeError("'NoneType' object has no attribute 'get'"),
+        TypeError("unsupported operand type(s) for +: 'int' and 'str'"),
+        TypeError("render() missing 1 required positional argument: 'rows'"),
+        NameError("name 'cfg' is not defined"),
+        ValueError("not enough values to unpack (expected 2, got 1)"),
+        ValueError("too many values to unpack (expected 2)"),
+        IndexError("list index out of range"),
+        IndexError("pop from empty list"),
+        RecursionError("maximum recursion depth exceeded while calling a Python object"),
+        RuntimeError("dictionary changed size during iteration"),
+    ],
+    ids=repr,
+)
+def test_an_error_of_the_interpreter_inside_a_tool_is_a_bug_in_the_tool(error: Exception) -> None:
+    assert classify_raised(error, "report").kind == "orchestration/uncaught_exception"
+
+
+@pytest.mark.parametrize(
+    "error", [IndexError("row 5 is out of range"), ValueError("too many values: pass 3"), RuntimeError("disk full")]
+)
+def test_an_error_of_such_a_class_with_its_own_words_is_no_bug(error: Exception) -> None:
+    assert classify_raised(error, "report").kind != "orchestration/uncaught_exception"
+
+
+def test_an_error_of_the_interpreter_in_the_output_of_a_program_is_that_programs() -> None:
+    text = "Exit code 1\nTraceback (most recent call last):\nIndexError: list index out of range"
+    assert json.loads(ask("--json", "--tool", "Bash", text=text).stdout)["kind"] == "tool/execution_failed"
+
+
+def test_a_call_with_other_arguments_than_the_function_has_is_rejected() -> None:
+    @mulligan.tool(mode="observe")
+    def report(month: int) -> int:
+        return month
+
+    with sandbox() as played, pytest.raises(TypeError) as caught:
+        report(moth=3)  # type: ignore[call-arg]
+    failure = played.steps[0].failure
+    assert failure is not None
+    assert (failure.kind, failure.took_effect.value) == ("tool/invalid_arguments", "no")
+    line = json.dumps({"text": str(caught.value), "exception": "TypeError", "tool": "report"})
+    assert json.loads(ask("--jsonl", "--json", text=line).stdout)["kind"] == "tool/invalid_arguments"
+
+
+def test_a_check_of_arguments_inside_a_tool_is_no_bug() -> None:
+    assert classify_raised(TypeError("month must be an integer, not str"), "report").kind == "tool/invalid_arguments"
+
+
+def test_the_missing_key_behind_an_error_with_words_is_no_bug() -> None:
+    error = ValueError("User 42 does not exist")
+    error.__context__ = KeyError(42)
+    assert classify_raised(error, "users").kind == "tool/not_found"
+
+
+def test_a_timeout_that_cancelled_its_work_is_a_timeout() -> None:
+    error = TimeoutError()
+    error.__cause__ = asyncio.CancelledError()
+    assert classify_raised(error, "fetch").kind == "tool/timeout"
+
+
+def test_the_name_of_a_class_tells_more_than_the_error_behind_it() -> None:
+    error = OrderNotFound("7")
+    error.__context__ = ModuleNotFoundError("No module named 'orders'")
+    assert classify_raised(error, "orders").kind == "tool/not_found"
+
+
+class RetryError(Exception):
+    """As tenacity's: its message is the address and the class of the last attempt, which is its cause."""
+
+    last_attempt = "the last attempt"
+
+    def __str__(self) -> str:
+        return f"RetryError[<Future at 0xffff2c724ed0 state=finished raised {type(self.__cause__).__name__}>]"
+
+
+@pytest.mark.parametrize("cause", [ConnectionRefusedError("refused"), TimeoutError("30 s"), KeyError("city")], ids=repr)
+def test_the_logged_error_of_a_retry_library_has_the_kind_of_the_last_attempt(cause: Exception) -> None:
+    error = RetryError()
+    error.__cause__ = cause
+    raised = classify_raised(error, "lookup")
+    line = json.dumps({"text": str(error), "exception": "tenacity.RetryError", "tool": "lookup", "source": "tool"})
+    logged = json.loads(ask("--jsonl", "--json", text=line).stdout)
+    assert (logged["kind"], logged["took_effect"]) == (str(raised.kind), raised.took_effect.value)
+
+
+def test_an_error_without_a_message_has_one_fingerprint() -> None:
+    raised = classify_raised(EditError(), "lookup")
+    line = json.dumps({"text": "", "exception": "app.EditError", "tool": "lookup", "source": "tool"})
+    logged = json.loads(ask("--jsonl", "--json", text=line).stdout)
+    assert (logged["kind"], logged["fingerprint"]) == (str(raised.kind), raised.fingerprint)

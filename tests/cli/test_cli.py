@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import mulligan
 from mulligan import __version__
 from mulligan.cli import COMMANDS, SECTIONS, options
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
@@ -73,12 +74,6 @@ def test_a_misspelt_command_is_told_with_the_one_that_was_meant(types, typed, to
     assert types(*typed) == (2, "", f"error: {told}\n")
 
 
-def test_who_types_an_error_in_place_of_a_file_is_told_how(types):
-    code, _, err = types("classify", "429 Too Many Requests")
-    assert code == 2
-    assert "pipe it in: echo TEXT | mulligan classify" in err
-
-
 def test_of_a_long_error_both_ends_are_told(types, store):
     code, _, err = types("lessons", "show", "x" * 100_000, "--store", store)
     assert code == 2
@@ -119,10 +114,38 @@ def test_json_holds_the_same_facts(types, store):
 
 
 def test_a_run_is_found_by_any_unambiguous_beginning_of_its_id(types, store):
-    for wanted in ("run_bbbb1", "run_b", "bbbb", "last"):
+    for wanted in ("run_bbbb1", "run_b", "bbbb", "last", "latest", "agent-3"):
         code, out, _ = types("show", wanted, "--store", store)
         assert code == 0
         assert out.startswith("run_bbbb1 success")
+
+
+def test_show_without_a_run_shows_the_newest(types, store):
+    assert types("show", "--store", store)[1].startswith("run_bbbb1 success")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("agent-33", "No run or agent matches 'agent-33'. Did you mean the agent 'agent-3'?"),
+        ("run_bbba", "Did you mean run_bbbb1 ("),
+        ("zzz", "The newest: run_bbbb1 ("),
+    ],
+)
+def test_text_that_matches_no_run_is_answered_with_the_nearest_ones(types, store, text, message):
+    code, out, err = types("show", text, "--store", store)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_newest_run_of_an_agent_is_shown_even_if_ids_start_with_its_name(types, tmp_path):
+    path = tmp_path / "kept.db"
+    kept = SqliteStore(path)
+    for place, id in enumerate(["job-1", "job-2", "other"], start=1):
+        run = Run(id=id, agent="job", started_at=place * 1000, ended_at=place * 1000 + 500, end_reason="finished")
+        kept.append(DEFAULT_TENANT, [RunStarted(run), RunEnded(run)], "journal", place * 2)
+    kept.close()
+    assert types("show", "job", "--store", str(path))[1].startswith("other success")
 
 
 def test_an_ambiguous_beginning_names_the_runs_it_could_be(types, store):
@@ -131,6 +154,18 @@ def test_an_ambiguous_beginning_names_the_runs_it_could_be(types, store):
     assert "2 runs start with run_aaaa" in err
     assert "run_aaaa1" in err
     assert "agent-2" in err
+
+
+def test_json_of_a_run_cannot_control_the_terminal(types, tmp_path):
+    name, path = "agent\x9b31m\u202e\u200b", str(tmp_path / "failures.db")
+    ours = mulligan.Mulligan(store=path)
+    with ours.run(name):
+        ours.tool(lambda: name, name="echo")()
+    ours.close()
+
+    out = types("show", "last", "--json", "--store", path)[1]
+    assert out.strip().isprintable()
+    assert json.loads(out)["run"]["agent"] == name
 
 
 def test_settings_show_what_is_in_force(types, monkeypatch):

@@ -15,9 +15,9 @@ import pytest
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Fix, Run, Step
-from mulligan.report.memory_text import not_automatic_reason
+from mulligan.report.memory_text import not_automatic_reason, render_fix
 from mulligan.report.resources import FIX_SPEC
-from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.base import DEFAULT_TENANT, TrialReport
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Failure.of(
@@ -62,6 +62,16 @@ def test_fixes_are_listed_with_their_record(store):
     assert "3 of 3" in done.stdout
     (fix,) = told(store)
     assert (fix["successes"], fix["principals"], fix["state"]) == (3, 2, "proposed")
+
+
+def test_only_the_latest_trials_are_listed() -> None:
+    fix = Fix(id="fix_1", tool="search", fingerprint="f-k")
+    trials = [
+        TrialReport(run=f"run_{number}", principal="ann", agent="", at=0, successful=True) for number in range(25)
+    ]
+    lines = list(render_fix(fix, trials, {}, 0, None))
+    assert sum("run_" in line for line in lines) == 20
+    assert lines[-1] == "  5 older trials with --json"
 
 
 @pytest.mark.learning

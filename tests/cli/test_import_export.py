@@ -55,7 +55,8 @@ def store(tmp_path) -> Path:
     """A store with a run whose call failed and then worked."""
     path = tmp_path / "mine.db"
     made = SqliteStore(path)
-    failure = Failure.of(Kind("tool", "timeout"), "weather of Rome timed out", fingerprint="1:abc")
+    raised = {"exception": "httpx.ReadTimeout", "trace": "  app/weather.py:7 in weather"}
+    failure = Failure.of(Kind("tool", "timeout"), "weather of Rome timed out", fingerprint="1:abc", **raised)
     about = {"run": "run_aaaaaaaaaaaaaaaa", "name": "weather", "arguments": {"city": "Rome", "days": 3}}
     steps = [
         Step(**about, seq=1, call=1, outcome="failure", failure=failure, started_at=1_772_000_000_000),
@@ -272,6 +273,23 @@ def test_an_export_that_hides_more_changes_nothing_in_the_store_it_came_from(typ
 
 def test_since_leaves_out_what_is_older(types, store):
     assert len(types("export", "--since", "1h", "--store", store)[1].splitlines()) == 1
+
+
+def test_export_of_named_runs_contains_these_runs_once_each(types, tmp_path):
+    path = tmp_path / "kept.db"
+    kept = SqliteStore(path)
+    for place, id in enumerate(["run_a1", "run_b1", "run_c1"], start=1):
+        run = Run(id=id, agent=f"agent-{place}", started_at=place * 1000, ended_at=place * 1000 + 5)
+        kept.append(DEFAULT_TENANT, [RunStarted(run), RunEnded(run)], "journal", place * 2)
+    kept.close()
+    for names, ids in ((["last"], ["run_c1"]), (["agent-1", "run_a", "last"], ["run_a1", "run_c1"])):
+        code, out, _ = types("export", *names, "--store", str(path))
+        assert code == 0
+        assert [json.loads(line)["run"]["id"] for line in out.splitlines()[1:]] == ids
+    code, out, err = types("export", "zzz", "--store", str(path))
+    assert (code, out) == (2, "")
+    assert "No run or agent matches 'zzz'" in err
+    assert "--since excludes RUN" in types("export", "last", "--since", "7d", "--store", str(path))[2]
 
 
 def test_a_half_written_export_is_never_left_behind(types, store, tmp_path):

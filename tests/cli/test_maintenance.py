@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Run, Step
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
@@ -100,6 +101,21 @@ def test_a_text_from_stdin_is_in_no_file_afterwards(store):
         if path.is_file():
             assert b"Ada Lovelace" not in path.read_bytes(), path
     assert len(left(store)) == 4
+
+
+def test_a_text_is_forgotten_in_the_class_and_the_stack_trace_of_an_exception(types, tmp_path):
+    path = tmp_path / "traced.db"
+    trace = "  app/lovelace.py:7 in weather\ncaused by KeyError: 'Lovelace'"
+    failure = Failure.of(Kind("tool", "timeout"), "slow", exception="app.LovelaceError", trace=trace)
+    step = Step(run="run_a", seq=1, call=1, name="search", outcome="failure", started_at=1, failure=failure)
+    kept = SqliteStore(path)
+    kept.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(Run(id="run_a", started_at=1))], "journal", 1)
+    kept.close()
+    types("forget", "--text", "Lovelace", "--yes", "--store", str(path))
+    _, out, _ = types("show", "run_a", "--json", "--store", str(path))
+    (told,) = json.loads(out)["steps"]
+    assert told["failure"]["exception"] == "app.[forgotten]Error"
+    assert told["failure"]["trace"] == "  app/lovelace.py:7 in weather\ncaused by KeyError: '[forgotten]'"
 
 
 @pytest.mark.parametrize(

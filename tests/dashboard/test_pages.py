@@ -8,6 +8,7 @@ import html
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
+from typing import Any
 
 import pytest
 
@@ -19,9 +20,12 @@ import taught
 from agents_week import fill, histories
 
 from mulligan.classify.kinds import KINDS
-from mulligan.core.failure import Failure
-from mulligan.core.records import History, Run, Step
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery
+from mulligan.core.events import RunStarted, StepEnded
+from mulligan.core.failure import Failure, Remedy
+from mulligan.core.records import AvoidedTurn, History, MessagePart, RecordedMessage, Recovery, Run, Step
+from mulligan.dashboard import run_pages
+from mulligan.report import call_text
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
 
 NOW = dashboards.NOW
 
@@ -171,6 +175,176 @@ def test_a_run_that_did_not_come_to_its_end_says_so(tmp_path):
         person = shown.running.person()
         assert "failure, abandoned" in words(person.get("/runs"))
         assert "end: abandoned" in words(person.get("/runs/run_cut"))
+
+
+def test_costs_of_recovery_and_avoided_costs_stand_beside_each_other(tmp_path):
+    usage = {"type": "model", "started_at": NOW, "tokens": {"input": 1000, "cached_input": 600, "output": 100}}
+    retry, avoided = Recovery(remedy=Remedy.RETRY), AvoidedTurn(model="m", input_tokens=1000, cost_nanos=250_000)
+    failed = {"outcome": "failure", "failure": Failure.of(KINDS["tool/timeout"], "slow")}
+    run = Run(id="run_paid", agent="shop", started_at=NOW - 5000, ended_at=NOW, end_reason="finished")
+    steps = [
+        Step(
+            run=run.id,
+            seq=1,
+            call=1,
+            name="ask",
+            metadata={"model": "m"},
+            cost_nanos=7_000_000,
+            **usage,
+        ),
+        Step(run=run.id, seq=2, call=2, name="ask", metadata={"model": "other"}, **usage),
+        Step(run=run.id, seq=3, call=3, name="pay", started_at=NOW, **failed),
+        Step(run=run.id, seq=4, call=3, attempt=2, name="pay", started_at=NOW, recovery=retry, avoided=avoided),
+    ]
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill(shown.running.store, [History(run=run, steps=tuple(steps))])
+        person = shown.running.person()
+        overview, tools, page = (words(person.get(path)) for path in ("/", "/tools", "/runs/run_paid"))
+    assert "Cost $0.00 of $0.0070, unknown for 1 of 2 attempts" in overview
+    assert "Cost avoided $0.00025 at least; 1 model turn, 1,000 input tokens" in overview
+    assert re.search(r"Models .* 1,100 \$0\.0070 .* 1,100 unknown", tools)
+    assert "tokens: 2,000 input (1,200 cached), 200 output · cost: $0.0070, unknown for 1 of 2 attempts" in page
+    assert "cost avoided: 1 model turn" in page
+
+
+def test_a_cost_of_recovery_without_a_price_is_unknown_and_not_zero(tmp_path):
+    usage = {"type": "model", "name": "ask", "started_at": NOW, "tokens": {"input": 1000, "output": 100}}
+    failed = {"outcome": "failure", "failure": Failure.of(KINDS["model/unavailable"], "overloaded")}
+    run = Run(id="run_paid", agent="shop", session="s", started_at=NOW - 5000, ended_at=NOW, end_reason="finished")
+    retry = Recovery(remedy=Remedy.RETRY)
+    steps = [
+        Step(run=run.id, seq=1, call=1, metadata={"model": "priced"}, cost_nanos=7_000_000, **usage),
+        Step(run=run.id, seq=2, call=2, **{**usage, "tokens": None}, **failed),
+        Step(run=run.id, seq=3, call=2, attempt=2, metadata={"model": "other"}, recovery=retry, **usage),
+    ]
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill(shown.running.store, [History(run=run, steps=tuple(steps))])
+        person = shown.running.person()
+        overview, page, session = (words(person.get(path)) for path in ("/", "/runs/run_paid", "/sessions/s"))
+        links = person.get("/").body.decode()
+        summary = person.get("/v1/runs/run_paid").json
+        (listed,) = person.get("/v1/runs").json["runs"]
+        total = person.get("/v1/stats").json["total"]
+    assert "Cost unknown of $0.0070, unknown for 1 of 2 attempts" in overview
+    assert "cost: $0.0070, unknown for 1 of 2 attempts · cost of recovery: unknown" in page
+    assert "tokens: 2,000 input, 200 output · cost: $0.0070" in session
+    for facts in (summary, listed, total):
+        assert (facts["tokens"], facts["recovery_tokens"]) == (2200, 1100)
+        assert facts["cost_usd"] == pytest.approx(0.007)
+        assert facts["recovery_cost_usd"] is None
+        assert facts["unpriced_attempts"] == 1
+    assert "/tools/ask" not in links  # a model has no page among the tools
+
+
+def test_the_run_page_names_each_action_of_a_compression_as_show_does(tmp_path):
+    run = Run(id="run_long", agent="shop", started_at=NOW - 5000, ended_at=NOW)
+    failure = Failure.of(KINDS["model/context_length_exceeded"], "too long")
+    actions = [
+        {"action": "summarized", "message": 2, "tool": "read<b>", "tokens_before": 1973, "tokens_after": 15},
+        {"action": "dropped", "message": 5, "messages": 3, "tokens_before": 900, "tokens_after": 40},
+    ]
+    facts = {"by": "model", "tokens_before": 12_237, "tokens_after": 7176, "actions": actions}
+    steps = (
+        Step(run=run.id, seq=1, call=1, type="model", name="chat", outcome="failure", failure=failure),
+        Step(
+            run=run.id, seq=2, call=1, type="model", attempt=2, name="chat", metadata={"compressed": facts},
+            recovery=Recovery(remedy=Remedy.COMPRESS, source="model"),
+        ),
+    )  # fmt: skip
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill(shown.running.store, [History(run=run, steps=steps)])
+        page = words(shown.running.person().get("/runs/run_long"))
+    expected = call_text.describe_compression(steps[1])
+    assert len(expected) == 3
+    assert re.search(rf"conversation compressed [\d.]+ \w+ {re.escape(' '.join(expected))}", page)
+
+
+def talk(store: Store, session: str = "session/of ada", script: str = "<script>alert(1)</script>") -> None:
+    """Two runs of one session: an attempt of the model fails, and the second run sends the conversation again."""
+    failure = Failure.of(KINDS["model/timeout"], f"slow {script}")
+    for number, id in enumerate(("run_one", "run_two")):
+        run = Run(id=id, agent="shop", session=session, started_at=NOW - 5000 + number, ended_at=NOW)
+        asked = RecordedMessage(role="user", parts=(MessagePart(text=f"Where is it?\n{script}"),), number=1)
+        called = MessagePart(type="call", name=f"find{script}", arguments={"id": script})
+        answered = RecordedMessage(role="assistant", parts=(called,), number=2)
+        common: dict[str, Any] = {"run": id, "type": "model", "name": "ask", "started_at": NOW - 4000}
+        lost = Step(seq=1, call=1, messages=((1, 1),), outcome="failure", failure=failure, **common)
+        recovery = Recovery(remedy=Remedy.RETRY, backoff_seconds=2.0)
+        won = Step(seq=2, call=1, attempt=2, messages=((1, 1),), answer=2, recovery=recovery, **common)
+        events = [RunStarted(run), StepEnded(lost, (asked,)), StepEnded(won, (answered,))]
+        store.append(DEFAULT_TENANT, events, f"journal_{id}", 3)
+
+
+def test_a_session_shows_its_conversation_once_with_failures_and_recoveries_at_their_place(tmp_path):
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        talk(shown.running.store)
+        person = shown.running.person()
+        run_page = person.get("/runs/run_one")
+        (link,) = set(re.findall(r'href="(/sessions[^"]+)"', run_page.body.decode()))
+        answer = person.get(html.unescape(link))
+        assert person.get("/sessions").status == 400
+        assert person.get("/sessions/unknown").status == 404
+        assert person.get(f"{html.unescape(link)}&page=x").status == 400
+    said = words(answer)
+    assert "2 runs · 2 messages recorded · 2 failed attempts" in said
+    in_order = ("user Where is it", "failure model/timeout in ask : slow", "recovery: retry", "assistant call find")
+    assert re.search(".*".join(in_order), said)
+    assert said.count("Where is it?") == 1
+    assert "Conversation 2 messages recorded" in words(run_page)
+    for page in (run_page, answer):
+        assert page.status == 200
+        assert "<script>alert" not in page.body.decode()
+        assert "script-src 'self'" in page.headers["content-security-policy"]
+        assert Handlers.of(page.body.decode()) == []
+
+
+def test_a_long_conversation_has_pages(tmp_path, monkeypatch):
+    monkeypatch.setattr(run_pages, "ENTRIES_PER_PAGE", 3)
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        talk(shown.running.store, "s")
+        person = shown.running.person()
+        first, second = words(person.get("/sessions/s")), words(person.get("/sessions/s?page=2"))
+    assert "page 1 of 2 Later messages" in first
+    assert "assistant call find" not in first
+    assert "assistant call find" in second
+
+
+def test_a_run_of_the_api_has_its_messages_for_who_may_read_it(tmp_path):
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        talk(shown.running.store, script="plain")
+        answer = shown.running.holding("read").get("/v1/runs/run_one")
+        assert shown.running.anybody().get("/v1/runs/run_one").status == 401
+        assert shown.running.holding("ingest").get("/v1/runs/run_one").status == 403
+    assert answer.json["messages"] == [
+        {"role": "user", "parts": [{"text": "Where is it?\nplain"}], "number": 1},
+        {
+            "role": "assistant",
+            "parts": [{"type": "call", "name": "findplain", "arguments": {"id": "plain"}}],
+            "number": 2,
+        },
+    ]
+
+
+def test_a_run_shows_class_and_stack_trace_of_an_exception_folded(tmp_path):
+    traces = {
+        1: "  app/tools.py:42 in search\n  library httpx/_client.py:914 in send",
+        2: 'Traceback (most recent call last):\n  File "/srv/pay.py", line 3, in pay\n<script>alert(1)</script>',
+    }
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        run = Run(id="run_cut", agent="shop", started_at=NOW - 5000, ended_at=NOW, end_reason="finished")
+        steps = [
+            Step(run=run.id, seq=seq, call=seq, name="pay", outcome="failure", started_at=NOW,
+                 failure=Failure.of(KINDS["tool/timeout"], "slow", exception="httpx.ReadTimeout", trace=trace))
+            for seq, trace in traces.items()
+        ]  # fmt: skip
+        fill(shown.running.store, [History(run=run, steps=tuple(steps))])
+        answer = shown.running.person().get("/runs/run_cut")
+    assert "Exception httpx.ReadTimeout" in words(answer)
+    page = answer.body.decode()
+    folded = re.findall(r"<details><summary>Stack trace</summary><pre>(.*?)</pre></details>", page, re.DOTALL)
+    assert folded[0] == f"httpx.ReadTimeout\n{traces[1]}"
+    assert "line 3, in pay" in folded[1]
+    assert "<script>" not in folded[1]
 
 
 def test_runs_are_turned_over_without_missing_any(week, person):

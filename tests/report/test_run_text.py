@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, History, Link, LinkEvidence, Recovery, RecoveryStop, Run, Step
-from mulligan.report import run_text, tables
+from mulligan.redaction.text_sanitizer import find_unsafe_text
+from mulligan.report import call_text, run_text, tables
 from mulligan.report.resources import RUN_SPEC
 
 NOW = 1_700_000_100_000
@@ -51,18 +52,15 @@ def test_the_first_line_of_a_run_says_what_came_of_it():
 
 def test_a_call_that_worked_at_once_takes_one_line():
     shown = text(run_text.render_run(history(step(1), step(2, name="search")), NOW))
-    assert "weather (tool), first attempt, 500 ms" in shown
-    assert "search (tool), first attempt, 500 ms" in shown
+    assert "1  + weather (tool), 500 ms: () -> null" in shown
+    assert "2  + search (tool), 500 ms: () -> null" in shown
 
 
-def test_a_failed_attempt_says_its_kind_whether_it_ran_and_whose_move_it_was():
-    again = (step(1, "failure"), step(2, call=1, attempt=2))
-    assert "tool/timeout, may have executed, remedy: retry" in text(run_text.render_run(history(*again), NOW))
+def test_a_failed_attempt_says_when_it_was_its_kind_and_whether_it_ran():
     shown = text(run_text.render_run(history(step(1, "failure")), NOW))
     assert "weather (tool), unrecovered" in shown
-    assert "remedy" not in shown  # nothing was done
-    assert "x 500 ms  tool/timeout, may have executed" in shown
-    assert "it took too long" in shown
+    assert "x attempt 1 at 1.0 s, took 500 ms: tool/timeout, may have executed" in shown
+    assert "error      it took too long" in shown
 
 
 def test_a_repair_says_what_was_changed_from_where_and_how_sure_it_was():
@@ -92,10 +90,10 @@ def test_an_argument_that_was_missing_is_shown_as_given_and_not_as_nothing_befor
     )
 
 
-def test_what_neither_worked_nor_failed_is_not_drawn_as_if_it_had_worked():
+def test_what_neither_worked_nor_failed_is_not_shown_as_if_it_had_worked():
     shown = text(run_text.render_run(history(step(1, "cancelled")), NOW))
-    assert "...--..." in shown
-    assert "=" not in shown
+    assert "- attempt 1 at 1.0 s, took 500 ms: cancelled" in shown
+    assert "+" not in shown
 
 
 def test_a_check_that_was_asked_is_not_shown_as_a_wait():
@@ -109,12 +107,35 @@ def test_a_run_without_an_agent_that_failed_itself_is_told_without_an_empty_name
     assert text(RUN_SPEC.render_list([history(own)], NOW, None)).rstrip().endswith("tool/timeout")
 
 
-def test_a_failed_call_names_the_later_call_that_overcame_it_and_what_changed():
+@pytest.mark.parametrize(
+    ("evidence", "recovery"),
+    [("model_turn", "recovered by the model in call 2"), ("handler", "recovered by call 2")],
+)
+def test_failed_call_names_the_later_call_that_recovered_it_and_what_changed(
+    evidence: LinkEvidence, recovery: str
+) -> None:
     change = Change(path="days", operation="substitute", before=30, after=7)
-    link = Link(run="run_abcdefgh", failed_call=1, recovering_call=2, method="agent", changes=(change,))
+    link = Link(
+        run="run_abcdefgh",
+        failed_call=1,
+        recovering_call=2,
+        method="agent",
+        changes=(change,),
+        evidence=(evidence,),
+    )
     shown = text(run_text.render_run(history(step(1, "failure"), step(2), links=[link]), NOW))
-    assert "weather (tool), recovered by the model in call 2" in shown
+    assert f"weather (tool), {recovery}\n" in shown
     assert "changed: days 30 -> 7" in shown
+
+
+def test_suggestion_that_no_model_sees_is_marked() -> None:
+    change = Change(path="account", operation="substitute", before="B-2", after="A-1", source="run")
+    stop = RecoveryStop(
+        reason="the model must choose another action",
+        suggestions=(Recovery(remedy=Remedy.REPAIR, changes=(change,), source="run", confidence=0.25),),
+    )
+    shown = text(run_text.render_run(history(step(1, "failure", stop=stop)), NOW))
+    assert 'suggestion, hidden from models: account "B-2" -> "A-1" (source: run, 25% confidence)' in shown
 
 
 def test_a_call_that_was_given_up_says_why_and_what_may_work():
@@ -228,4 +249,51 @@ def test_an_attempt_at_the_same_call_needs_no_reason():
 
 
 def test_every_evidence_has_words():
-    assert set(run_text.EVIDENCE_TEXTS) == set(get_args(LinkEvidence))
+    assert set(call_text.EVIDENCE_TEXTS) == set(get_args(LinkEvidence))
+
+
+# The stack trace
+
+
+def traced(trace, exception="httpx.ReadTimeout"):
+    return Failure.of(TIMEOUT, "it took too long", exception=exception, trace=trace)
+
+
+def failed_twice(first, second):
+    steps = (
+        msgspec.structs.replace(step(1, "failure"), failure=first),
+        msgspec.structs.replace(step(2, "failure", call=1, attempt=2), failure=second),
+    )
+    return [line.strip() for line in run_text.render_run(history(*steps), NOW)]
+
+
+def test_each_exception_of_a_chain_is_one_line_with_the_nearest_frames_of_the_user():
+    trace = (
+        "  app/tools.py:42 in search\n  app/agent.py:10 in main\n  app/a.py:1 in b\n  app/a.py:2 in c\n"
+        "  library httpx/_client.py:914 in send\n  ... 31 more frames\n"
+        "caused by httpcore.ReadTimeout: timed out\n  library httpcore/_sync.py:7 in read"
+    )
+    shown = failed_twice(traced(trace), traced(trace))
+    first = (
+        "raised     httpx.ReadTimeout at app/tools.py:42 in search, from app/agent.py:10 in main, from app/a.py:1 in b"
+    )
+    cause = "caused by httpcore.ReadTimeout: timed out at library httpcore/_sync.py:7 in read"
+    assert shown.count(first) == shown.count(cause) == 1  # the second attempt failed in the same place
+    assert shown.index(cause) == shown.index(first) + 1
+
+
+def test_an_attempt_that_failed_elsewhere_shows_its_own_trace():
+    shown = failed_twice(traced("  app/a.py:1 in b"), traced("  app/a.py:2 in b"))
+    assert "raised     httpx.ReadTimeout at app/a.py:1 in b" in shown
+    assert "raised     httpx.ReadTimeout at app/a.py:2 in b" in shown
+
+
+def test_a_trace_of_another_program_is_only_mentioned():
+    trace = "Error: no\n    at pay (/srv/pay.js:1:2)\n    at main (/srv/main.js:3:4)"
+    assert "raised     exception, stack trace of 3 lines (--full)" in failed_twice(traced(trace, ""), traced(""))
+
+
+@given(st.text(max_size=200), st.lists(st.text(max_size=200), max_size=6))
+def test_any_stack_trace_is_safe_on_a_terminal(exception, lines):
+    failure = traced("\n".join(lines), exception)
+    assert find_unsafe_text("\n".join(failed_twice(failure, failure))) == []

@@ -18,6 +18,7 @@ from mulligan.report.tables import (
     render_pairs,
     render_table,
     truncate,
+    wrap_text,
 )
 
 COLUMNS = (
@@ -47,6 +48,22 @@ def test_a_narrow_terminal_cuts_texts_and_then_leaves_out_what_matters_least():
     assert [line.split()[-1] for line in narrow] == ["calls", "1200", "7"]
     assert narrow[2].startswith("  a_tool_whose_name")
     assert "..." in narrow[2]
+
+
+def test_columns_get_the_space_of_a_column_that_was_left_out():
+    columns = (
+        TableColumn("tool", lambda fact: fact["tool"], priority=9),
+        TableColumn("recent calls", lambda fact: "1", True, 1),
+    )
+    *_, line = render_table(columns, [{"tool": "a_tool_with_thirty_characters"}], 33)
+    assert line == "  a_tool_with_thirty_characters"
+
+
+@given(st.text(alphabet="ab \u65e5\u0301", max_size=120), st.integers(12, 60))
+def test_wrapped_text_fits_the_width_and_keeps_every_character(text, width):
+    lines = list(wrap_text(text, width, "  "))
+    assert all(display_width(line) <= width for line in lines)
+    assert "".join("".join(lines).split()) == "".join(text.split())
 
 
 @given(st.lists(st.tuples(st.text(max_size=40), st.integers(), st.text(max_size=80)), max_size=5), st.integers(30, 200))

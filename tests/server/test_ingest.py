@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Run, Step, to_builtins
 from mulligan.store.base import DEFAULT_TENANT
+
+TOKEN = "gh" + "p_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
 
 
 def batch(offset=2, **more):
@@ -53,6 +56,30 @@ def test_a_run_of_another_program_gets_a_kind_a_fingerprint_a_status_and_a_patte
     assert (pattern["kind"], pattern["occurrences"], pattern["recovered"]) == ("tool/timeout", 1, 1)
 
 
+@pytest.mark.parametrize("code", ["", "timeout"])
+def test_class_and_stack_trace_of_an_exception_are_stored_redacted_and_returned(serving, anybody, code):
+    trace = f"Error: bad key {TOKEN}\n    at pay (/srv/pay.js:1:2)"
+    failure = {"message": "Read timed out", "code": code, "exception": "TimeoutError", "trace": trace}
+    anybody.post("/v1/runs", {"id": "r", "steps": [{"name": "pay", "failure": failure}]})
+    (step,) = serving.person().get("/v1/runs/r").json["steps"]
+    assert step["failure"]["kind"] == "tool/timeout"
+    assert step["failure"]["exception"] == "TimeoutError"
+    assert "at pay (/srv/pay.js:1:2)" in step["failure"]["trace"]
+    assert TOKEN not in str(step)
+
+
+def test_a_stack_trace_in_a_batch_is_redacted_and_bounded_by_the_server(serving, anybody):
+    failure = Failure.of(Kind("tool", "timeout"), "slow", exception="E" * 1000, trace=f"  {TOKEN}.py:2 in pay\n" * 2000)
+    step = Step(run="run_a", seq=1, call=1, name="search", outcome="failure", started_at=1000, failure=failure)
+    events = [StepEnded(step), RunEnded(Run(id="run_a", started_at=1000, ended_at=1010, end_reason="finished"))]
+    anybody.post("/v1/batch", batch(events=to_builtins(events)))
+    (stored,) = serving.store.run(DEFAULT_TENANT, "run_a").steps
+    assert len(stored.failure.exception) == 200
+    assert stored.failure.trace.startswith("  [redacted github].py:2 in pay\n")
+    assert TOKEN not in stored.failure.trace
+    assert len(stored.failure.trace) <= 10_240
+
+
 def test_a_further_attempt_that_names_another_further_attempt_is_told_so(anybody):
     """Whoever counts calls 1, 2, 3 instead would have attempts joined that have nothing to do with each other."""
     steps = [
@@ -95,6 +122,124 @@ def test_steps_and_failures_come_later_and_belong_to_their_run(serving, anybody)
     assert found["orchestration/invalid_state"].parent == 1
     assert found["orchestration/precondition"].type == "run"
     assert serving.person().get("/v1/runs/r").json["status"] == "failure"
+
+
+def test_a_failure_sent_beside_its_failed_step_is_that_steps_failure(serving, anybody):
+    """The kind that the sender names decides; what the step says about itself stays."""
+    steps = [
+        {"name": "search", "outcome": "failure"},
+        {"name": "pay", "failure": {"message": "no answer", "status": 504}},
+        {"name": "fetch", "failure": {"message": "Read timed out"}},
+    ]
+    failures = [
+        {"step": 1, "type": "tool", "code": "rate_limit", "message": "slow down"},
+        {"step": 2, "type": "tool", "code": "unavailable"},
+        {"step": 3, "message": "something else"},
+    ]
+    run = {"id": "r", "started_at": 1000, "ended_at": 2000, "steps": steps, "failures": failures}
+
+    assert anybody.post("/v1/runs", run).json["new"] == 4
+    assert anybody.post("/v1/runs", run).json["new"] == 0
+
+    stored = [step.failure for step in serving.store.run(DEFAULT_TENANT, "r").steps]
+    assert [(failure.kind, failure.message, failure.status) for failure in stored] == [
+        ("tool/rate_limit", "slow down", None), ("tool/unavailable", "no answer", 504),
+        ("tool/timeout", "Read timed out", None),
+    ]  # fmt: skip
+    assert all(failure.hint for failure in stored)
+
+
+def test_a_failure_sent_after_its_failed_step_is_no_second_one(serving, anybody):
+    anybody.post("/v1/runs", {"id": "r", "agent": "x", "started_at": 1000})
+    anybody.post("/v1/steps", {"run": "r", "seq": 1, "name": "search", "failure": {"message": "Read timed out"}})
+
+    sent = {"run": "r", "step": 1, "type": "tool", "code": "unavailable", "message": "The index is being rebuilt."}
+    assert anybody.post("/v1/failures", {"run": "r", "step": 1, "message": "something else"}).json == {"new": 0}
+    assert anybody.post("/v1/failures", sent).json == {"new": 1}
+    assert anybody.post("/v1/failures", sent).json == {"new": 0}
+
+    (step,) = serving.store.run(DEFAULT_TENANT, "r").steps
+    assert (step.failure.kind, step.failure.message) == ("tool/unavailable", "The index is being rebuilt.")
+    (pattern,) = serving.person().get("/v1/patterns").json["patterns"]
+    assert (pattern["kind"], pattern["occurrences"]) == ("tool/unavailable", 1)
+
+
+@pytest.mark.parametrize("is_run_stored", [True, False])
+def test_a_failure_sent_before_its_failed_step_is_no_second_one(serving, anybody, is_run_stored):
+    """A program records a failure when it catches the exception, and ends the step after that."""
+    run = {"id": "r", "agent": "x", "started_at": 1000}
+    if is_run_stored:
+        anybody.post("/v1/runs", run)
+    sent = {"run": "r", "step": 1, "type": "tool", "code": "unavailable", "message": "503 Service Unavailable"}
+    assert anybody.post("/v1/failures", sent).json == {"new": 1}
+    assert anybody.post("/v1/failures", {"run": "r", "step": 2, "code": "timeout"}).json == {"new": 1}
+    steps = [
+        {"run": "r", "seq": 1, "name": "search", "failure": {"message": "no answer", "status": 504}},
+        {"run": "r", "seq": 2, "name": "fetch"},
+    ]
+    for step in (*steps, *steps):
+        anybody.post("/v1/steps", step)
+    assert anybody.post("/v1/failures", sent).json == {"new": 0}
+    anybody.post("/v1/runs", {**run, "ended_at": 2000})
+
+    search, fetch, nested = serving.store.run(DEFAULT_TENANT, "r").steps
+    assert (search.failure.kind, search.failure.message) == ("tool/unavailable", "503 Service Unavailable")
+    assert search.failure.status == 504
+    assert (fetch.outcome, nested.parent, nested.failure.kind) == ("success", 2, "tool/timeout")
+    patterns = serving.person().get("/v1/patterns").json["patterns"]
+    assert sorted((pattern["kind"], pattern["occurrences"]) for pattern in patterns) == [
+        ("tool/timeout", 1), ("tool/unavailable", 1),
+    ]  # fmt: skip
+
+
+def test_two_failures_sent_beside_their_failed_step_are_one(serving, anybody):
+    failures = [{"step": 1, "code": "timeout", "message": "slow"}, {"step": 1, "code": "unavailable"}]
+    run = {"id": "r", "started_at": 1, "steps": [{"name": "pay", "outcome": "failure"}], "failures": failures}
+    assert anybody.post("/v1/runs", run).json["new"] == 2
+    (step,) = serving.store.run(DEFAULT_TENANT, "r").steps
+    assert (step.failure.kind, step.failure.message) == ("tool/unavailable", "slow")
+
+
+def test_the_failure_of_another_senders_run_is_not_replaced(serving):
+    first, second = serving.holding("ingest", principal="a"), serving.holding("ingest", principal="b")
+    first.post("/v1/runs", {"id": "r", "started_at": 1, "steps": [{"name": "a", "failure": {"message": "timed out"}}]})
+
+    sent = {"run": "r", "step": 1, "type": "tool", "code": "unavailable"}
+    assert second.post("/v1/failures", sent).json == {"new": 0}
+    assert serving.store.run(DEFAULT_TENANT, "r").steps[0].failure.kind == "tool/timeout"
+    assert first.post("/v1/failures", sent).json == {"new": 1}
+
+
+def test_type_code_and_step_have_a_second_name(serving, anybody):
+    run = {"id": "r", "started_at": 1000, "ended_at": 2000, "steps": [{"name": "search", "outcome": "failure"}]}
+    first = {"failure_type": "tool", "failure_code": "timeout", "step_id": 1}
+    anybody.post("/v1/runs", {**run, "failures": [first]})
+    second = {"run": "r", "id": "f", "failure_type": "orchestration", "failure_code": "precondition"}
+    assert anybody.post("/v1/failures", second).json == {"new": 1}
+    assert anybody.post("/v1/failures", {"run": "r", "id": "f", "code": "precondition"}).json == {"new": 0}
+
+    kinds = [step.failure.kind for step in serving.store.run(DEFAULT_TENANT, "r").steps]
+    assert kinds == ["tool/timeout", "orchestration/precondition"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "field", "reason"),
+    [
+        ({"type": "tol", "code": "timeout"}, "type", "Did you mean 'tool'?"),
+        ({"failure_type": "tol", "message": "no"}, "type", "Did you mean 'tool'?"),
+        ({"type": "tool", "code": "timout"}, "code", "Did you mean 'tool/timeout'?"),
+        ({"failure_code": "card_declined"}, "code", "Declare a kind of your own"),
+        ({"type": "tool", "failure_type": "model"}, "failure_type", "contradicts type: they are the same field"),
+    ],
+)
+def test_a_kind_that_nobody_declared_is_refused_with_the_nearest_name(serving, anybody, sent, field, reason):
+    told = anybody.post("/v1/failures", {"run": "r", **sent})
+    assert (told.status, told.json["field"]) == (400, field)
+    assert reason in told.json["message"]
+
+    told = anybody.post("/v1/runs", {"id": "r", "steps": [{"name": "a", "failure": sent}]})
+    assert (told.status, told.json["field"]) == (400, f"steps[0].failure.{field}")
+    assert serving.store.run(DEFAULT_TENANT, "r") is None
 
 
 @pytest.mark.parametrize(

@@ -149,7 +149,7 @@ def test_the_log_of_a_coding_agent_tells_of_its_tools(serving, anybody):
         log_record("api_error", BEGUN + 3 * 10**9, session__id="s-1", model="m-1", status_code="529",
                    error="Overloaded", duration_ms="10"),
         log_record("api_request", BEGUN + 4 * 10**9, session__id="s-1", model="m-1", input_tokens="10",
-                   output_tokens="5", duration_ms="10"),
+                   output_tokens="5", cache_read_tokens="90", cost_usd="0.0125", duration_ms="10"),
     ]  # fmt: skip
     sent = {"resourceLogs": [{"resource": {"attributes": []}, "scopeLogs": [{"logRecords": records}]}]}
     for _ in range(2):  # the second time changes nothing
@@ -162,7 +162,8 @@ def test_the_log_of_a_coding_agent_tells_of_its_tools(serving, anybody):
     ]  # fmt: skip
     kinds = {str(step.failure.kind) for step in history.steps if step.failure}
     assert kinds == {"tool/command_not_found", "model/unavailable"}
-    assert history.steps[-1].tokens == {"input": 10, "output": 5}
+    assert history.steps[-1].tokens == {"input": 100, "output": 5, "cached_input": 90}
+    assert history.steps[-1].cost_nanos == 12_500_000
     assert history.run.session == "s-1"
 
 

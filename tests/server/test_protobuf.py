@@ -41,7 +41,8 @@ def test_what_is_written_is_read(made):
         assert span.resource == {"service.name": "a service"}
         if wrote.error is not None:
             assert span.message == wrote.error
-            assert span.events == [("exception", {"exception.message": wrote.error})]
+            facts = {"exception.message": wrote.error, "exception.stacktrace": "..."}
+            assert span.events == [("exception", facts)]
 
 
 @settings(max_examples=300)

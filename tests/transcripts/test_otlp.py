@@ -31,6 +31,21 @@ def test_a_trace_is_a_run_and_its_spans_are_steps(tmp_path):
     assert derive_status(history.run, history.steps, history.links) == "success"
 
 
+def test_a_model_span_has_its_model_its_tokens_and_the_cost_that_its_sender_computed(tmp_path):
+    chat = span(
+        "t1", "a", "root", "chat gpt-x", 0, 1, gen_ai__operation__name="chat", gen_ai__request__model="gpt-x",
+        mulligan__step__name="ask", gen_ai__usage__input_tokens=100, gen_ai__usage__output_tokens=9,
+        gen_ai__usage__cache_read__input_tokens=60, gen_ai__usage__reasoning__output_tokens=4,
+        mulligan__cost_usd=0.25,
+    )  # fmt: skip
+    (history,) = read(write(tmp_path / "t.jsonl", otlp(chat), otlp(agent("t1"))))
+    (step,) = history.steps
+    assert (step.name, step.model) == ("ask", "gpt-x")
+    assert step.tokens == {"input": 100, "output": 9, "cached_input": 60, "reasoning": 4}
+    assert step.token_count == 109
+    assert step.cost_nanos == 250_000_000
+
+
 def test_attempts_at_one_call_are_joined_by_its_id_and_by_following_a_failure(tmp_path):
     known = {**TOOL, "gen_ai__tool__call__id": "c1"}
     spans = [
@@ -90,3 +105,16 @@ def test_a_call_that_was_given_up_is_recovered_by_another_only_with_the_same_arg
     assert links == ([retry] if status == "recovered" else [])
     assert derive_status(history.run, history.steps, history.links) == status
     assert len({step.failure.fingerprint for step in history.steps if step.failure}) == 1
+
+
+def test_class_and_stack_trace_of_an_exception_event_are_read(tmp_path):
+    failed = span("t1", "b", "root", "execute_tool search", 1, 3, "no answer", **TOOL)
+    attributes = {"exception.type": "httpx.ReadTimeout", "exception.stacktrace": "Traceback ...\n" + "x " * 20_000}
+    values = [{"key": key, "value": {"stringValue": value}} for key, value in attributes.items()]
+    failed["events"] = [{"name": "exception", "attributes": values}]
+    (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1"), failed)))
+    failure = history.steps[0].failure
+    assert failure is not None
+    assert failure.exception == "httpx.ReadTimeout"
+    assert failure.trace.startswith("Traceback ...\n")
+    assert len(failure.trace) <= 10_240

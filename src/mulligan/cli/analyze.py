@@ -14,6 +14,15 @@ from mulligan import settings as settings_file
 from mulligan.build import build_classifier
 from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
 from mulligan.classify.fingerprint import VERSION, build_template
+from mulligan.cli.error_input import (
+    ERROR_FIELDS,
+    MAX_INPUT_BYTES,
+    FieldTypes,
+    open_input,
+    parse_error,
+    pick_fields,
+    read_error_text,
+)
 from mulligan.cli.options import CommandContext, command, now_ms, open_existing_store
 from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.records import Effects, Fix
@@ -23,8 +32,6 @@ from mulligan.redaction import sanitize
 from mulligan.report.tables import format_count, render_columns, render_pairs, to_line
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
 
-MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Limit for one text or one line. The classifier reads only both ends, but must find them."""
 _REMEDY_SENTENCES = {
     Remedy.RETRY: "retry after a backoff",
     Remedy.REPAIR: "change the arguments",
@@ -34,17 +41,6 @@ _REMEDY_SENTENCES = {
 }
 _TOOK_EFFECT_TEXTS = {"no": "no, the call did not execute", "yes": "yes", "unknown": "unknown, it may have executed"}
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
-FieldTypes = Mapping[str, tuple[type, str]]
-"""Fields of a JSON object: their type, and its description for error messages."""
-_ERROR_FIELDS: FieldTypes = {
-    "text": (str, "a string"),
-    "tool": (str, "a string"),
-    "source": (str, "a string"),
-    "exception": (str, "a string"),
-    "status": (int, "a number"),
-    "is_error": (bool, "true or false"),
-    "arguments": (dict, "an object"),
-}
 _CALL_FIELDS: FieldTypes = {
     "schema": (dict, "a JSON schema"),
     "tools": (dict, "an object of schemas by name"),
@@ -62,20 +58,7 @@ _ERROR_EXAMPLE = '{"text": "Connection refused"}'
 _CALL_EXAMPLE = '{"tool": "search", "arguments": {"topK": "5"}, "error": "...", "schema": {...}}'
 
 
-# Input: a text, or one JSON object per line
-
-
-def _open_input(file: str | None, command: str, content: str, example_name: str) -> IO[bytes]:
-    """Open the named file or standard input. A terminal as standard input is an error."""
-    if file is None and sys.stdin.isatty():
-        raise click.UsageError(f"No input. Pipe {content} in, or name a file: `mulligan {command} {example_name}`.")
-    try:
-        return click.open_file(file or "-", "rb")
-    except OSError as error:
-        message = f"Cannot read {sanitize(str(file), 200)!r}: {error.strerror}."
-        if any(letter.isspace() for letter in str(file)):
-            message += f" To {command} the text itself, pipe it in: echo TEXT | mulligan {command}"
-        raise click.UsageError(message) from None
+# Input: one JSON object per line
 
 
 def _process_lines(
@@ -83,7 +66,7 @@ def _process_lines(
 ) -> Iterator[tuple[dict[str, Any], tuple[str, ...]]]:
     """Yield the facts and the table row of each line. For an unreadable line, these are its error and two cells."""
     number = 0
-    while line := stream.readline(MAX_LINE_BYTES):
+    while line := stream.readline(MAX_INPUT_BYTES):
         number += 1
         fields: dict[str, Any] = {}
         try:
@@ -104,16 +87,6 @@ def _parse_object(line: bytes, example: str) -> dict[str, Any]:
     if not isinstance(parsed, dict):
         raise ValueError(f"not a JSON object; expected one such as {example}")
     return parsed
-
-
-def _pick_fields(parsed: Mapping[str, Any], field_types: FieldTypes) -> dict[str, Any]:
-    """Return these fields without null values. Raise ValueError if one has another type."""
-    fields = {name: parsed[name] for name in field_types if parsed.get(name) is not None}
-    for name, value in fields.items():
-        expected_type, description = field_types[name]
-        if not isinstance(value, expected_type) or (expected_type is int and isinstance(value, bool)):
-            raise ValueError(f'"{name}" must be {description}')
-    return fields
 
 
 def _print_json_line(facts: dict[str, Any]) -> None:
@@ -144,12 +117,13 @@ def _exit_code(rows: list[tuple[str, ...]]) -> int:
 
 
 @command(
-    "make 2>&1 | mulligan classify",
-    "mulligan classify --tool Bash --show-fingerprint build.log",
+    "mulligan classify connection refused",
+    "mulligan classify --tool Bash build.log",
+    "make 2>&1 | mulligan classify --show-fingerprint",
     "mulligan classify --jsonl errors.jsonl --json",
     has_store=False,
 )
-@click.argument("file", required=False, type=click.Path(allow_dash=True))
+@click.argument("text", nargs=-1, metavar="[TEXT...|FILE|-]")
 @click.option(
     "--jsonl", is_flag=True, help="Read one JSON object per line: text, and if known tool, status, exception, ..."
 )
@@ -158,27 +132,32 @@ def _exit_code(rows: list[tuple[str, ...]]) -> int:
 @click.option("--status", type=click.IntRange(100, 599), help="HTTP status of the response.")
 @click.option("--exception", help="Class of the exception, such as openai.RateLimitError.")
 @click.option("--show-fingerprint", is_flag=True, help="Show the message template behind the fingerprint.")
-def classify(context: CommandContext, file: str | None, jsonl: bool, show_fingerprint: bool, **hints: Any) -> None:
+def classify(context: CommandContext, text: tuple[str, ...], jsonl: bool, show_fingerprint: bool, **hints: Any) -> None:
     """Classify an error: print its kind, its remedy and a hint.
 
-    Reads the error text from FILE or standard input. With --jsonl, reads one JSON object per line; an unreadable line
-    is answered with an object that has the field "error". Exits 1 if no line is readable.
+    The error is the TEXT that you type, the content of FILE, or standard input. It may be a message, the output of a
+    program, a whole Python traceback, a provider's response body, or an HTTP status. With --jsonl, FILE or standard
+    input has one JSON object per line; an unreadable line is answered with an object that has the field "error". Exits
+    1 if no line is readable.
     """
     classify_error = build_classifier(settings_file.load_settings())
-    with _open_input(file, "classify", "an error text", "build.log") as stream:
-        if jsonl:
-            if any(hints.values()):
-                raise click.UsageError(
-                    "--jsonl excludes --tool, --source, --status and --exception. Put these fields into each line."
-                )
+    if jsonl:
+        if any(hints.values()):
+            raise click.UsageError(
+                "--jsonl excludes --tool, --source, --status and --exception. Put these fields into each line."
+            )
+        if len(text) > 1:
+            raise click.UsageError("--jsonl reads one FILE, or standard input.")
+        with open_input(text[0] if text else None, "classify", "lines of JSON", "--jsonl errors.jsonl") as stream:
             sys.exit(_classify_lines(stream, classify_error, context.as_json, show_fingerprint))
-        text = stream.read(MAX_LINE_BYTES).decode("utf-8", "replace")
-    if not text.strip():
-        raise click.UsageError(
-            "The input is empty. Pipe an error text in, or name a file: `mulligan classify build.log`."
-        )
-    failure = classify_error(text=text, **hints)
-    facts = _failure_facts(failure, None, show_fingerprint) | _seed_facts(failure, hints["tool"] or "")
+    try:
+        fields = parse_error(read_error_text(text))
+    except ValueError as error:
+        raise click.UsageError(f"Cannot read the JSON object: {error}.") from None
+    fields |= {name: value for name, value in hints.items() if value is not None}
+    failure = classify_error(**fields)
+    facts = _failure_facts(failure, fields.get("arguments"), show_fingerprint)
+    facts |= _seed_facts(failure, fields.get("tool", ""))
     if context.as_json:
         _print_json_line(facts)
     else:
@@ -194,7 +173,7 @@ def _classify_lines(
     def process(parsed: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         if parsed.get("text") is None:
             raise ValueError('missing field "text"')
-        fields = _pick_fields(parsed, _ERROR_FIELDS)
+        fields = pick_fields(parsed, ERROR_FIELDS)
         if fields.get("source", "tool") not in _SOURCES:
             raise ValueError(f'"source" must be one of {", ".join(_SOURCES)}')
         failure = classify_error(**fields)
@@ -305,7 +284,7 @@ def suggest(context: CommandContext, file: str | None, no_memory: bool) -> None:
 
     is_table = not context.as_json and sys.stdout.isatty()
     rows = []
-    with _open_input(file, "suggest", "failed calls", "failed.jsonl") as stream:
+    with open_input(file, "suggest", "failed calls", "failed.jsonl") as stream:
         for facts, row in _process_lines(stream, _CALL_EXAMPLE, process):
             rows.append(row)
             if not is_table:
@@ -337,7 +316,7 @@ def _parse_failed_call(failed_call: dict[str, Any]) -> dict[str, Any]:
         raise ValueError('"tool" must be the name of a tool')
     if failed_call.get("error") is None:
         raise ValueError('missing field "error"')
-    fields = _pick_fields(failed_call, _CALL_FIELDS)
+    fields = pick_fields(failed_call, _CALL_FIELDS)
     for name in ("privileged", "unprivileged", "released"):
         if not all(isinstance(entry, str) for entry in fields.get(name, ())):
             raise ValueError(f'"{name}" must be {_CALL_FIELDS[name][1]}')

@@ -17,6 +17,7 @@ import click
 
 from mulligan import settings as settings_file
 from mulligan.api import Mulligan
+from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.cli import demo_world as world
 from mulligan.cli.options import CommandContext, command, is_color_off, print_json, print_lines
 from mulligan.core.events import AnyEvent, RecoveryPlanned, StepEnded
@@ -156,22 +157,27 @@ class Narrator:
         self.say(f"\n{text}\n", bold=True)
 
     def narrate_call(
-        self, headline: str, tool: str, arguments: dict[str, Any], failure_comment: str, make_call: Callable[[], Any]
-    ) -> Any:
+        self,
+        headline: str,
+        tool: str,
+        arguments: dict[str, Any],
+        failure_comment: str,
+        make_call: Callable[[], ToolOutcome],
+    ) -> ToolOutcome:
         """Print one tool call and its answer to the model."""
         self._number += 1
         argument_text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
         self.say(f"{self._number:>3}. {headline}", bold=True)
         self.say(f"       {tool}({argument_text})")
-        answer = make_call()
-        if world.is_failure(answer):
+        outcome = make_call()
+        if (answer := outcome.answer) is not None:
             if failure_comment:
                 self.say(f"     > {failure_comment}", fg="yellow")
             self.say(f'     " {to_line(answer["message"], 110)}', fg="cyan")
-            for sentence in filter(None, (answer.get("outcome"), answer["hint"], *answer.get("suggestions", ()))):
+            for sentence in filter(None, (answer.get("outcome"), answer["hint"], *outcome.notes)):
                 self.say(f"       {to_line(sentence, 110)}", fg="cyan")
         time.sleep(0 if self.is_silent else self._pause)
-        return answer
+        return outcome
 
     def on_event(self, event: AnyEvent) -> None:
         match event:

@@ -17,7 +17,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
 from mulligan.api import Mulligan
-from mulligan.core.failure import AgentError
+from mulligan.capture.tool_outcome import ToolOutcome
+from mulligan.classify.declared_errors import AgentError
+from mulligan.core.failure import TookEffect
 from mulligan.core.records import Status
 
 HOSTILE_TEXT = (
@@ -164,7 +166,7 @@ class PassResult(NamedTuple):
     answer: str
 
 
-Narrate = Callable[[str, str, dict[str, Any], str, Callable[[], Any]], Any]
+Narrate = Callable[[str, str, dict[str, Any], str, Callable[[], ToolOutcome]], ToolOutcome]
 """Prints a call: its headline, tool, arguments, a comment if it fails, and the function that makes it."""
 
 
@@ -195,14 +197,14 @@ class ScriptedAgent:
             self._turns = iter(())  # ends the last turn within the run
         return PassResult(run.id, run.status, turn.number, answer)
 
-    def _call(self, headline: str, tool: str, failure_comment: str = "", /, **arguments: Any) -> Any:
+    def _call(self, headline: str, tool: str, failure_comment: str = "", /, **arguments: Any) -> ToolOutcome:
         turn = next(self._turns)
         self._think(self._messages, tool)
-        answer = self._narrate(
+        outcome = self._narrate(
             headline, tool, arguments, failure_comment, lambda: turn.call(self._tools, tool, arguments)
         )
-        self._messages.append(str(answer)[:200])
-        return answer
+        self._messages.append(outcome.to_message()[:200])
+        return outcome
 
     def handle_request(self, request: UserRequest) -> str:
         """Play the script of a pass."""
@@ -210,26 +212,26 @@ class ScriptedAgent:
         self._call("A rejected argument", "search_docs", query=request.topic, top_k=50)
         self._call("A rate limit with a retry-after header", "weather", city=request.city)
         comment = "not retried: the payment may have executed. The model is asked to check first"
-        answer = self._call(
+        payment = self._call(
             "A timeout of a tool with side effects", "pay_invoice", comment, invoice=invoice, amount=120
         )
         paid = "paid"
-        if is_failure(answer) and "outcome" in answer:
-            payments = self._call("The model checks, as asked", "list_payments")
+        if payment.failure is not None and payment.failure.took_effect is TookEffect.UNKNOWN:
+            payments = self._call("The model checks, as asked", "list_payments").value
             paid = "paid once" if payments.count(invoice) == 1 else "not confirmed as paid"
         forecast = self._find_forecast(request.city)
         comment = "no further retry: the backend keeps failing. Its text is truncated and quoted as data"
-        answer = self._call("A hostile error text", "read_ticket", comment, number=7)
-        ticket = "the ticket could not be read" if is_failure(answer) else "the ticket was read"
+        outcome = self._call("A hostile error text", "read_ticket", comment, number=7)
+        ticket = "the ticket was read" if outcome.ok else "the ticket could not be read"
         return f"{invoice} is {paid}, the outlook is {forecast}, {ticket}."
 
     def _find_forecast(self, city: str) -> str:
         name, days, headline = "get_forecast", 30, "A tool that does not exist"
         for guess in (14, 10, 7, 3):
-            answer = self._call(headline, name, city=city, days=days)
-            if not is_failure(answer):
-                return str(answer["outlook"])
-            suggestion_text = " ".join(answer.get("suggestions", ()))
+            outcome = self._call(headline, name, city=city, days=days)
+            if outcome.ok:
+                return str(outcome.value["outlook"])
+            suggestion_text = " ".join(outcome.notes)
             name_match = re.search(r"call (\w+) instead|Did you mean (\w+)\?", suggestion_text)
             days_match = re.search(r"days=(\d+)", suggestion_text)
             if name_match:
@@ -246,9 +248,5 @@ class ScriptedAgent:
         headline = "The prompt has no lesson about this"
         if top_k:
             headline = "The prompt contains the lesson, so the model follows it"
-        answer = self._call(headline, "search_docs", query="delivery times", top_k=int(top_k[1]) if top_k else 50)
-        return f"{len(answer if isinstance(answer, list) else answer['result'])} pages were found."
-
-
-def is_failure(answer: Any) -> bool:
-    return isinstance(answer, dict) and "error" in answer
+        outcome = self._call(headline, "search_docs", query="delivery times", top_k=int(top_k[1]) if top_k else 50)
+        return f"{len(outcome.value)} pages were found."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import platform
 import sqlite3
@@ -14,6 +15,7 @@ from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.core.failure import StoreError
 from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
 from mulligan.record.journal_import import count_dropped, read_hook_errors
+from mulligan.recover.budget import PROCESS_BUDGET_EXHAUSTED, TOOL_BUDGET_EXHAUSTED
 from mulligan.report.tables import format_age, format_count, render_pairs, to_line
 from mulligan.settings import Settings, hook_folder
 from mulligan.store import diagnostics, urls
@@ -21,9 +23,9 @@ from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
 from mulligan.store.diagnostics import Diagnostics
 
 MAX_SHOWN_TABLES = 5
-"""Number of tables shown as text. The JSON output has all of them."""
+"""Number of tables, and of tools with an exhausted retry budget, shown as text. The JSON output has all of them."""
 MAX_RECENT_RUNS = 500
-"""Number of recent runs that are checked for a task description."""
+"""Number of recent runs that are checked for a task description and for exhausted retry budgets."""
 
 
 @command("mulligan doctor", "mulligan doctor --store ./failures.db --json")
@@ -43,12 +45,16 @@ def _facts(settings: Settings) -> dict[str, Any]:
     url = settings.store_url
     # For a server, sqlite_path raises an error that says what to do.
     path = urls.sqlite_path(url) if urls.is_remote(url) else urls.local_path(url, settings.folder)
+    policy = settings.policy
     facts: dict[str, Any] = {
         "mulligan": __version__,
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
         "store": urls.redact_password(url) if urls.is_postgres(url) else str(path),
         "journals": str(urls.journals_of(path)),
+        "retry_budget_burst": policy.retry_budget_burst,
+        "retry_budget_ratio": policy.retry_budget_ratio,
+        "max_run_retries": policy.max_run_retries,
     }
     count, last_error, at = read_hook_errors(hook_folder())
     facts |= _journal_facts(urls.journals_of(path)) | {"hook_faults": count}
@@ -73,6 +79,12 @@ def _store_facts(store: Store) -> dict[str, Any]:
     health = store.health(DEFAULT_TENANT)
     recent = store.runs(DEFAULT_TENANT, RunQuery(limit=MAX_RECENT_RUNS))
     runs_with_context = sum(history.run.context is not None for history in recent)
+    exhausted = collections.Counter(
+        step.name
+        for history in recent
+        for step in history.steps
+        if step.stop is not None and step.stop.reason.startswith((TOOL_BUDGET_EXHAUSTED, PROCESS_BUDGET_EXHAUSTED))
+    )
     return {
         "healthy": health.healthy,
         "detail": health.detail,
@@ -80,6 +92,7 @@ def _store_facts(store: Store) -> dict[str, Any]:
         "steps": health.steps,
         "dropped": count_dropped(store, DEFAULT_TENANT),
         "with_context": round(runs_with_context / len(recent), 3) if recent else None,
+        "retry_budget_exhausted": [{"tool": tool, "calls": count} for tool, count in exhausted.most_common()],
     }
 
 
@@ -140,6 +153,12 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         **(_postgres_rows(facts) if "pool" in facts else {}),
         "dropped": format_count(facts.get("dropped", 0), "record") if "dropped" in facts else "",
+        "retry budget": f"{facts['retry_budget_burst']:g} at once, then {facts['retry_budget_ratio']:g} per first "
+        f"attempt, for each tool and for the process; {facts['max_run_retries']} per run",
+        "used up by": ", ".join(
+            f"{row['tool']} {format_count(row['calls'], 'call')}"
+            for row in facts.get("retry_budget_exhausted", ())[:MAX_SHOWN_TABLES]
+        ),
         "context": f"{100 * share:.0f} % of recent runs have a task description" if share is not None else "",
         "detail": facts.get("detail", "") if facts["healthy"] is not False else "",  # shown in the first line instead
     }

@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from mulligan.build import build_classifier, build_redactor
 from mulligan.cli.config_edits import replace_file
-from mulligan.cli.options import CommandContext, command, parse_time_option, show_read_progress
+from mulligan.cli.options import CommandContext, command, find_run, parse_time_option, show_read_progress
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import attach_links
-from mulligan.core.records import History, Step, encode
+from mulligan.core.prices import PriceTable
+from mulligan.core.records import History, RecordedMessage, Step, encode, message_numbers
 from mulligan.hooks.agents import HOOK_STATE_KIND, run_id_prefix
 from mulligan.redaction import Redactor
 from mulligan.report import tables
@@ -42,8 +43,9 @@ RESUMABLE_FORMATS = (EXPORT_NAME, CALLS_NAME)
 class Importer:
     """Stores runs from files, each once, with secrets redacted."""
 
-    def __init__(self, store: Store, redactor: Redactor) -> None:
+    def __init__(self, store: Store, redactor: Redactor, prices: PriceTable | None = None) -> None:
         self._store = store
+        self._prices = prices or PriceTable()
         self._redactor = redactor
         self.runs = 0
         self.steps = 0
@@ -116,10 +118,16 @@ class Importer:
             history = attach_links(history)
         # An exported run may exist in this store with more data. RunStarted does not overwrite it.
         yield redact_event(RunStarted(history.run) if is_export else RunEnded(history.run), self._redactor)
+        remaining = {message.number: message for message in history.messages}
         for step in history.steps:
             # A call without a time would be counted in 1970, outside every query.
             dated_step = step if step.started_at else replace(step, started_at=history.run.started_at)
-            yield redact_event(StepEnded(dated_step), self._redactor)
+            # An exported step has its cost already, if that was known when it was recorded.
+            priced_step = dated_step if is_export else self._prices.add_cost(dated_step)
+            # Each message with the first step that has it, as when it was recorded: no event becomes too large.
+            numbers = (*message_numbers(step), *(() if step.answer is None else (step.answer,)))
+            messages = tuple(remaining.pop(number) for number in dict.fromkeys(numbers) if number in remaining)
+            yield redact_event(StepEnded(priced_step, messages), self._redactor)
         for compaction in history.compactions:
             yield redact_event(ContextCompacted(compaction), self._redactor)
 
@@ -154,7 +162,7 @@ def import_(context: CommandContext, files: tuple[str, ...], format_name: str | 
     """
     store = context.create_store()
     reading = ReaderState(build_classifier(context.settings), keeps_results=True)
-    importer = Importer(store, build_redactor(context.settings))
+    importer = Importer(store, build_redactor(context.settings), PriceTable(context.settings.prices))
     try:
         for file in files:
             with open_log(Path(file), "reading", format_name) as (lines, format, report_progress):
@@ -214,7 +222,12 @@ def open_log(
         raise SettingsError(f"{path}: {error}.".replace("..", ".")) from None
 
 
-@command("mulligan export -o runs.jsonl.gz", "mulligan export --since 7d --level local > mine.jsonl")
+@command(
+    "mulligan export -o runs.jsonl.gz",
+    "mulligan export last > run.jsonl",
+    "mulligan export --since 7d --level local > mine.jsonl",
+)
+@click.argument("runs", nargs=-1, metavar="[RUN]...")
 @click.option("--since", "past", metavar="7d", help="Only runs started within this time: 30m, 24h, 7d, 2w.")
 @click.option(
     "-o", "--output", metavar="FILE", help="Output file, gzipped if its name ends in .gz. Default: standard output."
@@ -226,29 +239,40 @@ def open_log(
     show_default=True,
     help="shared redacts every argument that the settings do not list; local exports what the store has.",
 )
-def export(context: CommandContext, past: str | None, output: str | None, level: Literal["shared", "local"]) -> None:
-    """Export runs as JSON lines for `mulligan import`.
+def export(
+    context: CommandContext,
+    runs: tuple[str, ...],
+    past: str | None,
+    output: str | None,
+    level: Literal["shared", "local"],
+) -> None:
+    """Export runs as JSON lines for `mulligan import`: all of them, or those that you name.
 
-    The first line names the format and its version. Argument values are redacted unless you pass --level local: others
-    may read the file. With --json the counts go to standard error.
+    RUN is an id or the start of one, `last` for the newest run, or an agent for its newest run. The first line names
+    the format and its version. Argument values are redacted unless you pass --level local: others may read the file.
+    With --json the counts go to standard error.
     """
+    if runs and past:
+        raise SettingsError("--since excludes RUN. Name runs, or a period.")
     store = context.require_store()
+    named_runs = {history.run.id: history for history in (find_run(store, run, context.now) for run in runs)}
     key = _export_key(store, context.settings.store_url) if level == "shared" else b""
     redactor = build_redactor(context.settings, level, key)
     since = parse_time_option(past)
-    runs = steps = 0
+    run_count = step_count = 0
     header = ExportHeader("export", EXPORT_VERSION, level, context.now, since)
     with _open_output(output) as file:
         file.write(encode(header) + b"\n")
-        for history in store.export(DEFAULT_TENANT, since or 0):
+        for history in named_runs.values() if runs else store.export(DEFAULT_TENANT, since or 0):
             file.write(encode(redact_history(history, redactor)) + b"\n")
-            runs += 1
-            steps += len(history.steps)
+            run_count += 1
+            step_count += len(history.steps)
     if context.as_json:
-        click.echo(encode({"runs": runs, "steps": steps, "level": level, "output": output}).decode(), err=True)
+        counts = {"runs": run_count, "steps": step_count, "level": level, "output": output}
+        click.echo(encode(counts).decode(), err=True)
     elif output:
-        counts = f"{tables.format_count(runs, 'run')} with {tables.format_count(steps, 'step')}"
-        click.echo(f"{counts} written to {output}, level {level}.", err=True)
+        counts_text = f"{tables.format_count(run_count, 'run')} with {tables.format_count(step_count, 'step')}"
+        click.echo(f"{counts_text} written to {output}, level {level}.", err=True)
 
 
 def redact_history(history: History, redactor: Redactor) -> History:
@@ -258,13 +282,18 @@ def redact_history(history: History, redactor: Redactor) -> History:
         return redact_event(event, redactor)
 
     steps = [redact(StepEnded(step)).step for step in history.steps]
-    if redactor.level == "shared":  # a result may be a whole file: it is redacted like an argument
-        steps = [replace(step, result=redactor.value(step.result)) for step in steps]
+    messages: tuple[RecordedMessage, ...] = ()
+    if redactor.level == "shared":
+        # A result may be a whole file: it is redacted like an argument. Conversations are left out.
+        steps = [replace(step, result=redactor.value(step.result), messages=(), answer=None) for step in steps]
+    else:
+        messages = redact(StepEnded(Step(run=history.run.id, seq=0, call=0), history.messages)).messages
     return History(
         run=redact(RunEnded(history.run)).run,
         steps=tuple(steps),
         links=redact(StepEnded(Step(run=history.run.id, seq=0, call=0, links=history.links))).step.links,
         compactions=tuple(redact(ContextCompacted(compaction)).compaction for compaction in history.compactions),
+        messages=messages,
     )
 
 

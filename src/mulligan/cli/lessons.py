@@ -264,7 +264,7 @@ def consolidate(context: CommandContext, reword: str | None) -> None:
     elif result.patterns:
         text += (
             f"\nA lesson needs a fix that succeeded in {MIN_SUCCESSFUL_RUNS} or more runs, and in at least half "
-            "of the runs with the failure."
+            f"of the runs with the failure. The fix must be shown to models: mulligan fixes{context.suffix}"
         )
     context.print(facts, text)
 

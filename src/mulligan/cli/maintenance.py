@@ -143,7 +143,7 @@ def _describe_forgotten(result: ForgetResult, has_learned: bool) -> str:
     if has_learned:
         fixes = "1 fix" if result.fixes == 1 else f"{result.fixes:,} fixes"
         return f"Deleted {fixes} and {format_count(result.lessons, 'lesson')}. Runs stay."
-    counts = {"run": result.runs, "step": result.steps, "pattern": result.patterns}
+    counts = {"run": result.runs, "step": result.steps, "pattern": result.patterns, "message": result.messages}
     counts["stored value"] = result.key_value_entries
     return f"Deleted {', '.join(format_count(number, noun) for noun, number in counts.items() if number)}."
 

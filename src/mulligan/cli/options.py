@@ -18,14 +18,23 @@ from mulligan import settings as settings_file
 from mulligan.classify.kinds import KINDS, TYPES
 from mulligan.cli import CommandGroup
 from mulligan.core.failure import SettingsError, StoreError
-from mulligan.core.records import encode
+from mulligan.core.prices import PriceTable
+from mulligan.core.records import History, Run, encode
 from mulligan.record.journal_import import recover_journals
 from mulligan.redaction import sanitize
 from mulligan.report.resources import Parameter, ResourceSpec
-from mulligan.report.tables import ACCEPTED_FORMATS, parse_time, render_csv, wrap_text
+from mulligan.report.tables import (
+    ACCEPTED_FORMATS,
+    escape_hidden,
+    format_age,
+    parse_time,
+    render_csv,
+    to_line,
+    wrap_text,
+)
 from mulligan.settings import Settings
 from mulligan.store import audit
-from mulligan.store.base import DEFAULT_TENANT, Progress, Store
+from mulligan.store.base import DEFAULT_TENANT, Progress, RunQuery, Store
 from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store, redact_password
 
 MIN_SHOWN_BYTES = 1024 * 1024
@@ -203,10 +212,65 @@ def open_existing_store(settings: Settings) -> Store | None:
         store = open_store(url, settings.fsync, progress=report_progress)
     if has_journals:
         try:
-            recover_journals(store, DEFAULT_TENANT, journals_of(path))
+            recover_journals(store, DEFAULT_TENANT, journals_of(path), PriceTable(settings.prices).add_costs)
         except (OSError, StoreError) as error:
             click.echo(f"warning: cannot import the orphaned journals in {journals_of(path)}: {error}", err=True)
     return store
+
+
+# Runs
+
+LAST_RUN_NAMES = ("last", "latest")
+MAX_COMPARED_RUNS = 500
+"""Newest runs whose ids and agents are compared with a text that matches no run."""
+
+
+def find_run(store: Store, text: str, now: int) -> History:
+    """Return the run that a user names: `last`, an id or the start of one, or an agent for its newest run."""
+    if text in LAST_RUN_NAMES:
+        for history in store.runs(DEFAULT_TENANT, RunQuery(limit=1)):
+            return store.run(DEFAULT_TENANT, history.run.id) or history
+        raise SettingsError("No runs yet. Wrap a function with @mulligan.tool, or try: mulligan demo")
+    prefix, matches = text, list[Run]()
+    for prefix in (text, f"run_{text}") if text else ():  # users may omit the prefix of our ids
+        if matches := store.find(DEFAULT_TENANT, prefix, limit=4):
+            break
+    is_exact = prefix in [run.id for run in matches]
+    if is_exact or len(matches) == 1:
+        match = store.run(DEFAULT_TENANT, prefix if is_exact else matches[0].id)
+        if match is not None:
+            return match
+    for history in store.runs(DEFAULT_TENANT, RunQuery(agent=text, limit=1)) if text else ():
+        return store.run(DEFAULT_TENANT, history.run.id) or history
+    if len(matches) > 1:
+        count = "more than 3" if len(matches) > 3 else len(matches)
+        raise SettingsError(
+            f"{count} runs start with {prefix}: {_describe_runs(matches[:3], now)}. Type more of the id."
+        )
+    raise SettingsError(f"No run or agent matches {text!r}. {_suggest_runs(store, text, now)}")
+
+
+def _suggest_runs(store: Store, text: str, now: int) -> str:
+    """Name the agents and runs that are closest to a text, or else the newest runs."""
+    import difflib  # lazy: rarely needed
+
+    runs = [history.run for history in store.runs(DEFAULT_TENANT, RunQuery(limit=MAX_COMPARED_RUNS))]
+    agents = difflib.get_close_matches(text, {run.agent for run in runs if run.agent}, n=1)
+    if agents:
+        return f"Did you mean the agent {to_line(agents[0])!r}?"
+    typed_id = text if text.startswith("run_") else f"run_{text}"
+    by_prefix = {run.id[: len(typed_id)]: run for run in reversed(runs)}
+    near_ids = difflib.get_close_matches(typed_id, by_prefix, n=3, cutoff=0.75)
+    if near_ids:
+        return f"Did you mean {_describe_runs([by_prefix[id] for id in near_ids], now)}?"
+    newest = f"The newest: {_describe_runs(runs[:3], now)}. " if runs else ""
+    return f"{newest}List runs: mulligan runs"
+
+
+def _describe_runs(runs: Iterable[Run], now: int) -> str:
+    return ", ".join(
+        f"{run.id} ({format_age(run.started_at, now)}, {to_line(run.agent or 'no agent', 40)})" for run in runs
+    )
 
 
 # Options
@@ -309,7 +373,8 @@ def is_color_off() -> bool:
 
 
 def print_json(value: object) -> None:
-    click.echo(encode(value).decode())
+    """Print a value as JSON. Hidden characters are escaped: some control a terminal, and JSON permits most of them."""
+    click.echo(escape_hidden(encode(value).decode()))
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -11,16 +11,24 @@ import click
 from msgspec.structs import replace
 
 from mulligan import logging
-from mulligan.cli.options import CommandContext, command, filter_options, has_filters, list_options, now_ms, print_lines
+from mulligan.cli.options import (
+    CommandContext,
+    command,
+    filter_options,
+    find_run,
+    has_filters,
+    list_options,
+    print_lines,
+)
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import History, to_builtins
-from mulligan.report import overview, run_text
+from mulligan.core.records import to_builtins
+from mulligan.report import conversation_text, overview, run_text
 from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
 from mulligan.report.stats import compare_stats
-from mulligan.report.tables import SHOWN_ID_CHARS, format_age, render_csv, truncate
+from mulligan.report.tables import SHOWN_ID_CHARS, render_csv, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
+from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.urls import is_networked, sqlite_path
 
@@ -63,41 +71,31 @@ def runs(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> N
         click.echo(f"\nShow one: mulligan show {histories[0].run.id[:SHOWN_ID_CHARS]}{context.suffix}", err=True)
 
 
-@command("mulligan show run_8f2c", "mulligan show last --json")
-@click.argument("run")
-def show(context: CommandContext, run: str) -> None:
-    """Show one run: every attempt of every call, its failures and their recovery.
+@command(
+    "mulligan show last", "mulligan show run_8f2c --full", "mulligan show last --conversation",
+    "mulligan show support-agent --json",
+)  # fmt: skip
+@click.argument("run", default="last")
+@click.option("--full", "is_full", is_flag=True, help="Print values, messages and stack traces whole, as stored.")
+@click.option("--conversation", is_flag=True, help="Print the recorded messages, with failures at their place.")
+def show(context: CommandContext, run: str, is_full: bool, conversation: bool) -> None:
+    """Show one run: every attempt with its arguments, result, error, tokens and cost.
 
-    RUN is an id, any unambiguous prefix, or `last`.
+    RUN is an id or the start of one, `last` for the newest run (the default), or an agent for its newest run. Values
+    are printed as stored, that is without secrets. Long ones are cut; --full prints them whole. Models record their
+    messages with record="full".
     """
     store = context.find_store()
     if store is None:
         raise SettingsError(f"No runs in {context.where} yet. Name another store with --store, or try: mulligan demo")
-    history = _find_run(store, run)
+    history = find_run(store, run, context.now)
+    if conversation:
+        entries = conversation_text.build_conversation([history])
+        facts: dict[str, Any] = {"run": history.run.id, "entries": to_builtins(entries)}
+        context.print(facts, conversation_text.render_conversation(history, context.width, is_full))
+        return
     facts = run_text.to_summary(history) | to_builtins(history)
-    context.print(facts, run_text.render_run(history, context.now, context.width))
-
-
-def _find_run(store: Store, run_id: str) -> History:
-    if run_id == "last":
-        newest = store.runs(DEFAULT_TENANT, RunQuery(limit=1))
-        if not newest:
-            raise SettingsError("No runs yet. Wrap a function with @mulligan.tool, or try: mulligan demo")
-        return newest[0]
-    for prefix in (run_id, f"run_{run_id}"):  # users may omit the prefix of our ids
-        if matches := store.find(DEFAULT_TENANT, prefix, limit=4):
-            break
-    if len(matches) > 1 and not any(match.id == prefix for match in matches):
-        choices = ", ".join(
-            f"{match.id} ({format_age(match.started_at, now_ms())}, {match.agent or 'no agent'})"
-            for match in matches[:3]
-        )
-        count = "more than 3" if len(matches) > 3 else len(matches)
-        raise SettingsError(f"{count} runs start with {prefix}: {choices}. Type more of the id.")
-    history = store.run(DEFAULT_TENANT, prefix if len(matches) != 1 else matches[0].id)
-    if history is None:
-        raise SettingsError(f"No run matches {run_id!r}. List runs: mulligan runs")
-    return history
+    context.print(facts, run_text.render_run(history, context.now, context.width, is_full))
 
 
 @command("mulligan tail --failures", "mulligan tail --tool search --json | jq .step.name")

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 import click
 import msgspec
 
-from mulligan.build import build_classifier, build_redactor
+from mulligan.build import build_classifier, build_kinds, build_redactor
 from mulligan.cli.configuration import DEFAULT_URL
 from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import MissingExtraError, SettingsError
+from mulligan.core.prices import PriceTable
 from mulligan.record.journal_import import recover_journals
 from mulligan.redaction import Redactor
 from mulligan.report.alerts import Alerts
@@ -109,7 +110,8 @@ def serve(
 
     hosts = frozenset(name.lower() for name in ("localhost", host, *names))
     rules = AccessRules(hosts=hosts, is_local=is_local, is_open=open_to_all)
-    intake = PayloadConverter(build_classifier(settings), redactor, opened_store)
+    prices = PriceTable(settings.prices)
+    intake = PayloadConverter(build_classifier(settings), redactor, opened_store, build_kinds(settings), prices)
     alerts = TenantAlerts(opened_store, intake.tenants, command=alert_command, webhook=alert_webhook)
     server_url = ""
 
@@ -127,7 +129,8 @@ def serve(
         )
     sock = http_server.bind_socket(host, port)
     if not settings.store_url.startswith("memory:"):
-        recover_journals(opened_store, DEFAULT_TENANT, journals_of(local_path(settings.store_url, settings.folder)))
+        journals = journals_of(local_path(settings.store_url, settings.folder))
+        recover_journals(opened_store, DEFAULT_TENANT, journals, prices.add_costs)
     address = _find_address(sock, host)
     server_url = address.url
     alerts.link = server_url if is_local else ""

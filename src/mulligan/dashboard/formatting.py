@@ -14,12 +14,15 @@ from urllib.parse import quote
 from jinja2 import Undefined
 from markupsafe import Markup, escape
 
+from mulligan.core.failure import Failure
 from mulligan.core.records import encode
 from mulligan.redaction import sanitize
 from mulligan.report import tables
 
 MAX_TEXT_CHARS = 900
 """Default limit of untrusted text in a template."""
+MAX_TRACE_CHARS = 6000
+"""Limit of a stack trace. Those of other programs may be longer than mulligan's own."""
 MAX_JSON_CHARS = 4000
 """Limit of arguments or a result as JSON."""
 NONE = Markup('<span class="quiet">\u2013</span>')
@@ -49,6 +52,11 @@ def is_display_safe(value: str) -> bool:
 def text(value: Any, limit: int = MAX_TEXT_CHARS) -> Markup:
     """Return untrusted text, sanitized, escaped and truncated."""
     return escape(sanitize(str(value), limit))
+
+
+def stack_trace(failure: Failure) -> Markup:
+    """Return the class and the stack trace of a failure's exception."""
+    return escape(sanitize(f"{failure.exception}\n{failure.trace}", MAX_TRACE_CHARS, has_frames=True))
 
 
 def line(value: Any, limit: int = 160) -> Markup:
@@ -91,6 +99,10 @@ def format_confidence(confidence: float) -> Markup:
 
 def seconds(value: float | None) -> Markup:
     return NONE if value is None else Markup(tables.format_duration(value).replace(" ", "\u00a0"))
+
+
+def dollars(nanos: int) -> Markup:
+    return Markup(tables.format_dollars(nanos))
 
 
 def ago(then: int, now: int) -> Markup:

@@ -184,21 +184,36 @@ def metric_rows(stats: Stats, limit: int | None = None) -> list[dict[str, Any]]:
             "p50": percentile(cell.seconds, 0.5),
             "p95": percentile(cell.seconds, 0.95),
             "runs": _count_runs(cell),
+            "cost": _format_cost(cell),
         }
         for name, cell in order[:limit]
     ]
 
 
+def _format_cost(cell: Cell) -> Markup:
+    if cell.priced_attempts:
+        return formatting.dollars(cell.cost_nanos)
+    return Markup("unknown") if cell.unpriced_attempts else formatting.NONE
+
+
 def costs(cell: Cell) -> list[tuple[str, Markup, str]]:
-    """Return the cost of recovery as rows of name, value and detail."""
+    """Return the cost of recovery, and what it avoided, as rows of name, value and detail."""
     token_share = f"{formatting.percent(cell.recovery_tokens, cell.tokens)} of {cell.tokens:,} tokens"
     repair_share = (
         f"{formatting.percent(cell.repair_successes, cell.repair_attempts)} of {cell.repair_attempts:,} attempted"
     )
+    has_costs = cell.priced_attempts or cell.unpriced_attempts
+    cost_share = f"of {stats_report.format_cost(cell)}" if cell.priced_attempts else "the model has no price"
+    recovery_nanos = stats_report.recovery_cost_nanos(cell)
+    recovery_cost = Markup("unknown") if recovery_nanos is None else formatting.dollars(recovery_nanos)
+    avoided = formatting.dollars(cell.avoided_cost_nanos) if cell.avoided_cost_nanos else Markup("unknown")
+    avoided_share = f"{'at least; ' if cell.avoided_cost_nanos else ''}{stats_report.format_avoided_turns(cell)}"
     entries = [
         (True, "Backoff", formatting.seconds(cell.backoff_micros / 1e6), ""),
         (True, "Retry time", formatting.seconds(cell.retry_micros / 1e6), ""),
-        (cell.tokens, "Tokens in retries", formatting.number(cell.recovery_tokens), token_share),
+        (cell.tokens, "Tokens", formatting.number(cell.recovery_tokens), token_share),
+        (has_costs, "Cost", recovery_cost, cost_share),
+        (cell.avoided_turns, "Cost avoided", avoided, avoided_share),
         (cell.repair_attempts, "Successful repairs", formatting.number(cell.repair_successes), repair_share),
         (True, "Repeats after compaction", formatting.number(cell.repeats), "occurred before it and again after it"),
     ]

@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import charts, formatting, memory_pages, overview_pages, run_pages, tool_pages
 from mulligan.dashboard.page_query import RANGES, PageQuery
+from mulligan.report import conversation_text
 from mulligan.report.resources import STATS_SPEC
 from mulligan.server.access import cookie_name, error_response, safe_redirect_path, sign_in_url
 from mulligan.server.app import Endpoint, Server
@@ -87,9 +88,10 @@ class Dashboard:
             "ranges": RANGES,
             "asset": lambda name: f"/static/{name}?v={self._assets[name].digest}",
             **{name: getattr(formatting, name) for name in (
-                "text", "line", "data", "brief", "number", "count", "percent", "seconds", "ago", "size", "date",
-                "format_confidence", "format_timestamp", "detail_path",
+                "text", "line", "data", "brief", "number", "count", "percent", "seconds", "dollars", "ago", "size",
+                "date", "format_confidence", "format_timestamp", "detail_path", "stack_trace",
             )},
+            "describe_part": conversation_text.describe_part,
         }  # fmt: skip
 
     def routes(self) -> Iterable[BaseRoute]:
@@ -124,6 +126,9 @@ class Dashboard:
             page = self._page(section, view, detail_template, detail_view)
             yield route(f"/{section}", page, "read")
             yield route(f"/{section}/{{name:path}}", page, "read")
+        session = self._page("session", _require_session, "session", run_pages.session)
+        yield route("/sessions", session, "read")
+        yield route("/sessions/{name:path}", session, "read")
         yield route("/static/{name}", self._asset, "nothing")
         yield route("/sign-in", self._show_sign_in, "nothing")
         yield route("/sign-in", self._sign_in, "nothing", "POST")
@@ -297,6 +302,10 @@ def _find_detail(
         shown_name = formatting.plain_line(name, 80)
         raise _NotFoundError(f"No {item_type} {shown_name!r}, or several ids start with it. Use the full id.")
     return context
+
+
+def _require_session(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    raise SettingsError("Missing session. Open a run, and follow the link to its session.")
 
 
 def choices(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
@@ -19,15 +19,20 @@ from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.prompt import Prompt
-from mulligan.report import run_text
+from mulligan.report import call_text, conversation_text, run_text
+from mulligan.report import stats as stats_report
 from mulligan.report.resources import RUN_SPEC
 from mulligan.store import counters
-from mulligan.store.base import Store
+from mulligan.store.base import RunQuery, Store
 
 OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
 RUNS_PER_PAGE = 25
 CALLS_PER_PAGE = 100
 """Limit of calls per page."""
+ENTRIES_PER_PAGE = 200
+"""Limit of messages, failures and recoveries of a conversation per page."""
+MAX_SESSION_RUNS = 50
+"""Latest runs of a session that its page shows."""
 TOOK_EFFECT_LABELS = {
     TookEffect.NO: "no: rejected before execution",
     TookEffect.YES: "yes: executed",
@@ -70,6 +75,45 @@ def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     }
 
 
+def session(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
+    """Return the page of one session: its runs, and the recorded conversation over all of them."""
+    newest = store.runs(tenant, RunQuery(session=id, limit=MAX_SESSION_RUNS + 1))
+    if not newest:
+        return None
+    latest = newest[:MAX_SESSION_RUNS]
+    histories = [store.run(tenant, history.run.id) or history for history in reversed(latest)]
+    page = _parse_page(page_query)
+    steps = [step for history in histories for step in history.steps]
+    return {
+        "session": id,
+        "rows": list(map(build_run_row, histories)),
+        "has_older": len(newest) > MAX_SESSION_RUNS,
+        "tokens": call_text.format_tokens(steps),
+        "cost": call_text.format_cost(steps),
+        **build_conversation_page(histories, page),
+    }
+
+
+def build_conversation_page(histories: Sequence[History], page: int) -> dict[str, Any]:
+    """Build one page of the recorded conversation of these runs."""
+    entries = conversation_text.build_conversation(histories)
+    return {
+        "entries": entries[page * ENTRIES_PER_PAGE : (page + 1) * ENTRIES_PER_PAGE],
+        "messages": conversation_text.count_messages(entries),
+        "failures": sum(entry.type == "failure" for entry in entries),
+        "page_number": page + 1,
+        "pages": -(-len(entries) // ENTRIES_PER_PAGE),
+    }
+
+
+def _parse_page(page_query: PageQuery) -> int:
+    """Return the index of the requested page, from 0."""
+    page = page_query.other_parameters.get("page", "1")
+    if not page.isascii() or not page.isdigit() or len(page) > 9 or int(page) < 1:
+        raise SettingsError(f"Invalid page {page[:20]!r}. Use a number from 1.")
+    return int(page) - 1
+
+
 def build_run_row(history: History) -> dict[str, Any]:
     """Build the row of a run in a list."""
     run, linked = history.run, {link.failed_call for link in history.links}
@@ -88,10 +132,7 @@ def run(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
         history = store.run(tenant, matches[0].id)
     if history is None:
         return None
-    page = page_query.other_parameters.get("page", "1")
-    if not page.isascii() or not page.isdigit() or len(page) > 9 or int(page) < 1:
-        raise SettingsError(f"Invalid page {page[:20]!r}. Use a number from 1.")
-    return build_run_page(history, int(page) - 1)
+    return build_run_page(history, _parse_page(page_query))
 
 
 class Frame(NamedTuple):
@@ -139,6 +180,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     frame = Frame.of(history)
     failed = [call for call in agent_calls if call.has_failed]
     recovered_calls = [call for call in failed if call.has_succeeded or call.id in links]
+    usage = counters.sum_usage(history.steps)
     page_calls = all_calls[page * CALLS_PER_PAGE : (page + 1) * CALLS_PER_PAGE]
     return {
         "run": history.run,
@@ -152,11 +194,16 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
         "recovered": len(recovered_calls),
         "recovering": sum(call.recovery_seconds for call in failed),
         "backoff": sum(call.backoff_seconds for call in agent_calls),
+        "tokens": call_text.format_tokens(history.steps),
+        "cost": call_text.format_cost(history.steps),
+        "recovery_cost": stats_report.recovery_cost_nanos(usage) if usage.recovery_tokens else 0,
+        "avoided": stats_report.format_avoided(usage) if usage.avoided_turns else "",
         "ticks": [(frame.end - frame.begin) / 1000 * share for share in (0, 0.25, 0.5, 0.75, 1)],
         "lanes": [_build_lane(call, frame, numbers, links.get(call.id), by_id) for call in page_calls],
         "page_number": page + 1,
         "pages": -(-len(all_calls) // CALLS_PER_PAGE),
         "compactions": [item for item in history.compactions if counters.is_within(item, history.run)],
+        "conversation": build_conversation_page([history], 0) if history.messages else None,
     }
 
 
@@ -179,7 +226,7 @@ def _build_lane(
         "outcome": "failure of the run itself" if call.first.type == "run" else call.outcome_label,
         "link": later_link,
         "by": numbers.get(later_link.recovering_call) if later_link is not None else None,
-        "linked": run_text.describe_evidence(later_link) if later_link is not None else "",
+        "linked": call_text.describe_evidence(later_link) if later_link is not None else "",
         "changes": list(map(describe_change, changes)),
         "working_arguments": successful_call.last.arguments if successful_call and call.has_failed else None,
         "result": call.last.result if call.has_succeeded else None,
@@ -214,6 +261,7 @@ def _build_attempt(step: Step) -> dict[str, Any]:
         "look": "bad" if step.has_failed else "good" if step.outcome == "success" else "quiet",
         "outcome": "not executed" if step.is_skipped else step.outcome,
         "after": _describe_recovery(recovery) if recovery is not None else "",
+        "compression": list(map(escape, call_text.describe_compression(step))),  # sanitized already
         "confidence": recovery.confidence if recovery is not None and recovery.changes else None,
         "remedy": REMEDY_LABELS[failure.remedy.value] if failure is not None else "",
         "took_effect": TOOK_EFFECT_LABELS[failure.took_effect] if failure is not None else "",

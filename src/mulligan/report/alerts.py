@@ -27,7 +27,7 @@ from mulligan.core.failure import Remedy, SettingsError
 from mulligan.core.records import Pattern, Record, Step, encode, pattern_id
 from mulligan.redaction import sanitize
 
-log = logging.getLogger("mulligan")
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 

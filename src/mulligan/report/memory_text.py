@@ -38,6 +38,8 @@ from mulligan.store.counters import DAY
 
 MAX_DAYS = 14
 MAX_BAR_CHARS = 30
+MAX_SHOWN_TRIALS = 20
+"""Latest trials of a fix that are listed, and whose runs are read to explain it."""
 LESSON_SOURCES = {"learned": "learned here", "file": "imported from a file", "seed": "seed lesson"}
 
 
@@ -202,7 +204,7 @@ def describe_use(fix: Fix) -> Iterator[tuple[str, str]]:
 def render_fix(
     fix: Fix, evidence: Sequence[TrialReport], reasons: Mapping[str, str], now: int, width: int | None
 ) -> Iterator[str]:
-    """Render a fix with its trials. `reasons` explain, by run, why its calls are linked."""
+    """Render a fix with its latest trials. `reasons` explain, by run, why its calls are linked."""
     yield f"{sanitize(fix.tool, 60)}: {describe_action(fix)}"
     yield ""
     sources = f"confirmed by {format_count(fix.principals, 'source')} on {format_count(fix.days, 'day')}"
@@ -223,9 +225,11 @@ def render_fix(
             format_age(trial.at, now),
             reasons.get(trial.run, ""),
         )
-        for trial in evidence
+        for trial in evidence[:MAX_SHOWN_TRIALS]
     ]
     yield from render_columns(rows, width=width)
+    if (hidden_count := len(evidence) - MAX_SHOWN_TRIALS) > 0:
+        yield f"  {format_count(hidden_count, 'older trial')} with --json"
 
 
 # Lessons

@@ -12,6 +12,7 @@ from mulligan.report.tables import (
     Fact,
     TableColumn,
     format_count,
+    format_dollars,
     format_duration,
     format_share,
     render_columns,
@@ -116,10 +117,14 @@ def _metric_rows(cell: Cell) -> Iterator[tuple[str, str]]:
         yield "time to recovery", _format_percentiles(repair)
     if cell.seconds:
         yield "latency", _format_percentiles(stats_report.percentile_summary(cell.seconds))
-    if cell.backoff_micros or cell.retry_micros:
+    if cell.tokens or cell.priced_attempts:
+        yield "cost of model calls", f"{stats_report.format_cost(cell)} ({format_count(cell.tokens, 'token')})"
+    if cell.backoff_micros or cell.retry_micros or cell.recovery_tokens:
         backoff, retries = (format_duration(micros / 1e6) for micros in (cell.backoff_micros, cell.retry_micros))
-        tokens = f", {cell.recovery_tokens:,} of {cell.tokens:,} tokens" if cell.recovery_tokens else ""
-        yield "cost of recovery", f"backoff {backoff}, retries {retries}{tokens}"
+        usage = stats_report.format_recovery_usage(cell)
+        yield "cost of recovery", f"backoff {backoff}, retries {retries}{usage}"
+    if cell.avoided_turns:
+        yield "cost avoided", stats_report.format_avoided(cell)
     if cell.repeats:
         yield "repeats after compaction", f"{cell.repeats:,}"
 
@@ -221,6 +226,8 @@ def render_by_dimension(
     if is_single_kind:
         rows = [fact for fact in rows if fact["attempts"]]
     columns = columns_for_dimension(dimension, when, is_single_kind)
+    if any(fact["tokens"] or fact["cost_usd"] is not None or fact["avoided_turns"] for fact in rows):
+        columns = (*columns, *COST_COLUMNS)
     yield from render_table(columns, limit_rows(rows, dimension, limit), width)
     if len(rows) > limit:
         remainder_label = "earlier" if dimension == "time" else "more"
@@ -276,6 +283,13 @@ METRIC_COLUMNS = (
     TableColumn("p95", lambda fact: _format_percentile(fact["latency_seconds"], "p95"), True, 4),
     TableColumn("backoff", lambda fact: _format_backoff(fact["backoff_seconds"]), True, 1),
 )
+COST_COLUMNS = (
+    TableColumn("tokens", lambda fact: f"{fact['tokens']:,}", True, 4),
+    TableColumn("cost", lambda fact: _format_dollars(fact, "cost_usd"), True, 6),
+    TableColumn("cost of recovery", lambda fact: _format_dollars(fact, "recovery_cost_usd"), True, 5),
+    TableColumn("cost avoided", lambda fact: _format_dollars(fact, "avoided_cost_usd"), True, 5),
+)
+"""Columns of model calls, shown if there are any."""
 ATTEMPT_COLUMNS = (
     TableColumn("attempt", lambda fact: format_attempt(int(fact["attempt"])), priority=9),
     TableColumn("count", lambda fact: f"{fact['attempts']:,}", True, 9),
@@ -292,6 +306,13 @@ def _format_name(value: str, dimension: str, when: str) -> str:
 
 def _format_rate(percent: float | None) -> str:
     return format_share(round(percent * 100), 10_000) if percent is not None else "-"
+
+
+def _format_dollars(fact: Fact, name: str) -> str:
+    if fact[name] is not None:
+        return format_dollars(round(fact[name] * 1e9))
+    tokens = fact[name.replace("cost_usd", "tokens")]  # of all attempts, of recovery, or avoided
+    return "unknown" if tokens and (fact["unpriced_attempts"] or name == "avoided_cost_usd") else "-"
 
 
 def _format_backoff(seconds: float) -> str:

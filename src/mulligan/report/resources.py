@@ -237,7 +237,7 @@ RUN_SPEC = ResourceSpec(
         *RUN_FILTERS,
         *PERIOD,
     ),
-    tuple("id status running agent version environment calls attempts started_at worst".split()),
+    tuple("id status running agent version environment calls attempts started_at worst tokens cost_usd".split()),
     (
         TableColumn("run", _id, priority=9, needs_full_width=True),
         TableColumn("status", lambda row: row["status"] + run_text.end_suffix(row["end_reason"]), priority=8),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.report.tables import format_count, format_duration, format_share, to_line
+from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 from mulligan.store.counters import Cell, Histogram, KindCell, Stats, attempts, bounds, percentile, percentiles
 
 MIN_SAMPLE_SIZE = 5
@@ -34,7 +34,7 @@ RECOVERY_METHODS = {
     "compression": "compression",
     "fallback": "fallback",
     "check": "verified as executed",
-    "model": "model",
+    "model": "later call",
     "person": "person",
 }
 CHANGE_REASONS = {
@@ -88,6 +88,7 @@ def to_facts(cell: Cell) -> dict[str, Any]:
         "backoff_seconds": cell.backoff_micros / 1e6,
         "retry_seconds": cell.retry_micros / 1e6,
         **_pick(cell, "tokens", "recovery_tokens"),
+        **to_cost_facts(cell),
         "repeats_after_compaction": cell.repeats,
         "recovered_by": _rank(cell.recovered_by),
         "kinds": {kind: to_kind_facts(kind_counters) for kind, kind_counters in rank_kinds(cell)},
@@ -99,6 +100,51 @@ def to_facts(cell: Cell) -> dict[str, Any]:
     }
 
 
+def to_cost_facts(cell: Cell) -> dict[str, Any]:
+    """Return costs in US dollars; `None` means that no price is known."""
+    recovery_nanos = recovery_cost_nanos(cell)
+    return {
+        "cost_usd": cell.cost_nanos / 1e9 if cell.priced_attempts else None,
+        "recovery_cost_usd": recovery_nanos / 1e9 if recovery_nanos is not None else None,
+        **_pick(cell, "priced_attempts", "unpriced_attempts", "avoided_turns", "avoided_tokens"),
+        "avoided_cost_usd": cell.avoided_cost_nanos / 1e9 if cell.avoided_cost_nanos else None,
+    }
+
+
+def recovery_cost_nanos(cell: Cell) -> int | None:
+    """Return the cost of recovery; None if no attempt that served recovery has a price."""
+    is_unknown = cell.recovery_tokens and not cell.recovery_cost_nanos and cell.unpriced_attempts
+    return None if is_unknown or not cell.priced_attempts else cell.recovery_cost_nanos
+
+
+def format_recovery_usage(cell: Cell) -> str:
+    """Format the tokens and the cost of recovery, after a comma; empty if it took no tokens."""
+    if not cell.recovery_tokens:
+        return ""
+    nanos = recovery_cost_nanos(cell)
+    cost = "cost unknown" if nanos is None else format_dollars(nanos)
+    return f", {cell.recovery_tokens:,} of {cell.tokens:,} tokens, {cost}"
+
+
+def format_cost(cell: Cell) -> str:
+    """Format the cost of model calls, and for how many attempts it is unknown."""
+    if not cell.priced_attempts:
+        return "unknown: the model has no price" if cell.unpriced_attempts else "-"
+    total = cell.priced_attempts + cell.unpriced_attempts
+    gap = f", unknown for {cell.unpriced_attempts:,} of {total:,} attempts" if cell.unpriced_attempts else ""
+    return f"{format_dollars(cell.cost_nanos)}{gap}"
+
+
+def format_avoided(cell: Cell) -> str:
+    """Format what recovery saved: model turns that were not needed, and at least what they would have cost."""
+    turns = format_avoided_turns(cell)
+    return f"{turns}, at least {format_dollars(cell.avoided_cost_nanos)}" if cell.avoided_cost_nanos else turns
+
+
+def format_avoided_turns(cell: Cell) -> str:
+    return f"{format_count(cell.avoided_turns, 'model turn')}, {format_count(cell.avoided_tokens, 'input token')}"
+
+
 def count_by_attempt(cell: Cell) -> list[dict[str, int]]:
     return [dict(zip(("attempt", "attempts", "successes"), counts, strict=True)) for counts in attempts(cell)]
 
@@ -107,7 +153,8 @@ CSV_COLUMNS = (
     "total_runs", "total_failures", "success_rate", "calls", "first_try", "recovered", "repaired", "unrecovered",
     "attempts", "first_try_rate", "final_success_rate", "recovered_rate", "repaired_rate", "repair_success_rate",
     "latency_seconds.p50", "latency_seconds.p95", "latency_seconds.p99", "latency_seconds.sample_size",
-    "backoff_seconds", "retry_seconds", "tokens", "recovery_tokens",
+    "backoff_seconds", "retry_seconds", "tokens", "recovery_tokens", "cost_usd",
+    "recovery_cost_usd", "unpriced_attempts", "avoided_turns", "avoided_tokens", "avoided_cost_usd",
 )  # fmt: skip
 """CSV columns: all metrics that are single numbers."""
 
@@ -368,6 +415,20 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
         ),
         ("backoff_seconds_total", "counter", "Backoff before attempts, in seconds.", {"": total.backoff_micros / 1e6}),
         ("tokens_total", "counter", "Tokens of model calls.", {"": total.tokens}),
+        ("recovery_tokens_total", "counter", "Tokens of attempts after the first.", {"": total.recovery_tokens}),
+        ("cost_usd_total", "counter", "Known cost of model calls, in US dollars.", {"": total.cost_nanos / 1e9}),
+        (
+            "recovery_cost_usd_total",
+            "counter",
+            "Known cost of later attempts and of summaries, in US dollars.",
+            {"": total.recovery_cost_nanos / 1e9},
+        ),
+        (
+            "avoided_cost_usd_total",
+            "counter",
+            "Least cost of the model turns that recovery avoided, in US dollars.",
+            {"": total.avoided_cost_nanos / 1e9},
+        ),
         ("attempt_seconds", "histogram", "Duration of successful attempts, in seconds.", durations),
         ("tool_calls_total", "counter", help_text, tool_rows),
     ):

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import math
 import re
 import time
 import unicodedata
@@ -35,6 +37,15 @@ def to_line(text: object, limit: int = MAX_LINE_CHARS) -> str:
     return " ".join(sanitize(str(text), limit).split())
 
 
+def escape_hidden(text: str) -> str:
+    """Return a stored value with control and invisible characters as escapes, such as `\\u001b`."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escape_character(c) for c in text)
+
+
+def _escape_character(character: str) -> str:
+    return json.dumps(character)[1:-1]
+
+
 def trusted_line(text: object) -> str:
     """Return the user's own text, such as settings, unredacted. Control characters are made visible."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(text))
@@ -60,6 +71,14 @@ def format_duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:,.1f} h"
+
+
+def format_dollars(nanos: int) -> str:
+    """Format billionths of a US dollar, with two digits at least."""
+    dollars = nanos / 1e9
+    if dollars >= 1 or not nanos:
+        return f"${dollars:,.2f}"
+    return f"${dollars:.{min(9, max(2, 1 - math.floor(math.log10(dollars))))}f}"
 
 
 def format_age(then: int, now: int) -> str:
@@ -146,29 +165,39 @@ def _align_row(row: Sequence[str], widths: Sequence[int], right: Sequence[int], 
 
 
 def _fit_columns(columns: Sequence[TableColumn], widths: list[int], width: int) -> list[int]:
-    """Return the indexes of the columns that fit. Narrow the widest texts first, then omit by priority."""
+    """Return the indexes of the columns that fit, and set their widths.
+
+    Narrow the widest texts first. If that does not suffice, omit the column with the lowest priority and start again:
+    the other columns get its space.
+    """
+    natural_widths = list(widths)
     remaining = list(range(len(columns)))
-
-    def excess() -> int:
-        return 2 * len(remaining) + sum(widths[index] for index in remaining) - width
-
-    while (overflow := excess()) > 0:
-        texts = [index for index in remaining if widths[index] > _min_width(columns[index], widths[index])]
-        if texts:
-            widest = max(texts, key=lambda index: widths[index])
-            others = sorted((widths[index] for index in texts if index != widest), reverse=True)
-            down_to = max(
-                _min_width(columns[widest], 0),
-                widths[widest] - overflow,
-                min(others[0], widths[widest] - 1) if others else 0,
-            )
-            widths[widest] = min(down_to, widths[widest] - 1)
-            continue
+    while True:
+        for index in remaining:
+            widths[index] = natural_widths[index]
+        if _narrow_texts(columns, widths, remaining, width):
+            return remaining
         optional = [index for index in remaining if columns[index].priority < 9]
         if not optional:
             return remaining
         remaining.remove(min(optional, key=lambda index: (columns[index].priority, -index)))
-    return remaining
+
+
+def _narrow_texts(columns: Sequence[TableColumn], widths: list[int], indexes: Sequence[int], width: int) -> bool:
+    """Narrow the widest texts until the columns fit. Return whether they do."""
+    while (overflow := 2 * len(indexes) + sum(widths[index] for index in indexes) - width) > 0:
+        texts = [index for index in indexes if widths[index] > _min_width(columns[index], widths[index])]
+        if not texts:
+            return False
+        widest = max(texts, key=lambda index: widths[index])
+        others = sorted((widths[index] for index in texts if index != widest), reverse=True)
+        down_to = max(
+            _min_width(columns[widest], 0),
+            widths[widest] - overflow,
+            min(others[0], widths[widest] - 1) if others else 0,
+        )
+        widths[widest] = min(down_to, widths[widest] - 1)
+    return True
 
 
 def _min_width(column: TableColumn, width: int) -> int:
@@ -233,16 +262,30 @@ def wrap_text(text: str, width: int | None, indent: str = "  ", further: str | N
     if width is None or display_width(indent + text) <= width:
         yield indent + text
         return
-    import textwrap  # lazy: needed on narrow terminals only
-
     further_indent = indent if further is None else further
-    yield from textwrap.wrap(
-        text,
-        max(width, len(further_indent) + 10),
-        initial_indent=indent,
-        subsequent_indent=further_indent,
-        break_on_hyphens=False,  # commands such as `rev-parse --show-toplevel` stay copyable
-    )
+    columns = max(width, display_width(further_indent) + MIN_TEXT_WIDTH)
+    line, is_empty = indent, True
+    for chunk in re.findall(r" *[^ ]+", text):
+        if not is_empty and display_width(line + chunk) > columns:
+            yield line
+            line, chunk = further_indent, chunk.lstrip()
+        while display_width(line + chunk) > columns:  # a word longer than a line
+            fitting = _fitting_chars(chunk, columns - display_width(line))
+            yield line + chunk[:fitting]
+            line, chunk = further_indent, chunk[fitting:]
+        line, is_empty = line + chunk, False
+    if not is_empty:
+        yield line
+
+
+def _fitting_chars(text: str, width: int) -> int:
+    """Return how many characters of a text fit into this display width, at least one."""
+    used_width = 0
+    for index, character in enumerate(text):
+        used_width += display_width(character)
+        if used_width > width:
+            return max(1, index)
+    return len(text)
 
 
 def render_csv(facts: Iterable[Fact], names: Sequence[str]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, 
 from mulligan.store import audit
 from mulligan.store.base import Batch, Store
 
-log = logging.getLogger("mulligan")
+log = logging.getLogger(__name__)
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 P = ParamSpec("P")

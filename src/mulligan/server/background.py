@@ -21,7 +21,7 @@ from mulligan.server.tenants import SERVER_ENTRY_KIND, SERVER_TENANT, Tenants
 from mulligan.store.audit import Actor, set_actor
 from mulligan.store.base import DAY, Batch, Store
 
-log = logging.getLogger("mulligan")
+log = logging.getLogger(__name__)
 
 Listener = Callable[[str, Sequence[AnyEvent]], None]
 """Called on the writer thread with the tenant and the stored events."""

@@ -16,7 +16,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from mulligan.core.failure import SettingsError
 
-log = logging.getLogger("mulligan")
+log = logging.getLogger(__name__)
 
 GC_THRESHOLDS = (10_000, 10, 10)
 """Thresholds of the garbage collector. At the default of 700 it would scan one batch three times."""

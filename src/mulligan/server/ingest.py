@@ -16,8 +16,8 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
-from mulligan.core.events import AnyEvent, StepEnded
-from mulligan.core.records import Fix, Precedent, Record, StepType, encode
+from mulligan.core.events import AnyEvent, FailureRecorded, StepEnded
+from mulligan.core.records import Fix, Precedent, Record, Step, encode
 from mulligan.server import bodies, payloads
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
@@ -91,21 +91,27 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         items, size = await read_payload(request, payloads.FailurePayloads)
         caller: Caller = request.state.caller
         events: list[AnyEvent] = []
-        for path_prefix, failure in _with_path_prefixes(items, payloads.FailurePayload):
+        for path_prefix, failure_payload in _with_path_prefixes(items, payloads.FailurePayload):
+            failure = failure_payload.resolve_names(path_prefix)
             if failure.run is None:
                 raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
-            failed_step = await server.run_in_reader(find_failed_step, caller.tenant, failure.run, failure.step)
-            step = converter.build_failure_step(failure, failure.run, failed_step, server.clock())
-            events.append(StepEnded(step))
+            step = await server.run_in_reader(find_step, caller.tenant, failure.run, failure.step)
+            if step.has_failed:
+                merged = converter.merge_failure(step, failure, path_prefix)
+                events += [FailureRecorded(step.run, step.seq, merged)] if merged is not None else []
+                continue
+            target = step.type, step.name
+            failure_step = converter.build_failure_step(failure, step.run, target, server.clock(), path_prefix)
+            events.append(StepEnded(failure_step))
         return json_response({"new": await store_events(caller, events, size)})
 
-    def find_failed_step(tenant: str, run: str, seq: int | None) -> tuple[StepType, str]:
-        """Return the step type and name that a failure belongs to, or `run` and the agent without a step number."""
+    def find_step(tenant: str, run: str, seq: int | None) -> Step:
+        """Return the step that a failure belongs to. Without a step number, it stands for the run."""
         history = server.store.run(tenant, run)
         if seq is None:
-            return "run", history.run.agent if history is not None else ""
-        steps_of_run = history.steps if history is not None else ()
-        return next(((step.type, step.name) for step in steps_of_run if step.seq == seq), ("tool", ""))
+            return Step(run=run, seq=0, call=0, type="run", name=history.run.agent if history is not None else "")
+        stored_steps = history.steps if history is not None else ()
+        return next((step for step in stored_steps if step.seq == seq), Step(run=run, seq=seq, call=seq))
 
     endpoints = {"batch": batch, "runs": runs, "steps": steps, "failures": failures}
     return [server.route(f"/v1/{name}", endpoint, "ingest", "POST") for name, endpoint in endpoints.items()]

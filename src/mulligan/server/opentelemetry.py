@@ -297,10 +297,12 @@ def _to_span(log: LogRecord) -> Span | None:
     if event == TOOL_EVENT:
         attributes |= _tool_attributes(facts)
     else:
-        attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": str(facts.get("model") or "model")}
-        for name, key in _NUMBERS.items():
-            if (number := _parse_number(facts.get(key))) is not None:
-                attributes[name] = int(number)
+        attributes |= {"gen_ai.operation.name": "chat", "gen_ai.request.model": str(facts.get("model") or "")}
+        for name, keys in _NUMBERS.items():
+            if numbers := [number for key in keys if (number := _parse_number(facts.get(key))) is not None]:
+                attributes[name] = int(sum(numbers))
+        if (cost := _parse_number(facts.get("cost_usd"))) is not None:
+            attributes["mulligan.cost_usd"] = cost
     key = f"{session}\n{log.time}\n{event}\n{sorted((name, str(value)) for name, value in facts.items())}"
     id = hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
     message = ""
@@ -314,11 +316,14 @@ def _to_span(log: LogRecord) -> Span | None:
 
 
 _NUMBERS = {
-    "http.response.status_code": "status_code",
-    "gen_ai.usage.input_tokens": "input_tokens",
-    "gen_ai.usage.output_tokens": "output_tokens",
+    "http.response.status_code": ("status_code",),
+    "gen_ai.usage.input_tokens": ("input_tokens", "cache_read_tokens", "cache_creation_tokens"),
+    "gen_ai.usage.output_tokens": ("output_tokens",),
+    "gen_ai.usage.cache_read.input_tokens": ("cache_read_tokens",),
+    "gen_ai.usage.cache_creation.input_tokens": ("cache_creation_tokens",),
 }
-"""Numeric attributes of a model call, with their names in log records."""
+"""Numeric attributes of a model call, with the names in log records whose sum they are. The logged input excludes the
+cache."""
 
 
 def _tool_attributes(facts: dict[str, Any]) -> dict[str, Any]:

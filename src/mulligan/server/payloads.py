@@ -9,27 +9,48 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from mulligan.capture.run_judge import outcome_of
-from mulligan.classify.kinds import KINDS
-from mulligan.core.events import AnyEvent, ContextCompacted, RecordRedactor, RunEnded, RunStarted, StepEnded, redact_all
-from mulligan.core.failure import Failure, Kind
+from mulligan.classify.kinds import KINDS, check_type, find_declared_kind, find_kind
+from mulligan.core.events import (
+    AnyEvent,
+    ContextCompacted,
+    FailureRecorded,
+    RecordRedactor,
+    RunEnded,
+    RunStarted,
+    StepEnded,
+    redact_all,
+)
+from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.core.links import attach_links, link_recoveries
-from mulligan.core.records import EndReason, History, LessonVerdict, Outcome, Run, Step, StepType, encode, new_id
+from mulligan.core.prices import PriceTable
+from mulligan.core.records import (
+    FIRST_FAILURE_SEQ,
+    EndReason,
+    History,
+    LessonVerdict,
+    Outcome,
+    Run,
+    Step,
+    StepType,
+    encode,
+    new_id,
+)
 from mulligan.redaction import Redactor
 from mulligan.server.bodies import invalid
 from mulligan.server.tenants import Tenant, Tenants, load_or_create_key
 from mulligan.store.base import Batch, KeyValueStore
 
-FIRST_FAILURE_SEQ = 2**30
-"""First step number for failures sent without a step, above all regular step numbers."""
 STEP_NUMBER_LIMIT = 2**31
 MAX_TOKEN_COUNT = 2**40
+MAX_COST_NANOS = 10**15
 COPIED_RUN_FIELDS = ("agent", "version", "environment", "session", "parent", "traceparent", "context", "metadata")
 COPIED_STEP_FIELDS = ("parent", "type", "name", "server", "arguments", "result", "duration_seconds")
 MAX_BODY_ITEMS = 10_000
@@ -49,6 +70,13 @@ Count = Annotated[int, Meta(ge=0, le=2**40)]
 Word = Annotated[str, Meta(max_length=80, pattern=r"^[A-Za-z0-9_.-]*$")]
 
 
+TOKENS_DESCRIPTION = (
+    "Token counts: input, output, and their parts cached_input, cache_write, cache_write_1h, audio_input, reasoning, "
+    "audio_output."
+)
+METADATA_DESCRIPTION = "Further data to store. model names the model, cost its cost in US dollars."
+
+
 class Payload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base of all payloads. Unknown fields are rejected."""
 
@@ -61,13 +89,28 @@ class FailurePayload(Payload, frozen=True):
     id: Annotated[Id | None, Meta(description="Deduplication id: failures with the same id count once.")] = None
     type: Annotated[Word, Meta(description="tool, model, retrieval or orchestration.")] = ""
     code: Annotated[Word, Meta(description="Code of the kind, for example timeout.")] = ""
+    failure_type: Annotated[Word, Meta(description="Another name for type.")] = ""
+    failure_code: Annotated[Word, Meta(description="Another name for code.")] = ""
+    step_id: Annotated[Number | None, Meta(description="Another name for step.")] = None
     message: Annotated[str, Meta(description="Error message.")] = ""
-    detail: Annotated[str, Meta(description="Stack trace or further output.")] = ""
-    exception: Annotated[Name, Meta(description="Class name of the exception, if any.")] = ""
+    detail: Annotated[str, Meta(description="Further output.")] = ""
+    exception: Annotated[Name, Meta(description="Class of the exception with its module, if any.")] = ""
+    trace: Annotated[str, Meta(description="Stack trace, shown to people only.")] = ""
     status: Annotated[Annotated[int, Meta(ge=100, le=599)] | None, Meta(description="HTTP status, if any.")] = None
     retry_after: Annotated[Seconds | None, Meta(description="Retry-After in seconds.")] = None
     name: Annotated[Name | None, Meta(description="Tool name, if the step was not sent.")] = None
     started_at: Annotated[Timestamp | None, Meta(description="UTC milliseconds.")] = None
+
+    def resolve_names(self, path_prefix: str = "") -> FailurePayload:
+        """Return the payload with the first name of each field, so that both names give the same record."""
+        values: dict[str, Any] = {}
+        for name, other_name in (("type", "failure_type"), ("code", "failure_code"), ("step", "step_id")):
+            value, other_value = getattr(self, name), getattr(self, other_name)
+            if value and other_value and value != other_value:
+                message = f"{other_name} contradicts {name}: they are the same field. Send one of them."
+                raise invalid(message, f"{path_prefix}{other_name}")
+            values[name] = value or other_value
+        return msgspec.structs.replace(self, failure_type="", failure_code="", step_id=None, **values)
 
 
 class StepPayload(Payload, frozen=True):
@@ -89,8 +132,8 @@ class StepPayload(Payload, frozen=True):
     started_at: Annotated[Timestamp | None, Meta(description="UTC milliseconds. Default: start of the run.")] = None
     duration_seconds: Annotated[Seconds, Meta(description="Duration in seconds.")] = 0.0
     failure: Annotated[FailurePayload | None, Meta(description="Failure of this attempt.")] = None
-    tokens: Annotated[dict[Name, Count] | None, Meta(description="Token counts by type: input, output.")] = None
-    metadata: Annotated[dict[str, Any] | None, Meta(description="Further data to store.")] = None
+    tokens: Annotated[dict[Name, Count] | None, Meta(description=TOKENS_DESCRIPTION)] = None
+    metadata: Annotated[dict[str, Any] | None, Meta(description=METADATA_DESCRIPTION)] = None
 
 
 class RunPayload(Payload, frozen=True):
@@ -143,8 +186,12 @@ class PayloadConverter:
         classify: Callable[..., Failure],
         build_redactor: Callable[[bytes, Tenant], Redactor],
         key_value_store: KeyValueStore,
+        kinds: Mapping[str, Kind] = KINDS,
+        prices: PriceTable | None = None,
     ) -> None:
         self.classify = classify
+        self.kinds = kinds
+        self._prices = prices or PriceTable()
         self.tenants = Tenants(key_value_store)
         self._build_redactor = build_redactor
         self._key_value_store = key_value_store
@@ -182,7 +229,7 @@ class PayloadConverter:
             return Batch(tenant, self._redact(tenant, linked_events), self._journal, self._offset, principal)
 
     def _redact(self, tenant: str, events: Sequence[AnyEvent]) -> list[AnyEvent]:
-        return redact_all(events, self.record_redactor(tenant))
+        return redact_all(self._prices.add_costs(events), self.record_redactor(tenant))
 
     # Payloads of other programs
 
@@ -217,15 +264,23 @@ class PayloadConverter:
             if first is not None and first.call != first.seq:  # Otherwise different calls would be grouped into one.
                 message = f"Invalid call {step.call}: that step is a later attempt. Use its call, {first.call}."
                 raise invalid(message, f"{path_prefix}steps[{number}].call")
-        failure_steps = []
-        for number, failure in enumerate(payload.failures):
+        failure_steps: list[Step] = []
+        for number, failure_payload in enumerate(payload.failures):
             item_path = f"{path_prefix}failures[{number}]."
+            failure = failure_payload.resolve_names(item_path)
             _check_run(failure.run, run.id, item_path)
             if failure.step is not None and failure.step not in steps:
                 raise invalid(f"No step {failure.step} in this run.", f"{item_path}step")
             failed_step = steps.get(failure.step or 0)
+            if failed_step is not None and failed_step.has_failed:
+                merged = self.merge_failure(failed_step, failure, item_path)
+                if merged is not None:
+                    steps[failed_step.seq] = msgspec.structs.replace(
+                        failed_step, failure=merged, outcome=outcome_of(merged)
+                    )
+                continue
             target: tuple[StepType, str] = (failed_step.type, failed_step.name) if failed_step else ("run", run.agent)
-            failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at))
+            failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at, item_path))
         run_event = RunStarted(run) if run.end_reason is None else RunEnded(run)
         return run.id, [run_event, *map(StepEnded, (*steps.values(), *failure_steps))]
 
@@ -247,8 +302,9 @@ class PayloadConverter:
         attempt = payload.attempt or (attempts[call] if call == seq or attempts[call] > 1 else 2)
         failure, outcome, metadata = None, payload.outcome or "success", payload.metadata
         if payload.failure is not None or outcome == "failure":
-            failure_payload = payload.failure or FailurePayload()
-            failure = self.convert_failure(failure_payload, payload.type, payload.name, payload.arguments)
+            item_path = f"{path_prefix}failure."
+            failure_payload = (payload.failure or FailurePayload()).resolve_names(item_path)
+            failure = self.convert_failure(failure_payload, payload.type, payload.name, item_path, payload.arguments)
             outcome = outcome_of(failure)
             if payload.outcome not in (None, outcome):
                 message = f"Outcome {payload.outcome!r} contradicts the failure. Omit it, or send {outcome!r}."
@@ -268,8 +324,22 @@ class PayloadConverter:
             **{name: getattr(payload, name) for name in COPIED_STEP_FIELDS},
         )
 
-    def convert_failure(self, payload: FailurePayload, source: StepType, tool: str, arguments: Any = None) -> Failure:
+    def merge_failure(self, step: Step, payload: FailurePayload, path_prefix: str) -> Failure | None:
+        """Return the one failure of a failed step for which a failure was sent; None if it stays as it is."""
+        failure = self.convert_failure(payload, step.type, step.name, path_prefix, step.arguments)
+        if step.failure is not None and step.failure.message and not payload.code:
+            return None  # classified from its own message
+        return failure if step.failure is None else step.failure.with_recorded(failure)
+
+    def convert_failure(
+        self, payload: FailurePayload, source: StepType, tool: str, path_prefix: str = "", arguments: Any = None
+    ) -> Failure:
         """Return the failure with its given kind, or classify its message."""
+        try:
+            if payload.type:
+                check_type(payload.type.lower(), self.kinds)
+        except SettingsError as error:
+            raise invalid(str(error), f"{path_prefix}type") from None
         classified = self.classify(
             text=payload.message,
             tool=tool,
@@ -280,9 +350,18 @@ class PayloadConverter:
             status=payload.status,
         )
         if not payload.code:
-            return classified
-        type = payload.type or classified.kind.type
-        kind = KINDS.get(f"{type}/{payload.code}") or Kind(type, payload.code)
+            return msgspec.structs.replace(
+                classified,
+                detail=payload.detail or classified.detail,
+                exception=payload.exception,
+                trace=payload.trace,
+            )
+        try:
+            type = payload.type or classified.kind.type
+            kind = None if payload.type else find_declared_kind(payload.code, type, self.kinds)
+            kind = kind or find_kind(type, payload.code, self.kinds)
+        except SettingsError as error:
+            raise invalid(str(error), f"{path_prefix}code") from None
         return Failure.of(
             kind,
             payload.message,
@@ -290,10 +369,17 @@ class PayloadConverter:
             status=payload.status,
             retry_after=payload.retry_after if payload.retry_after is not None else classified.retry_after,
             fingerprint=classified.fingerprint,
+            exception=payload.exception,
+            trace=payload.trace,
         )
 
     def build_failure_step(
-        self, payload: FailurePayload, run: str, failed_step: tuple[StepType, str], default_start: int
+        self,
+        payload: FailurePayload,
+        run: str,
+        failed_step: tuple[StepType, str],
+        default_start: int,
+        path_prefix: str = "",
     ) -> Step:
         """Build a step that carries only a failure.
 
@@ -304,7 +390,7 @@ class PayloadConverter:
         identity = encode(payload) if payload.id is None else payload.id.encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(run.encode("utf-8", "surrogatepass") + b"\n" + identity, digest_size=4).digest()
         seq = FIRST_FAILURE_SEQ + int.from_bytes(digest, "big") % FIRST_FAILURE_SEQ
-        failure = self.convert_failure(payload, type, name)
+        failure = self.convert_failure(payload, type, name, path_prefix)
         return Step(
             run=run, seq=seq, call=seq, parent=payload.step, type=type, name=name, outcome=outcome_of(failure),
             started_at=payload.started_at if payload.started_at is not None else default_start, failure=failure,
@@ -330,7 +416,7 @@ def link_complete_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
             history = History(run=run, steps=tuple(run_steps), links=tuple(link_recoveries(run_steps, run)))
             linked_steps.update(((id, step.seq), step) for step in attach_links(history).steps)
     return [
-        StepEnded(linked_steps.get((event.step.run, event.step.seq), event.step))
+        StepEnded(linked_steps.get((event.step.run, event.step.seq), event.step), event.messages)
         if isinstance(event, StepEnded)
         else event
         for event in events
@@ -352,6 +438,7 @@ def check_events(events: Sequence[AnyEvent]) -> None:
 
 INVALID_TIME = "Invalid time. Use UTC milliseconds, and seconds for durations."
 INVALID_TOKENS = f"Invalid token count. Use 0 to {MAX_TOKEN_COUNT:,}."
+INVALID_COST = f"Invalid cost. Use 0 to {MAX_COST_NANOS:,} billionths of a dollar."
 INVALID_ID = "Invalid id. Use 1 to 200 characters."
 
 
@@ -366,15 +453,24 @@ def _checks(event: AnyEvent) -> Iterator[tuple[bool, str, str]]:
         yield is_timed, INVALID_TIME, "step.started_at"
         is_counted = all(0 <= count <= MAX_TOKEN_COUNT for count in (step.tokens or {}).values())
         yield is_counted, INVALID_TOKENS, "step.tokens"
+        costs = (step.cost_nanos, step.avoided.cost_nanos if step.avoided is not None else None)
+        yield all(cost is None or 0 <= cost <= MAX_COST_NANOS for cost in costs), INVALID_COST, "step.cost_nanos"
         backoff_seconds = step.recovery.backoff_seconds if step.recovery is not None else 0.0
         yield 0 <= backoff_seconds <= 1e9, INVALID_TIME, "step.recovery.backoff_seconds"
         yield 0 < len(step.run) <= 200, INVALID_ID, "step.run"
         is_sampled = math.isfinite(step.sample_rate) and 0 < step.sample_rate <= 1
         yield is_sampled, "Invalid sample rate. Use a number above 0 and at most 1.", "step.sample_rate"
+        message_numbers = (number for message_range in step.messages for number in message_range)
+        all_numbers = chain(message_numbers, (message.number for message in event.messages), [step.answer or 1])
+        is_numbered = all(0 < number < STEP_NUMBER_LIMIT for number in all_numbers)
+        yield is_numbered, "Invalid number of a message. Use numbers from 1.", "messages"
     elif isinstance(event, RunStarted | RunEnded):
         run = event.run
         is_timed = 0 <= run.started_at <= YEAR_9999 and 0 <= (run.ended_at or 0) <= YEAR_9999
         yield is_timed, INVALID_TIME, "run.started_at"
         yield 0 < len(run.id) <= 200, INVALID_ID, "run.id"
+    elif isinstance(event, FailureRecorded):
+        yield 0 < len(event.run) <= 200, INVALID_ID, "run"
+        yield 0 < event.seq < STEP_NUMBER_LIMIT, "Invalid seq. Use numbers from 1.", "seq"
     elif isinstance(event, ContextCompacted):
         yield 0 <= event.compaction.at <= YEAR_9999, INVALID_TIME, "compaction.at"

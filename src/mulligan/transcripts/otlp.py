@@ -16,10 +16,13 @@ import msgspec
 from mulligan.core.calls import diff_arguments
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import History, Recovery, Step, StepType, digest
+from mulligan.redaction.plain_data import truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_leniently, parse_json
 from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments
 
 NAME = "otlp"
+MAX_COST = 1e6
+"""Dollars. A larger cost of one span is an error."""
 MAX_HELD_SPANS = 50_000
 """Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
 _OPERATIONS: dict[StepType, tuple[str, ...]] = {
@@ -46,9 +49,15 @@ _ATTRIBUTES = {
     "result": ("gen_ai.tool.call.result", "output.value"),
     "error": ("exception.message", "gen_ai.tool.call.result", "output.value"),
     "error_class": ("error.type", "exception.type"),
+    "error_trace": ("exception.stacktrace",),
     "status": ("http.response.status_code", "error.type"),
-    "input_tokens": ("gen_ai.usage.input_tokens", "llm.token_count.prompt"),
-    "output_tokens": ("gen_ai.usage.output_tokens", "llm.token_count.completion"),
+    "step_name": ("mulligan.step.name",),
+    "cost": ("mulligan.cost_usd",),
+    "input": ("gen_ai.usage.input_tokens", "llm.token_count.prompt"),
+    "output": ("gen_ai.usage.output_tokens", "llm.token_count.completion"),
+    "cached_input": ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read"),
+    "cache_write": ("gen_ai.usage.cache_creation.input_tokens", "llm.token_count.prompt_details.cache_write"),
+    "reasoning": ("gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning"),
     "service": ("service.name",),
     "service_version": ("service.version",),
     "environment": ("deployment.environment.name", "deployment.environment"),
@@ -216,8 +225,8 @@ class Trace:
             return None
         self.seq += 1
         name = _name(span, type)
-        if type == "model":
-            run.model = name
+        model = (_find_text(facts, "model") or "") if type == "model" else ""
+        run.model = model or run.model
         key = _call_key(span, type, name)
         arguments: Any = None
         if type != "model":
@@ -251,7 +260,8 @@ class Trace:
             failure=failure,
             recovery=recovery,
             tokens=_tokens(facts) if type == "model" else None,
-            metadata=marks(key, name if type == "model" else "") if marks is not None else None,
+            metadata=marks(key, model) if marks is not None else {"model": model} if model else None,
+            cost_nanos=_cost_nanos(facts),
         )
         self.last[key] = step
         if self._holds_steps:
@@ -296,7 +306,7 @@ def _apply_run_span(span: Span, run: RunBuilder) -> None:
 
 def _name(span: Span, type: StepType) -> str:
     if type == "model":
-        return _find_text(span.facts, "model") or "model"
+        return _find_text(span.facts, "step_name") or _find_text(span.facts, "model") or "model"
     return _find_text(span.facts, "tool") or span.name.partition(" ")[2] or span.name
 
 
@@ -304,7 +314,7 @@ def _classify(span: Span, type: StepType, name: str, arguments: Any, state: Read
     if not span.has_failed:
         return None
     text, exception = _error_text_and_class(span)
-    return state.classify(
+    failure = state.classify(
         text=text,
         tool=name,
         source=type,
@@ -313,6 +323,9 @@ def _classify(span: Span, type: StepType, name: str, arguments: Any, state: Read
         exception=exception,
         status=_status(span.facts),
     )
+    events = (attributes for name, attributes in span.events if name == "exception")
+    trace = next((trace for attributes in events if (trace := _find_text(attributes, "error_trace"))), "")
+    return msgspec.structs.replace(failure, exception=exception or "", trace=truncate_text(trace))
 
 
 def _error_text_and_class(span: Span) -> tuple[str, str | None]:
@@ -335,12 +348,18 @@ def _status(facts: dict[str, Any]) -> int | None:
 
 def _tokens(facts: dict[str, Any]) -> dict[str, int] | None:
     counts = {}
-    for name in ("input", "output"):
-        candidates = (facts.get(attribute) for attribute in _ATTRIBUTES[f"{name}_tokens"])
+    for name in ("input", "output", "cached_input", "cache_write", "reasoning"):
+        candidates = (facts.get(attribute) for attribute in _ATTRIBUTES[name])
         count = next((candidate for candidate in candidates if type(candidate) is int), 0)
         if 0 < count < 2**40:
             counts[name] = count
     return counts or None
+
+
+def _cost_nanos(facts: dict[str, Any]) -> int | None:
+    """Return the cost that the sender computed, in billionths of a dollar."""
+    dollars = next((facts[name] for name in _ATTRIBUTES["cost"] if name in facts), None)
+    return round(dollars * 1e9) if isinstance(dollars, int | float) and 0 <= dollars <= MAX_COST else None
 
 
 def _find_text(facts: dict[str, Any], meaning: str) -> str | None:
