@@ -10,6 +10,7 @@ import sys
 import typing
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import mulligan
@@ -28,12 +29,27 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
+NAMED = re.compile(r"# (\w+\.py)\n")
+"""The first line of a block that is a file. The files of a page are one program."""
+NOTEBOOK = ROOT / "docs" / "notebooks.md"
+FRAMEWORKS = ROOT / "docs" / "frameworks"
+"""Pages whose code needs a framework: tests/frameworks runs it."""
+
+
 def blocks() -> list[tuple[str, str]]:
     return [
         (f"{page.relative_to(ROOT)}:{page.read_text()[: found.start()].count(chr(10)) + 1}", found[1])
         for page in PAGES
         for found in BLOCK.finditer(page.read_text())
+        if page != NOTEBOOK and page.parent != FRAMEWORKS and not NAMED.match(found[1])
     ]
+
+
+def files_of(page: Path) -> dict[str, str]:
+    return {named[1]: code for code in BLOCK.findall(page.read_text()) if (named := NAMED.match(code))}
+
+
+PROGRAMS = [path for path in PAGES if files_of(path)]
 
 
 def run(program: list[str], home: Path) -> subprocess.CompletedProcess[str]:
@@ -54,6 +70,44 @@ def test_the_code_in_our_pages_runs(place, code, tmp_path):
     done = run(["-c", code], tmp_path)
     assert done.returncode == 0, f"{place}: {done.stderr}"
     assert done.stderr == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PROGRAMS, ids=[path.stem for path in PROGRAMS])
+def test_the_files_in_our_pages_run_and_their_tests_pass(page, tmp_path):
+    files = files_of(page)
+    for name, code in files.items():
+        (tmp_path / name).write_text(code)
+    for name in (name for name, code in files.items() if "__main__" in code):
+        done = run([name], tmp_path)
+        assert (done.returncode, done.stderr) == (0, ""), f"{name}: {done.stderr}"
+        assert done.stdout
+    test_count = sum(len(re.findall(r"^def test_", code, re.MULTILINE)) for code in files.values())
+    if test_count:
+        options = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:asyncio", "-W", "error"]
+        done = run([*options, "--mulligan-update-baselines"], tmp_path)
+        assert f"{test_count} passed" in done.stdout, done.stdout + done.stderr
+        assert f"{test_count} passed" in run(options, tmp_path).stdout
+
+
+@pytest.mark.slow
+def test_the_cells_of_our_notebook_run_in_ipython(tmp_path):
+    program = """
+import sys, msgspec
+from IPython.core.interactiveshell import InteractiveShell
+
+shell = InteractiveShell.instance()
+for cell in msgspec.json.decode(sys.argv[1]):
+    result = shell.run_cell(cell, store_history=True)
+    result.raise_error()
+    print("Out:", result.result)
+"""
+    cells = msgspec.json.encode(BLOCK.findall(NOTEBOOK.read_text())).decode()
+    done = run(["-c", program, cells], tmp_path)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
+    assert "Out: ('recovered', 10)" in done.stdout
+    assert "Out: page 1" in done.stdout
+    assert "fetch (tool), " in done.stdout
 
 
 @pytest.mark.slow
@@ -155,6 +209,12 @@ def test_the_index_leads_to_every_page():
     index = (ROOT / "docs" / "README.md").read_text()
     pages = {path.name for path in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert pages == {link for link in re.findall(r"\]\(([^)]+)\)", index) if "/" not in link}
+
+
+def test_the_page_of_frameworks_leads_to_each_of_them():
+    text = (ROOT / "docs" / "frameworks.md").read_text()
+    pages = {f"frameworks/{path.name}" for path in FRAMEWORKS.glob("*.md")}
+    assert pages == set(re.findall(r"\]\((frameworks/[^)]+)\)", text))
 
 
 def test_architecture_is_short_and_names_every_package_and_only_existing_files():

@@ -36,8 +36,9 @@ OTHER_NAMES = frozenset(
         "mulligan.attempt.duration",
         "mulligan.backoff_seconds",
         "mulligan.calls.unrecovered",
-        "mulligan.events",
         "mulligan.calls.recovered",
+        "mulligan.cost",
+        "mulligan.cost_usd",
         "mulligan.end_reason",
         "mulligan.fingerprint",
         "mulligan.operation.id",
@@ -46,6 +47,7 @@ OTHER_NAMES = frozenset(
         "mulligan.repair.strategy",
         "mulligan.run.id",
         "mulligan.run.parent",
+        "mulligan.step.name",
         "mulligan.step.type",
         "mulligan.took_effect",
     }

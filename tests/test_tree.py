@@ -34,9 +34,13 @@ def find_shared_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
     return {name: found_in for name, found_in in modules.items() if len(found_in) > 1}
 
 
+SHARED_CLASS_NAMES = {"MulliganPlugin"}
+"""Two adapters have it, because both frameworks call such a part a plugin. A program uses one of them."""
+
+
 def test_no_two_classes_share_a_name():
     sources = {path.relative_to(SOURCE).as_posix(): path.read_text() for path in sorted(SOURCE.rglob("*.py"))}
-    assert find_shared_names(sources) == {}
+    assert set(find_shared_names(sources)) == SHARED_CLASS_NAMES
 
 
 def test_the_checker_sees_a_shared_class_name_wherever_it_stands():

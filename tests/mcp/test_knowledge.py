@@ -24,8 +24,8 @@ NOW = 100 * DAY
 INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
 
 
-def failing(message: str = "k is 10 at most, got 50", fingerprint: str = "f-k") -> Failure:
-    return Failure.of(INVALID, message, fingerprint=fingerprint)
+def failing(message: str = "k is 10 at most, got 50", fingerprint: str = "f-k", **fields: str) -> Failure:
+    return Failure.of(INVALID, message, fingerprint=fingerprint, **fields)
 
 
 def asking(store: MemoryStore | None, session: str = "mcp_1") -> Knowledge:
@@ -187,7 +187,8 @@ def test_every_tool_says_what_it_takes(name):
 @settings(max_examples=60, deadline=None)
 @given(message=st.text(max_size=2000), tool=st.text(min_size=1, max_size=300), error=st.text(min_size=1, max_size=3000))
 def test_whatever_is_kept_and_asked_the_answer_may_be_shown_to_a_model(message, tool, error):
-    store = filled(failing(message, "f-x"), tool=tool, runs=1)
+    trace = "  zq_raised/pay.py:2 in pay\ncaused by zq_raised.Cause: zq_raised"
+    store = filled(failing(message, "f-x", exception="zq_raised.Error", trace=trace), tool=tool, runs=1)
     knowledge = asking(store)
     told = [
         knowledge.call("known_failures", {}),
@@ -197,6 +198,7 @@ def test_whatever_is_kept_and_asked_the_answer_may_be_shown_to_a_model(message, 
     ]
     for text in told:
         assert find_unsafe_text(text) == []
+        assert "zq_raised" not in text
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_name_and_calls_pass_thro
         (["runs", "--limit", "many"], "--limit"),
         (["runs", "--since", "yesterday"], "such as 24h or 7d"),
         (["runs", "--store", "mysql://db/mulligan"], "Unknown store type 'mysql'"),
-        (["show"], "Missing argument"),
+        (["copy"], "Missing argument"),
         (["show", "run_nobody"], "No runs in"),
     ],
 )

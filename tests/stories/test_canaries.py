@@ -27,6 +27,7 @@ SHAPED = {
     "note": "AK" + "IA" + _some(16, string.ascii_uppercase + "234567"),
     "cause": "gl" + "pat-" + _some(20),
     "stack": "np" + "m_" + _some(36),
+    "frame": "gh" + "o_" + _some(36),
     "context": "h" + "f_" + _some(34, string.ascii_letters),
     "metadata": "sk" + "_live_" + _some(24),
     "hint": "do" + "p_v1_" + _some(64, _HEX),
@@ -63,7 +64,10 @@ PROGRAM = r"""
     def fails(password, note=""):
         local = SHAPED["stack"]
         try:
-            raise ValueError("refused: " + SHAPED["cause"])
+            names = {{"refused": ValueError("refused: " + SHAPED["cause"])}}
+            source = "def " + SHAPED["frame"] + "(): raise refused"
+            exec(compile(source, "/srv/" + SHAPED["frame"] + "/app.py", "exec"), names)
+            names[SHAPED["frame"]]()
         except ValueError as cause:
             error = RuntimeError(f"{{SHAPED['message']}}: {{password}} failed for {{SHAPED['person']}}")
             error.add_note("token=" + SHAPED["note"] + " local " + local)

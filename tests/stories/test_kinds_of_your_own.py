@@ -19,13 +19,13 @@ words = ["card was declined"]
 def test_a_kind_of_ones_own_is_told_to_the_model_recorded_and_explained(user):
     (user.folder / "mulligan.toml").write_text(SETTINGS)
     done = user.runs_program("""
-        import json, mulligan
+        import mulligan
 
         def pay(amount):
             raise RuntimeError("The card was declined by its bank.")
 
         for turn in mulligan.turns(limit=1):
-            print(json.dumps(turn.call([pay], "pay", {"amount": 3})))
+            print(turn.call([pay], "pay", {"amount": 3}).to_message())
         print(mulligan.classify_error(text="card was declined").kind)
     """)
     told, explained = done.stdout.splitlines()

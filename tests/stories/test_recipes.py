@@ -69,6 +69,26 @@ def outcomes(played: Sandbox) -> list[tuple[str, str]]:
     return [(step.name, step.outcome) for step in played.steps if step.type == "tool"]
 
 
+def test_a_missing_call_that_pauses_for_a_person_pauses_the_call_that_needs_it():
+    class Pause(Exception):
+        pass
+
+    played = Sandbox(learn="repair", control_flow=[Pause])
+    car = Car(played)
+    taught(played, car)
+    raised = Pause("ask the driver")
+
+    def press(level: float) -> str:
+        raise raised
+
+    car.press.__mulligan__.function = press
+    with pytest.raises(Pause) as left, played.mulligan.run("driver"):
+        car.start("sport")
+    assert left.value is raised
+    assert car.started == []
+    assert outcomes(played) == [("start", "failure"), ("press", "cancelled"), ("start", "cancelled")]
+
+
 def test_with_learn_repair_the_missing_call_is_made_and_announced():
     played = Sandbox(learn="repair")
     car = Car(played)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
-from mulligan.core.records import Compaction, Run, Step
+from mulligan.core.records import Compaction, MessagePart, RecordedMessage, Run, Step
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.copy import NOTE_KEY, CopyResult, StoreCopy
 from mulligan.store.sqlite import SqliteStore
@@ -33,7 +33,8 @@ def write(store: Any, id: str, tenant: str = DEFAULT_TENANT, at: int = 1, princi
         Step(run=id, seq=2, call=1, attempt=2, name="search", started_at=at + 1, arguments={"n": 10}),
         Step(run=id, seq=3, call=3, name="read", started_at=at + 2, outcome="failure", failure=ODD),
     ]
-    batch: list[AnyEvent] = [RunStarted(run), *map(StepEnded, steps), RunEnded(run)]
+    said = RecordedMessage(role="user", parts=(MessagePart(text=f"from {id}: \N{SNOWMAN}"),), number=1)
+    batch: list[AnyEvent] = [RunStarted(run), StepEnded(steps[0], (said,)), *map(StepEnded, steps[1:]), RunEnded(run)]
     batch.append(ContextCompacted(Compaction(session="s1", at=at, reason="agent")))
     store.append(tenant, batch, f"journal-{tenant}", store.offset(tenant, f"journal-{tenant}") + 1, principal)
 

@@ -79,6 +79,13 @@ RETIRED = Wrong(404, "not_found_error", "model_not_found", "The model `m` has be
 CASES = (
     Case("too long, with sizes", expected="compressed", window=30_000, is_long=True),
     Case("too long, without sizes", expected="compressed", window=36_000, says_sizes=False, is_long=True),
+    Case(
+        'too long, `compress="model"`',
+        expected="compressed",
+        window=30_000,
+        is_long=True,
+        options={"compress": "model", "max_summary_calls": 3},
+    ),
     Case("more than the tokens per minute", (TOO_FAST,), "compressed", is_long=True),
     Case("rate limit, Retry-After 7", (LIMITED,), "retried after 7 s"),
     Case(
@@ -95,6 +102,12 @@ CASES = (
         "content policy",
         (POLICY,),
         "unrecovered: the provider's content filter blocked the request and would block a retry",
+    ),
+    Case(
+        "content policy, with a fallback model for it",
+        (POLICY,),
+        "fallback model",
+        options={"fallback_models": ["OTHER"], "on": "content_policy"},
     ),
     Case("other bad request", (BAD,), "note to the model"),
     Case("other bad request, twice", (BAD, BAD), "fallback answered", options={"fallback": lambda failure: "Sorry."}),
@@ -332,7 +345,7 @@ def outcome(case: Case, client: Client) -> tuple[str, Provider, Sandbox]:
         options = dict(case.options)
         if "fallback_models" in options:
             other = "hosted_vllm/other" if client.package == "litellm" else "other"
-            options["fallback_models"] = [other]
+            options["fallback_models"] = [mulligan.Fallback(other, on=options.pop("on", ()))]
         try:
             call = client.enter if case.is_entered and client.enter is not None else client.call
             text = call(provider.url, arguments, options)

@@ -18,12 +18,13 @@ from hypothesis import settings
 
 TIERS = (
     "quick", "slow", "learning", "contracts", "postgres", "durability", "safety",
-    "providers", "browser", "api", "mcp", "agents",
+    "providers", "frameworks", "browser", "api", "mcp", "agents",
 )  # fmt: skip
 FOLDERS = {
     "agents": "agents",
     "api": "api",
     "browser": "browser",
+    "frameworks": "frameworks",
     "providers": "providers",
     "store/postgres": "postgres",
 }
@@ -51,7 +52,7 @@ FILES = {
         "cli/test_tail.py", "dashboard/test_pages.py", "hooks/test_main.py", "proxy/test_relay.py",
         "proxy/test_tool_calls.py", "report/test_resources.py", "server/test_ingest.py", "server/test_opentelemetry.py",
         "server/test_queries.py",
-        "store/test_remote.py",
+        "store/test_remote.py", "test_pytest_plugin.py",
     ),
 }  # fmt: skip
 FIXTURES = {

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, assert_type
 
 import mulligan
-from mulligan import AgentError, Event, Failure, InfraError, Kind, Mulligan, Policy, Remedy, Store
+from mulligan import AgentError, Event, Failure, InfraError, Kind, Mulligan, Policy, Remedy, Store, ToolOutcome
 from mulligan.core.records import Link
 from mulligan.testing import Sandbox, sandbox
 
@@ -49,7 +49,9 @@ async def tokens(prompt: str) -> AsyncIterator[str]:
     yield prompt
 
 
-@mulligan.model(name="large", record="off", compress=str.strip, fallback_models=["other", mulligan.Fallback("x", 9)])
+@mulligan.model(
+    name="large", record="off", compress=str.strip, fallback_models=["other", mulligan.Fallback("x", 9, on="timeout")]
+)
 def chat(messages: list[str]) -> str:
     return messages[0]
 
@@ -129,6 +131,9 @@ def work() -> str:
         assert_type(run.id, str)
         with run.step("plan", "read", words=3) as step:
             assert_type(step.record_failure("tool", "timeout", "30 s"), Failure)
+            assert_type(step.step_id, int | None)
+            assert_type(run.record_failure(failure_type="tool", failure_code="timeout", step_id=1), Failure)
+        assert_type(mulligan.carry_run(search)("fish", top_k=3), list[str])
         run.step("thought")  # type: ignore[arg-type]
         with run.item(("order", 7)), mulligan.correcting(ValueError("no")):
             search("fish")
@@ -137,7 +142,14 @@ def work() -> str:
             assert_type(turn.number, int)
             assert_type(turn.is_last, bool)
             assert_type(turn.notice, str)
-            turn.call([search, fetch], "search", '{"query": "fish"}')
+            outcome = turn.call([search, fetch], "search", '{"query": "fish"}')
+            assert_type(outcome, ToolOutcome)
+            assert_type(outcome.ok, bool)
+            assert_type(outcome.failure, Failure | None)
+            assert_type(outcome.notes, tuple[str, ...])
+            assert_type(outcome.answer, dict[str, Any] | None)
+            assert_type(outcome.to_message(), str)
+            outcome["error"]  # type: ignore[index]
             turn.call({"search": search}, "search", {"query": "fish"})
         assert_type(mulligan.drain_notes(), list[str])
         return run.status
@@ -148,7 +160,7 @@ async def async_work() -> Any:
         async with run.item(7), mulligan.correcting(ValueError("no")):
             pass
         for turn in mulligan.turns():
-            return await turn.acall([fetch], "fetch", {})
+            return assert_type(await turn.acall([fetch], "fetch", {}), ToolOutcome)
     return None
 
 
@@ -157,6 +169,7 @@ async def async_work() -> Any:
 
 def known(error: Exception) -> None:
     failure = mulligan.classify_error(error)
+    assert_type(failure.to_tool_response("search"), dict[str, Any])
     assert_type(failure, Failure)
     assert_type(failure.kind, Kind)
     assert_type(failure.remedy, Remedy)
@@ -192,3 +205,8 @@ def rehearsed() -> None:
     with sandbox(attempts=2) as played:
         assert_type(played, Sandbox)
         assert_type(played.backoffs, list[float])
+        played.script(search, fail_with=[TimeoutError(), TimeoutError, {"error": "busy"}, None], result=["fish"])
+        played.advance(60)
+        played.assert_recovered(search)
+        played.assert_failed("tool/timeout", "search")
+        played.assert_no_new_patterns("known-failures.txt")

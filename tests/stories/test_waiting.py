@@ -1,0 +1,209 @@
+"""When mulligan waits: not before a repair of a call that was never made, and not silently on the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import mulligan
+from mulligan import Policy
+from mulligan.testing import Sandbox, sandbox
+
+
+@pytest.fixture
+def played() -> Iterator[Sandbox]:
+    with sandbox() as active_sandbox:
+        yield active_sandbox
+
+
+# Repairs
+
+
+@mulligan.tool
+def search(query: str, top_k: int = 5) -> str:
+    return f"{query} {top_k}"
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("functions.search", {"query": "fish"}),  # junk in the name
+        ("search", '{"query": "fish",}'),  # malformed arguments
+        ("search", {"query": "fish", "top_k": "5"}),  # refused by our own check
+        ("search", {"query": "fish", "topK": 5}),
+    ],
+)
+@pytest.mark.parametrize("is_async", [False, True], ids=["call", "acall"])
+def test_a_call_that_was_never_made_is_repaired_without_a_backoff(played, name, arguments, is_async) -> None:
+    turn = next(iter(mulligan.turns()))
+    answer = asyncio.run(turn.acall([search], name, arguments)) if is_async else turn.call([search], name, arguments)
+
+    assert answer.value == "fish 5"
+    assert played.backoffs == []
+    assert [step.outcome for step in played.steps] == ["failure", "success"]
+
+
+def test_a_program_that_passes_a_wrong_name_does_not_wait_either(played) -> None:
+    assert search(query="fish", topK=7) == "fish 7"  # type: ignore[call-arg]
+    assert played.backoffs == []
+
+
+def test_a_call_that_the_tool_itself_rejected_is_repaired_after_a_backoff(played) -> None:
+    @mulligan.tool
+    def find(top_k: int) -> int:
+        if top_k > 10:
+            raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
+        return top_k
+
+    assert find(50) == 10
+    assert len(played.backoffs) == 1
+
+
+def test_repairs_after_a_rejection_need_no_retry_budget_and_end_after_twenty_in_a_run() -> None:
+    executed: list[int] = []
+
+    @mulligan.tool
+    def find(top_k: int) -> int:
+        executed.append(top_k)
+        if top_k > 10:
+            raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
+        return top_k
+
+    with sandbox(retry_budget_burst=0, retry_budget_ratio=0), mulligan.run("agent"):
+        results = [find(50 + number) for number in range(20)]
+        with pytest.raises(mulligan.AgentError) as caught:
+            find(99)
+
+    assert results == [10] * 20
+    assert len(executed) == 20 * 2 + 1
+    assert "the limit of 20 retries per run is reached" in caught.value.__notes__[0]
+
+
+def test_a_repair_counts_as_an_attempt() -> None:
+    executed: list[int] = []
+
+    @mulligan.tool(policy=Policy(attempts=2))
+    def find(top_k: int) -> int:
+        executed.append(top_k)
+        limit = 10 if top_k > 10 else 5
+        raise mulligan.AgentError(f"top_k must be {limit} or less, got {top_k}.")
+
+    with sandbox(), pytest.raises(mulligan.AgentError):
+        find(50)
+
+    assert executed == [50, 10]
+
+
+# The event loop
+
+
+def failing_once() -> Callable[[], str]:
+    answers = iter([ConnectionError("reset"), "rain"])
+
+    def weather() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    return weather
+
+
+def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.message for record in caplog.records if record.name.startswith("mulligan.")]
+
+
+def test_a_sync_tool_on_the_event_loop_warns_once_that_its_backoff_blocks_the_loop(played, caplog) -> None:
+    outcomes = iter([ConnectionError(), "rain", ConnectionError(), "snow"])
+
+    @mulligan.tool(effects="none")
+    def weather() -> Any:
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def work() -> list[Any]:
+        return [weather(), weather()]
+
+    with caplog.at_level(logging.WARNING, "mulligan"):
+        assert asyncio.run(work()) == ["rain", "snow"]
+
+    assert len(played.backoffs) == 2
+    assert warnings_of(caplog) == [
+        "weather is not async and was called on the event loop, which its backoff of 0.5 s blocks. Define it with "
+        "`async def`, or call it with `await asyncio.to_thread(weather, ...)` or `await turn.acall(...)`. "
+        "This warning appears once per tool."
+    ]
+
+
+async def call_in_a_thread(tool: Callable[[], Any]) -> Any:
+    return await asyncio.to_thread(tool)
+
+
+async def call_by_a_turn(tool: Callable[[], Any]) -> Any:
+    return (await next(iter(mulligan.turns())).acall({"weather": tool}, "weather")).value
+
+
+@pytest.mark.parametrize("call", [call_in_a_thread, call_by_a_turn])
+def test_the_ways_that_the_warning_names_do_not_block_the_loop(played, caplog, call) -> None:
+    weather = mulligan.tool(effects="none")(failing_once())
+    with caplog.at_level(logging.WARNING, "mulligan"):
+        assert asyncio.run(call(weather)) == "rain"
+
+    assert len(played.backoffs) == 1
+    assert warnings_of(caplog) == []
+
+
+def test_a_plain_function_as_a_tool_warns_once_too(played, caplog) -> None:
+    def find(top_k: int) -> int:
+        if top_k > 10:
+            raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
+        return top_k
+
+    async def work() -> None:
+        turn = next(iter(mulligan.turns()))
+        turn.call([find], "find", {"top_k": 50})
+        turn.call([find], "find", {"top_k": 60})
+
+    with caplog.at_level(logging.WARNING, "mulligan"):
+        asyncio.run(work())
+
+    assert len(played.backoffs) == 2
+    assert len(warnings_of(caplog)) == 1
+
+
+def test_a_sync_tool_without_an_event_loop_does_not_warn(played, caplog) -> None:
+    assert mulligan.tool(effects="none")(failing_once())() == "rain"
+    assert warnings_of(caplog) == []
+
+
+# Retry budgets
+
+
+def test_the_doctor_shows_the_retry_budgets_and_which_tools_used_theirs_up(tmp_path, types) -> None:
+    store = str(tmp_path / "failures.db")
+    program = mulligan.Mulligan()
+    program.configure(store=store, policy=Policy(initial_backoff=0, retry_budget_burst=1))
+
+    @program.tool(effects="none")
+    def fetch() -> None:
+        raise ConnectionError("reset")
+
+    for _ in range(3):
+        with pytest.raises(ConnectionError):
+            fetch()
+    program.close()
+
+    facts = json.loads(types("doctor", "--store", store, "--json")[1])
+    assert (facts["retry_budget_burst"], facts["retry_budget_ratio"], facts["max_run_retries"]) == (10, 0.1, 20)
+    assert facts["retry_budget_exhausted"] == [{"tool": "fetch", "calls": 3}]
+    code, text, _ = types("doctor", "--store", store)
+    assert code == 0, "an exhausted budget is no problem of the store"
+    assert "10 at once, then 0.1 per first attempt, for each tool and for the process; 20 per run" in text
+    assert "fetch 3 calls" in text
