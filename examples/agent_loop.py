@@ -13,23 +13,23 @@ def forecast(city: str, days: int) -> str:
     return f"{days} days of rain in {city}"
 
 
-def model(city: str, answers: list[Any]) -> dict[str, Any]:
+def model(city: str, messages: list[str]) -> dict[str, Any]:
     """Fake LLM: requests too many days, then follows a suggestion or guesses."""
-    if not answers:
+    if not messages:
         return {"city": city, "days": 30}
-    suggestion = re.search(r"days=(\d+)", " ".join(answers[-1].get("suggestions", [])))
-    return {"city": city, "days": int(suggestion[1]) if suggestion else 30 - 8 * len(answers)}
+    suggestion = re.search(r"days=(\d+)", messages[-1])
+    return {"city": city, "days": int(suggestion[1]) if suggestion else 30 - 8 * len(messages)}
 
 
 for city in ("Oslo", "Bergen", "Trondheim"):
-    answers: list[Any] = []
+    messages: list[str] = []
     with mulligan.run("planner", context=f"plan the week in {city}") as run:
         for turn in mulligan.turns(limit=10):
-            arguments = model(city, answers)
-            answer = turn.call([forecast], "forecast", arguments)
-            print(f"turn {turn.number}: {arguments} -> {answer}")
-            if isinstance(answer, str):
+            arguments = model(city, messages)
+            outcome = turn.call([forecast], "forecast", arguments)
+            messages.append(outcome.to_message())
+            print(f"turn {turn.number}: {arguments} -> {messages[-1]}")
+            if outcome.ok:
                 break
-            answers.append(answer)
     print(f"{city}: {turn.number} turns, run {run.id} is {run.status}")
     mulligan.flush()
