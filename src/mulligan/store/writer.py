@@ -221,7 +221,8 @@ class BatchWriter:
         transaction.orphans = {run: stored_at for run, stored_at in orphan_rows if run in changes_by_run}
         for id, changes in list(changes_by_run.items()):
             if not changes.is_failure_free:
-                _join_nested_failures(transaction, id, changes)
+                is_stored = id in stored_runs or id in transaction.orphans
+                _join_nested_failures(transaction, id, changes, is_stored=is_stored)
             if changes.recorded:
                 _replace_failures(transaction, id, changes)
             if not (changes.steps or changes.started or changes.ended or id in stored_runs):
@@ -436,18 +437,19 @@ class BatchWriter:
         self._trails.pop((tenant, run.id), None)
 
 
-def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChanges) -> None:
+def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChanges, *, is_stored: bool) -> None:
     """Turn failures that a server stored as steps nested in a failed one into failures recorded for that step.
 
     It stores them so while it does not know the step: the step arrives later, or its run does. A failure that was
-    classified by its message changes nothing if the step has a message too.
+    classified by its message changes nothing if the step has a message too. `is_stored` says that the store has steps
+    of this run.
     """
     writer, tenant = transaction.writer, transaction.tenant
     steps = {step.seq: step for step in reversed(changes.steps)}
     nested_steps = [step for step in steps.values() if step.seq >= FIRST_FAILURE_SEQ]
-    for seq in {step.parent for step in nested_steps} - steps.keys():
+    for seq in {step.parent for step in nested_steps} - steps.keys() if is_stored else ():
         steps |= {step.seq: step for step in _load_steps(transaction, run, seq or 0, seq or 0)}
-    if len(nested_steps) < len(changes.steps):
+    if is_stored and len(nested_steps) < len(changes.steps):
         nested_steps += _load_steps(transaction, run, FIRST_FAILURE_SEQ, 2 * FIRST_FAILURE_SEQ - 1)
     joined_seqs: set[int] = set()
     for nested_step in nested_steps:
