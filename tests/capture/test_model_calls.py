@@ -87,7 +87,8 @@ def test_a_conversation_that_is_too_long_is_compressed_and_sent_again(
     style: str, says_sizes: bool, played: Sandbox
 ) -> None:
     path, place, form = STYLES[style]
-    messages = conversations.FORMS[form](conversations.story(7, messages=60, results=15))
+    convert = conversations.alternating_bedrock if style == "bedrock" else conversations.FORMS[form]
+    messages = convert(conversations.story(7, messages=60, results=15))
 
     with Provider(window=18_000, says_sizes=says_sizes) as provider:
 

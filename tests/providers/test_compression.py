@@ -92,24 +92,13 @@ def send_by_langchain_anthropic(url: str, **options: Any) -> Send:
     return lambda messages: ask(messages).text
 
 
-def alternating_bedrock(turns: list[Turn]) -> list[Any]:
-    """The provider rejects two messages of one role in a row."""
-    messages: list[Any] = []
-    for message in conversations.bedrock(turns):
-        if messages and messages[-1]["role"] == message["role"]:
-            messages[-1]["content"] += message["content"]
-        else:
-            messages.append(message)
-    return messages
-
-
 CLIENTS: dict[Callable[..., Send], list[Callable[[list[Turn]], list[Any]]]] = {
     send_chat: [conversations.openai_chat, forms.openai_chat, forms.openai_dumps],
     send_items: [conversations.openai_responses, forms.openai_responses, forms.openai_responses_dumps],
     send_blocks: [conversations.anthropic, forms.anthropic],
     send_by_litellm: [conversations.openai_chat, forms.litellm_messages, forms.litellm_dumps],
     send_by_gemini: [conversations.google, forms.google, forms.google_dumps],
-    send_by_bedrock: [alternating_bedrock],
+    send_by_bedrock: [conversations.alternating_bedrock],
     send_by_langchain_openai: [forms.langchain, forms.langchain_blocks, forms.langchain_pairs],
     send_by_langchain_anthropic: [forms.langchain, forms.langchain_blocks, forms.langchain_pairs],
 }

@@ -207,6 +207,17 @@ def bedrock(turns: list[Turn]) -> list[Any]:
     return made
 
 
+def alternating_bedrock(turns: list[Turn]) -> list[Any]:
+    """The provider rejects two messages of one role in a row."""
+    messages: list[Any] = []
+    for message in bedrock(turns):
+        if messages and messages[-1]["role"] == message["role"]:
+            messages[-1]["content"] += message["content"]
+        else:
+            messages.append(message)
+    return messages
+
+
 def objects(turns: list[Turn]) -> list[Any]:
     """As objects with attributes, the way a client's own classes are."""
 
@@ -385,9 +396,14 @@ def plain_texts(turns: list[Turn]) -> list[str]:
 
 
 def flat(value: Any) -> Any:
-    """Any of these as JSON knows it."""
+    """Any of these as JSON knows it. A text that an object has twice is sent once, and an empty field not at all."""
     if isinstance(value, SimpleNamespace):
-        return {name: flat(inside) for name, inside in vars(value).items()}
+        fields = dict(vars(value))
+        if "contents" in fields:
+            fields.pop("text", None)
+        if "result" in fields:
+            fields.pop("items", None)
+        return {name: flat(inside) for name, inside in fields.items() if inside not in (None, {})}
     if isinstance(value, dict):
         return {name: flat(inside) for name, inside in value.items()}
     return [flat(each) for each in value] if isinstance(value, list | tuple) else value
