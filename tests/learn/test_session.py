@@ -484,7 +484,7 @@ import sys, mulligan
 
 @mulligan.tool(effects="none", name="tool" + sys.argv[1])
 def edit(path):
-    raise ValueError("no match in " + path)
+    raise ValueError("bad text in " + path)
 
 with mulligan.session("chat-7") as session, mulligan.run("coder", session=session):
     for number in range(3):
@@ -578,7 +578,7 @@ import sys, mulligan
 
 @mulligan.tool(effects="none")
 def edit(path):
-    raise ValueError("no match in " + path)
+    raise ValueError("bad text in " + path)
 
 session = mulligan.session("chat-7")
 print(session.turns, bool(session.reminder()), bool(session.take_reminder()))
