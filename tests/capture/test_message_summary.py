@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from mulligan.capture import value_recording
 from mulligan.capture.value_recording import MAX_ANSWER_CHARS, shorten_answer, summarize_arguments
+from mulligan.core import conversation
 from mulligan.core.conversation import CONVERSATION_ARGUMENTS
 from mulligan.core.token_usage import read_usage
 
@@ -71,6 +72,35 @@ def test_in_shape_there_are_neither_texts_nor_hashes() -> None:
     kept, _ = summarize_arguments({"messages": OPENAI, "system": "Be short."}, has_texts=False)
     assert set(kept["messages"]) == {"count", "each"}
     assert set(kept["messages"]["each"][0]) == set(kept["system"]) == {"role", "chars"}
+
+
+def test_a_message_that_was_sent_before_is_not_parsed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[Any] = []
+    parse = conversation.parse_message
+    monkeypatch.setattr(conversation, "parse_message", lambda source: parsed.append(source) or parse(source))
+    messages: list[Any] = [{"role": "user", "content": [{"type": "text", "text": f"number {n}"}]} for n in range(20)]
+    for length in range(1, 21):
+        summarize_arguments({"messages": messages[:length]})
+    assert len(parsed) == 20
+    messages[3]["content"][0]["text"] = "A message that was changed in place."
+    kept, _ = summarize_arguments({"messages": messages})
+    assert len(parsed) == 21
+    assert kept["messages"]["each"][3]["chars"] == 36
+
+
+class ComputedMessage:
+    """A message whose text is in none of its attributes."""
+
+    role = "user"
+    texts = iter(["one", "three"])
+
+    def __getattr__(self, name: str) -> Any:
+        return next(self.texts) if name == "content" else None
+
+
+def test_a_message_that_computes_its_text_is_read_each_time() -> None:
+    summaries = [summarize_arguments({"messages": [ComputedMessage()]}, has_messages=True) for _ in range(2)]
+    assert [said for _, said in summaries] == ["one", "three"]
 
 
 def test_a_long_conversation_is_told_by_its_end() -> None:

@@ -10,9 +10,21 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from frameworks.judgment import check, play, recorded_steps, statuses
-from frameworks.scenarios import SCENARIOS, Conversation, Driver, Request, Scenario, Style, Tools
+import taught
+from frameworks.judgment import check_or_show_limit, play, recorded_steps, statuses
+from frameworks.scenarios import (
+    SCENARIOS,
+    Conversation,
+    Driver,
+    RateLimitError,
+    Request,
+    Scenario,
+    Style,
+    Tools,
+    failure_of,
+)
 
+import mulligan
 from mulligan.core.links import derive_status
 from mulligan.testing import Sandbox, sandbox
 
@@ -48,11 +60,19 @@ def played() -> Iterator[Sandbox]:
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_scenario(driver: Driver, scenario: Scenario, style: Style, played: Sandbox) -> None:
     conversation, tools = play(driver, scenario, style, played)
-    if scenario.name in driver.limits:
-        with pytest.raises((AssertionError, IndexError)):
-            check(scenario, conversation, tools, played)
-    else:
-        check(scenario, conversation, tools, played)
+    check_or_show_limit(driver, scenario, conversation, tools, played)
+
+
+@pytest.mark.parametrize("style", ["sync", "async", "stream"])
+def test_a_tool_with_a_similar_name_is_named_and_not_called(driver: Driver, style: Style, played: Sandbox) -> None:
+    """A framework asks for approval under the requested name: `Pay` must not get past the approval of `pay`."""
+    tools = Tools()
+    conversation = driver.play(tools.functions("pay"), [[Request("Pay", {"amount": 5})], "done"], style)
+    assert tools.calls == []
+    assert failure_of(conversation.answers[0])["suggestions"] == ["Did you mean pay?"]
+    assert recorded_steps(played) == [("Pay", "failure", "tool/unknown_tool")]
+    (stop,) = (step.stop for step in played.steps if step.stop is not None)
+    assert stop.reason == "no tool has this name"
 
 
 def test_a_cancelled_task_is_no_failure(driver: Driver, played: Sandbox) -> None:
@@ -97,8 +117,6 @@ def test_two_agents_at_once_are_two_runs(driver: Driver, played: Sandbox) -> Non
 
 
 def test_a_run_of_the_program_contains_the_calls(driver: Driver, played: Sandbox) -> None:
-    import mulligan
-
     scenario = SCENARIOS[0]
     with mulligan.run("program") as run:
         driver.play(Tools().functions(*scenario.tools), scenario.script, "sync")
@@ -108,8 +126,6 @@ def test_a_run_of_the_program_contains_the_calls(driver: Driver, played: Sandbox
 
 
 def test_options_of_a_decorated_tool_apply_and_it_is_recorded_once(driver: Driver, played: Sandbox) -> None:
-    import mulligan
-
     scenario = next(scenario for scenario in SCENARIOS if scenario.name == "rate limit")
     tools = Tools()
     tools.errors = [error() for error in scenario.errors]
@@ -134,3 +150,26 @@ def test_observing_and_being_off_change_nothing(driver: Driver, scenario: Scenar
             conversations.append((without_ids(conversation), tools.calls))
             assert bool(played.steps) == bool(options)
     assert conversations[0] == conversations[1]
+
+
+@pytest.mark.parametrize("style", ["async", "stream"])
+def test_a_fallback_answers_for_the_model(driver: Driver, played: Sandbox, style: Style) -> None:
+    def apologize(failure: mulligan.Failure) -> str:
+        return "Ask me later."
+
+    conversation = driver.play([], [RateLimitError("Too many requests")] * 9, style, model={"fallback": apologize})
+    assert conversation.text == "Ask me later."
+    assert played.runs[0].run.end_reason == "finished"
+
+
+def test_lessons_are_added_to_the_instructions(driver: Driver, played: Sandbox) -> None:
+    @mulligan.tool
+    def weather(city: str) -> str:
+        """Tell the weather."""
+        return f"rain in {city}"
+
+    weather("Oslo")
+    mulligan.flush(30)
+    taught.prove(played.store, 1_700_000_000_000, "weather")
+    conversation = driver.play([weather], ["done"], "async", inject_lessons=True)
+    assert "use k=10" in conversation.sent[0]

@@ -15,7 +15,6 @@ import pytest
 pytest.importorskip("google.adk", exc_type=ImportError)
 
 import pydantic
-import taught
 from frameworks.google_adk_driver import ScriptedModel, ask, build_runner, collect, driver
 from frameworks.scenarios import RateLimitError, Request, Tools
 from google.adk.agents import LlmAgent, ParallelAgent, RunConfig, SequentialAgent
@@ -341,29 +340,6 @@ def test_a_full_record_of_the_model_has_the_messages(played: Sandbox) -> None:
     assert "Find fish." in repr(played.runs)
 
 
-@pytest.mark.parametrize("style", ["async", "stream"])
-def test_a_fallback_answers_for_the_model(played: Sandbox, style: Any) -> None:
-    def apologize(failure: mulligan.Failure) -> str:
-        return "Ask me later."
-
-    conversation = driver.play([], [RateLimitError("Too many requests")] * 9, style, model={"fallback": apologize})
-    assert conversation.text == "Ask me later."
-    assert played.runs[0].run.end_reason == "finished"
-
-
-def test_lessons_are_added_to_the_instructions(played: Sandbox) -> None:
-    @mulligan.tool
-    def weather(city: str) -> str:
-        """Tell the weather."""
-        return f"rain in {city}"
-
-    weather("Oslo")
-    mulligan.flush(30)
-    taught.prove(played.store, 1_700_000_000_000, "weather")
-    conversation = driver.play([weather], ["done"], "async", inject_lessons=True)
-    assert "use k=10" in conversation.sent[0]
-
-
 def test_after_a_compaction_the_model_is_reminded_once(played: Sandbox) -> None:
     script: Any = [[Request("fetch", {"url": "a"})], "noted", "done", "done", "done"]
     summarizer = LlmEventSummarizer(llm=ScriptedModel(script=["A short summary."] * 9))
@@ -453,8 +429,6 @@ def test_the_code_of_the_page_runs(played: Sandbox) -> None:
     names: dict[str, Any] = {"model": model}
     (code,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     exec(code, names)
-    names["runner"].auto_create_session = True
-    ask(names["runner"], "Find fish.", "async")
     assert "50 results" in model.sent[1]
     (history,) = played.runs
     assert history.run.agent == "researcher"

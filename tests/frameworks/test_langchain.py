@@ -17,7 +17,7 @@ pytest.importorskip("langchain", exc_type=ImportError)
 
 import taught
 from frameworks.langchain_driver import ScriptedModel, as_tool
-from frameworks.scenarios import NO_EFFECTS, RateLimitError, Request, Tools, failure_of
+from frameworks.scenarios import NO_EFFECTS, RateLimitedProvider, RateLimitError, Request, Tools, failure_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -347,27 +347,10 @@ def test_without_them_mulligan_retries_a_rate_limit_of_the_model(played: Sandbox
     assert statuses(played) == ["recovered"]
 
 
-class _Provider(http.server.BaseHTTPRequestHandler):
-    """Refuses each request with 429."""
-
-    requests = 0
-
-    def do_POST(self) -> None:
-        type(self).requests += 1
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(429)
-        self.send_header("retry-after-ms", "1")
-        self.end_headers()
-        self.wfile.write(b'{"error": {"message": "Rate limit reached", "code": "rate_limit_exceeded"}}')
-
-    def log_message(self, *values: Any) -> None:
-        pass
-
-
 def test_the_retries_of_the_openai_client_are_not_multiplied(played: Sandbox) -> None:
     openai = pytest.importorskip("langchain_openai", exc_type=ImportError)
-    _Provider.requests = 0
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
+    RateLimitedProvider.requests = 0
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), RateLimitedProvider)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         url = f"http://127.0.0.1:{server.server_port}/v1"
@@ -378,7 +361,7 @@ def test_the_retries_of_the_openai_client_are_not_multiplied(played: Sandbox) ->
     finally:
         server.shutdown()
         server.server_close()
-    assert _Provider.requests == 3
+    assert RateLimitedProvider.requests == 3
     assert "the openai client inside this call made 3 attempts" in "".join(raised.value.__notes__)
     assert played.steps[0].arguments["model"] == "gpt-4.1"
 

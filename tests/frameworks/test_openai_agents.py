@@ -762,6 +762,8 @@ def test_lessons_and_reminders_are_added_to_the_instructions(played: Sandbox) ->
     assert sent.startswith("Be brief.\n\n")
     assert "use k=10" in sent
     assert "The index is corrupt." in sent
+    play(agent.clone(model=script_model(["done"])), MulliganRunner(), session=session)
+    assert [event.name for event in played.events].count("context.compacted") == 1
 
 
 # The page

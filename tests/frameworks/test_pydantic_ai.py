@@ -18,7 +18,16 @@ pytest.importorskip("pydantic_ai", exc_type=ImportError)
 import taught
 import tenacity
 from frameworks.pydantic_ai_driver import ScriptedModel
-from frameworks.scenarios import OVERFLOW, ContextOverflowError, RateLimitError, Reply, Request, Tools, failure_of
+from frameworks.scenarios import (
+    OVERFLOW,
+    ContextOverflowError,
+    RateLimitedProvider,
+    RateLimitError,
+    Reply,
+    Request,
+    Tools,
+    failure_of,
+)
 from pydantic import BaseModel, Field
 from pydantic_ai import (
     Agent,
@@ -194,14 +203,6 @@ def test_tools_whose_arguments_only_a_json_schema_states_are_repaired(played: Sa
 
 
 # Tool names
-
-
-def test_a_name_that_means_one_tool_is_repaired(played: Sandbox) -> None:
-    play = build([search], [[Request("functions.Search", {"query": "fish", "topk": 3})], "done"])
-    play.run()
-    assert "3 results for fish" in play.texts[0]
-    assert "functions.Search -> search" in play.texts[0]
-    assert statuses(played) == ["recovered"]
 
 
 def test_an_unknown_tool_uses_up_no_retries(played: Sandbox) -> None:
@@ -446,30 +447,13 @@ def test_a_retry_library_below_the_model_is_recognized(played: Sandbox) -> None:
     assert "tenacity inside this call made 3 attempts" in "".join(raised.value.__notes__)
 
 
-class _Provider(http.server.BaseHTTPRequestHandler):
-    """Refuses each request with 429."""
-
-    requests = 0
-
-    def do_POST(self) -> None:
-        type(self).requests += 1
-        self.rfile.read(int(self.headers["content-length"]))
-        self.send_response(429)
-        self.send_header("retry-after-ms", "1")
-        self.end_headers()
-        self.wfile.write(b'{"error": {"message": "Rate limit reached", "code": "rate_limit_exceeded"}}')
-
-    def log_message(self, *values: Any) -> None:
-        pass
-
-
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_the_retries_of_the_openai_client_are_not_multiplied(played: Sandbox, is_stream: bool) -> None:
     openai = pytest.importorskip("pydantic_ai.models.openai", exc_type=ImportError)
     from pydantic_ai.providers.openai import OpenAIProvider
 
-    _Provider.requests = 0
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Provider)
+    RateLimitedProvider.requests = 0
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), RateLimitedProvider)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         provider = OpenAIProvider(base_url=f"http://127.0.0.1:{server.server_port}/v1", api_key="none")
@@ -480,7 +464,7 @@ def test_the_retries_of_the_openai_client_are_not_multiplied(played: Sandbox, is
     finally:
         server.shutdown()
         server.server_close()
-    assert _Provider.requests == 3
+    assert RateLimitedProvider.requests == 3
     assert "the openai client inside this call made 3 attempts" in "".join(raised.value.__notes__)
     assert played.steps[0].arguments["model"] == "gpt-4.1"
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent, ToolDefinition
+from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
+from mulligan.integrations.framework_tools import ToolDefinition
 from mulligan.integrations.suspended_call import SuspendedCall, SuspendedCalls, Suspension
 from mulligan.testing import Sandbox, sandbox
 
@@ -26,7 +27,7 @@ def played() -> Iterator[Sandbox]:
 @pytest.fixture
 def run(played: Sandbox) -> AgentRun:
     agent = FrameworkAgent(agent="tester", tools={"*": {"effects": "none"}})
-    return agent.start_run("key")
+    return agent.start_run("key", ends_on_error=True)
 
 
 def suspend(run: AgentRun, arguments: dict[str, Any], repeated: list[Any]) -> SuspendedCall:

@@ -56,6 +56,10 @@ class ToolOutcome:
             return self._with_block({"note": " ".join(self.notes)})
         return self.value if isinstance(self.value, dict) else {"result": self.value}
 
+    def to_note(self) -> str:
+        """Return only what mulligan adds, for a value with images or other parts that must stay as they are."""
+        return " ".join(self.notes) if self.ok else to_text(self.answer)
+
     def _with_block(self, block: dict[str, Any]) -> dict[str, Any]:
         if isinstance(self.value, dict) and NOTE_KEY not in self.value:
             return {**self.value, NOTE_KEY: block}

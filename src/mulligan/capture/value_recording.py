@@ -6,14 +6,14 @@ A summary has the role and size of each message, and the last user message.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
-from mulligan.core.records import Change, Link, Recovery, RecoveryStop
+from mulligan.core.records import Change, Link, Recovery, RecoveryStop, digest
 
 if TYPE_CHECKING:
     from mulligan.core.conversation import Message
@@ -26,6 +26,8 @@ MAX_QUOTED_TEXTS = 200
 MAX_NESTING = 6
 MAX_LISTED_MESSAGES = 200
 """The latest messages that are listed one by one. Earlier ones are only counted."""
+MAX_CACHED_SUMMARIES = 5000
+"""Summaries of messages that are kept for the next model calls, in all runs at once."""
 MAX_USER_CHARS = 300
 """Characters of the last user message."""
 MAX_ANSWER_CHARS = 2000
@@ -213,46 +215,78 @@ def summarize_arguments(
     if name is not None:
         conversation = arguments[name]
         sources = conversation if isinstance(conversation, list | tuple) else [conversation]
-        messages = parser.parse_messages(sources[-MAX_LISTED_MESSAGES:])
-        user_text = _last_user_text(messages)
+        newest_first = map(_summarize_message, reversed(sources[-MAX_LISTED_MESSAGES:]))
+        messages = newest_first if has_messages else list(newest_first)
+        user_text = next((message.user_text for message in messages if message.user_text), None)
         summary[name] = {"count": len(sources)}
-        if has_messages:
-            summary[name]["recorded"] = True
+        if isinstance(messages, list):
+            summary[name]["each"] = [message.describe(has_texts) for message in reversed(messages)]
         else:
-            summary[name]["each"] = [_summarize_message(message, has_texts) for message in messages]
+            summary[name]["recorded"] = True
         if has_texts and user_text:
             summary[name]["last_user"] = user_text
     for instruction in parser.INSTRUCTION_ARGUMENTS:
         value = summary.get(instruction)
         if isinstance(value, str | list | tuple | dict):
-            message = parser.parse_message({"content": value} if isinstance(value, list | tuple) else value)
-            summary[instruction] = _summarize_message(message._replace(label="system"), has_texts)
+            message = _summarize_message({"content": value} if isinstance(value, list | tuple) else value)
+            summary[instruction] = message._replace(role="system").describe(has_texts)
     return summary, user_text
 
 
-def _summarize_message(message: Message, has_texts: bool) -> dict[str, Any]:
+class _MessageSummary(NamedTuple):
+    role: str
+    chars: int
+    hash: str
+    user_text: str
+    """What the user wrote, truncated. Empty in other messages."""
+
+    def describe(self, has_texts: bool) -> dict[str, Any]:
+        summary: dict[str, Any] = {"role": self.role, "chars": self.chars}
+        return {**summary, "hash": self.hash} if has_texts else summary
+
+
+_summaries: dict[tuple[type, bytes], _MessageSummary] = {}
+"""Summaries by the type and the content of a message: each model call sends the whole conversation again."""
+
+
+def _summarize_message(source: Any) -> _MessageSummary:
+    try:
+        key = type(source), digest(msgspec.msgpack.encode(source, enc_hook=_read_attributes), 16)
+    except Exception:  # noqa: BLE001 - a message may be any object; one that cannot be encoded is parsed each time
+        return _parse_summary(source)
+    summary = _summaries.get(key)
+    if summary is None:
+        if len(_summaries) >= MAX_CACHED_SUMMARIES:
+            _summaries.clear()
+        summary = _summaries[key] = _parse_summary(source)
+    return summary
+
+
+def _read_attributes(value: Any) -> Any:
+    """Return everything that a message can show of an object. Raise TypeError if that is not in its attributes."""
+    value_type = type(value)
+    if any(hasattr(value_type, name) for name in ("__getattr__", "__getitem__", "__slots__")) and not hasattr(
+        value_type, "__pydantic_fields__"
+    ):
+        raise TypeError(value_type)
+    return value_type.__qualname__, vars(value), getattr(value, "__pydantic_extra__", None)
+
+
+def _parse_summary(source: Any) -> _MessageSummary:
+    message: Message = _conversations().parse_message(source)
     texts = [
         text
         for block in message.blocks
         for text in ([slot.text for slot in block.slots] or [_conversations().to_text(block.value)])
         if block.value is not None
     ]
-    summary: dict[str, Any] = {"role": message.label[:40], "chars": sum(map(len, texts))}
-    if has_texts:
-        from hashlib import blake2b  # lazy: loads OpenSSL, needed only for model calls
-
-        text = "\n".join(texts).encode("utf-8", "replace")
-        summary["hash"] = blake2b(text, digest_size=4).hexdigest()
-    return summary
-
-
-def _last_user_text(messages: list[Message]) -> str | None:
-    for message in reversed(messages):
-        if message.label.lower() in ("user", "human") and (
-            text := truncate_at_word(" ".join(message.texts), MAX_USER_CHARS)
-        ):
-            return text
-    return None
+    is_user = message.label.lower() in ("user", "human")
+    return _MessageSummary(
+        role=message.label[:40],
+        chars=sum(map(len, texts)),
+        hash=digest("\n".join(texts).encode("utf-8", "replace"), 4).hex(),
+        user_text=truncate_at_word(" ".join(message.texts), MAX_USER_CHARS) if is_user else "",
+    )
 
 
 def truncate_at_word(text: str, limit: int) -> str:

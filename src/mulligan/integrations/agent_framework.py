@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextvars import ContextVar
-from types import TracebackType
+from collections.abc import Sequence
 from typing import Any
 
 import agent_framework as framework
 from agent_framework import Content, FunctionTool, Message, MiddlewareFailure, ResponseStream
 
-from mulligan.capture.player import run_in_thread
-from mulligan.capture.run import ContextValue, Raised
 from mulligan.classify.declared_errors import InfraError
 from mulligan.core.records import new_id
-from mulligan.integrations.framework_agent import MAX_OPEN_RUNS, AgentRun, FrameworkAgent, ToolDefinition
-from mulligan.recover.model_output import parse_arguments
+from mulligan.integrations.agent_framework_runs import (
+    RunningAgent,
+    complete_results,
+    current_agent,
+    define_tool,
+    read_result,
+    summary_ids,
+    to_response,
+    to_stream,
+)
+from mulligan.integrations.framework_agent import MAX_OPEN_RUNS, FrameworkAgent
 
 
 class MulliganMiddlewareList(list[Any]):
@@ -36,9 +41,7 @@ class MulliganMiddlewareList(list[Any]):
         if not self._agent.is_enabled:
             await call_next()
             return
-        running = self._resume(context.messages)
-        if running is None:
-            running = await run_in_thread(self._start, context)
+        running = self._resume(context.messages) or await self._start(context)
         with running:
             await call_next()
         if isinstance(context.result, ResponseStream):
@@ -47,16 +50,12 @@ class MulliganMiddlewareList(list[Any]):
         else:
             await self._finish(running, context.result)
 
-    def _start(self, context: framework.AgentContext) -> RunningAgent:
+    async def _start(self, context: framework.AgentContext) -> RunningAgent:
         texts = [message.text for message in context.messages if message.role == "user" and message.text]
         running = RunningAgent(self._agent, new_id("agent_framework"))
-        self._agent.start_run(
-            running.key,
-            agent=self._agent.agent or context.agent.name or "",
-            session=context.session.session_id if context.session is not None else None,
-            context=texts[-1] if texts else None,
-            has_end_event=True,
-        )
+        session = context.session.session_id if context.session is not None else None
+        description = {"agent": context.agent.name, "session": session, "context": next(reversed(texts), None)}
+        await self._agent.astart_run(running.key, **description)
         return running
 
     def _resume(self, messages: Sequence[Message]) -> RunningAgent | None:
@@ -72,7 +71,7 @@ class MulliganMiddlewareList(list[Any]):
         for id in list(self._paused_runs)[:-MAX_OPEN_RUNS]:
             del self._paused_runs[id]
         if not requests:
-            await run_in_thread(self._agent.end_run, running.key)
+            await self._agent.aend_run(running.key)
 
     # Tools
 
@@ -82,7 +81,7 @@ class MulliganMiddlewareList(list[Any]):
             return
         running, tool = current_agent.get() or RunningAgent(self._agent), context.function
         needs_approval = tool.approval_mode == "always_require" or "approval_response" in context.metadata
-        tools = {tool.name: _define(tool)._replace(mode="suggest" if needs_approval else None)}
+        tools = self._agent.tools.define({tool.name: tool}, define_tool, "suggest" if needs_approval else None)
         arguments = running.requests.get(context.metadata.get("call_id", "")) or context.arguments
 
         async def attempt(name: str, arguments: Any) -> Any:
@@ -90,15 +89,15 @@ class MulliganMiddlewareList(list[Any]):
             if isinstance(arguments, dict):
                 context.arguments = arguments
             await call_next()
-            return _read_result(context.result)
+            return read_result(context.result)
 
         try:
             outcome = await running.find_run().acall(tools, tool.name, arguments, attempt)
         except InfraError as error:
             self._agent.end_run(running.key, error)
             raise MiddlewareFailure(str(error)) from error  # anything else becomes an answer for the model
-        if outcome.ok and isinstance(outcome.value, list):  # images and files
-            context.result = [*outcome.value, *(Content.from_text(note) for note in outcome.notes)]
+        if isinstance(outcome.value, list) and (note := outcome.to_note()):  # images and files
+            context.result = [*outcome.value, Content.from_text(note)]
         elif not outcome.ok or (outcome.notes and not isinstance(outcome.value, Content)):
             context.result = outcome.to_message()
 
@@ -111,22 +110,21 @@ class MulliganMiddlewareList(list[Any]):
         running, results = current_agent.get() or RunningAgent(self._agent), list[Any]()
         run, options = running.find_run(), context.options or {}
         tools = [tool for tool in framework.normalize_tools(options.get("tools")) if isinstance(tool, FunctionTool)]
-        _note_compactions(run, context.messages)
         running.replace_answers(context.messages)
-        if instructions := run.instructions([tool.name for tool in tools]):
+        if instructions := await run.ainstructions([tool.name for tool in tools], summary_ids(context.messages)):
             texts = filter(None, (options.get("instructions"), instructions))
             context.options = {**options, "instructions": "\n\n".join(texts)}
 
         async def attempt(messages: Sequence[Message]) -> Any:
             context.messages = messages
-            _complete_results(messages)
+            complete_results(messages)
             await call_next()
             results.append(context.result)
             return context.result
 
         async def finish(answer: Any) -> Any:
-            response = _to_response(await results[-1].get_final_response() if context.stream else answer)
-            _note_compactions(run, context.messages)
+            response = to_response(await results[-1].get_final_response() if context.stream else answer)
+            run.note_compactions(summary_ids(context.messages))  # the client makes some itself
             await running.read_requests(run, response, tools)
             return response
 
@@ -134,95 +132,6 @@ class MulliganMiddlewareList(list[Any]):
         settings = {"model": model if isinstance(model, str) else None, "stream": context.stream or None}
         answer = await run.aask(list(context.messages), attempt, **settings)
         if context.stream and isinstance(answer, str | framework.ChatResponse):  # of a fallback
-            context.result = _to_stream(_to_response(answer))
+            context.result = to_stream(to_response(answer))
         else:
             context.result = ResponseStream(answer, finalizer=finish) if context.stream else await finish(answer)
-
-
-class RunningAgent:
-    """A run of an agent, as a context manager around its work. An exception ends it. Without a key, it has one call."""
-
-    def __init__(self, agent: FrameworkAgent, key: str | None = None) -> None:
-        self.key = key
-        self.requests: dict[str, Any] = {}
-        """The arguments as the model wrote them, by the id of the call: the framework drops unknown ones."""
-        self._answers: dict[str, str] = {}
-        """Our answers to requests of unknown tools, by the id of the call: the framework gives its own."""
-        self._agent = agent
-
-    def find_run(self) -> AgentRun:
-        return self._agent.start_run(self.key)
-
-    def __enter__(self) -> None:
-        self._scope = ContextValue(current_agent, lambda: self)
-        self._scope.__enter__()
-
-    def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._scope.__exit__(kind, error, trace)
-        if isinstance(error, MiddlewareFailure) and isinstance(error.__cause__, InfraError):
-            raise error.__cause__
-        if isinstance(error, MiddlewareFailure):  # control flow for the calls, and a failure of the run
-            self._agent.end_run(self.key, error.__cause__ or RuntimeError(str(error)))
-        elif error is not None and not isinstance(error, StopAsyncIteration):
-            self._agent.end_run(self.key, error)
-
-    async def read_requests(self, run: AgentRun, response: Any, tools: Sequence[FunctionTool]) -> None:
-        """Keep the requests of a model, and answer those of unknown tools: no middleware of functions gets them."""
-        definitions = {tool.name: _define(tool) for tool in tools}
-        for content in (content for message in response.messages for content in message.contents):
-            if self.key is not None and content.type == "function_call" and content.call_id and content.name:
-                parsed = parse_arguments(content.arguments)
-                self.requests[content.call_id] = content.arguments if parsed.defect or parsed.error else parsed.value
-                if tools and content.name not in definitions:
-                    outcome = await run.reject(definitions, content.name, content.arguments)
-                    self._answers |= {content.call_id: outcome.to_message()} if outcome is not None else {}
-
-    def replace_answers(self, messages: Sequence[Message]) -> None:
-        for content in (content for message in messages for content in message.contents):
-            if content.type == "function_result" and content.call_id in self._answers:
-                content.result = self._answers.pop(content.call_id)
-
-
-current_agent: ContextVar[RunningAgent | None] = ContextVar("mulligan_agent_framework", default=None)
-
-
-def _note_compactions(run: AgentRun, messages: Sequence[Message]) -> None:
-    """Report summaries: of the history before a model call, or that the client made for it."""
-    for message in messages:
-        annotation = message.additional_properties.get(framework.GROUP_ANNOTATION_KEY)
-        if isinstance(annotation, dict) and framework.SUMMARY_OF_MESSAGE_IDS_KEY in annotation:
-            run.note_compaction(message.message_id or "")
-
-
-def _to_response(answer: Any) -> framework.ChatResponse[Any]:
-    """Return the answer of a model, or of a fallback: a response or a text."""
-    is_response = isinstance(answer, framework.ChatResponse)
-    return answer if is_response else framework.ChatResponse(messages=[Message("assistant", [str(answer)])])
-
-
-def _to_stream(response: framework.ChatResponse[Any]) -> ResponseStream[Any, Any]:
-    async def read_updates() -> AsyncIterator[Any]:
-        for message in response.messages:
-            yield framework.ChatResponseUpdate(role=message.role, contents=message.contents)
-
-    return ResponseStream(read_updates(), finalizer=lambda updates: response)
-
-
-def _define(tool: FunctionTool) -> ToolDefinition:
-    return ToolDefinition(tool.name, tool.parameters(), tool.func)
-
-
-def _read_result(result: Any) -> Any:
-    """Return the text of a tool's result, or the result if it is more than that."""
-    if isinstance(result, list) and all(isinstance(item, Content) and item.type == "text" for item in result):
-        return "\n".join(item.text or "" for item in result)
-    return result
-
-
-def _complete_results(messages: Sequence[Message]) -> None:
-    """Put the texts of changed results into their items, too: some clients read them there."""
-    for content in (content for message in messages for content in message.contents):
-        items = content.items if content.type == "function_result" and content.result else []
-        texts = [item.text for item in items or () if item.type == "text" and item.text]
-        if items and "\n".join(texts) != content.result:
-            content.items = [Content.from_text(content.result), *(item for item in items if item.type != "text")]

@@ -5,25 +5,19 @@ An adapter tells it what the framework does, and how to make one attempt. Recove
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import inspect
 import itertools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import Any
 
 from mulligan import api
 from mulligan.capture.call import CallExecution
-from mulligan.capture.context import MODES, delegated_tool, strictest
 from mulligan.capture.framework_classes import is_control_flow, is_interruption
 from mulligan.capture.loop import ToolRequest
-from mulligan.capture.player import run_sync
+from mulligan.capture.player import run_in_thread, run_sync
 from mulligan.capture.run import (
     ActiveRun,
     CallScope,
@@ -33,49 +27,23 @@ from mulligan.capture.run import (
     current_step,
     retrying_scope,
 )
-from mulligan.capture.signature import qualified_name_of
 from mulligan.capture.tool_outcome import ToolOutcome
-from mulligan.capture.wrap import build_wrapper
-from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, wrapped_of
-from mulligan.classify.declared_errors import AgentError
+from mulligan.capture.wrapped_function import wrapped_of
 from mulligan.core.failure import SettingsError
+from mulligan.integrations.framework_tools import (
+    REPORTED_ATTRIBUTE,
+    Attempt,
+    FrameworkTools,
+    ToolDefinition,
+    current_attempt,
+)
 from mulligan.learn.session import Session
 from mulligan.prompt import DEFAULT_LESSON_TOKENS
 from mulligan.recover.plan import RetryLayer
-from mulligan.recover.policy import Mode, make_tool_key
 
 MAX_OPEN_RUNS = 1000
 """Runs of an agent that wait for a person or were never ended. The oldest one is ended as abandoned."""
-ALL_TOOLS = "*"
-"""Options under this name apply to every tool."""
-
-Attempt = Callable[..., Any]
-"""Makes one attempt: of a tool with its name and arguments, of a model with its messages. May be async."""
-_current_attempt: ContextVar[Attempt] = ContextVar("mulligan_attempt")
-
-
 _conversation_numbers = itertools.count(1)
-REPORTED_ATTRIBUTE = "__mulligan_reported__"
-
-
-class ReportedError(AgentError):
-    """An error that the framework has already turned into an answer for the model. Attempts raise it."""
-
-
-class ReportedToolError(Exception):
-    """An error that a tool has reported as a text, without an exception."""
-
-
-class ToolDefinition(NamedTuple):
-    """A tool as a framework knows it."""
-
-    name: str
-    schema: Mapping[str, Any] | None = None
-    """The JSON schema of its arguments, without those that the framework injects."""
-    function: Callable[..., Any] | None = None
-    """The user's function, if the framework has it. Options of `@mulligan.tool` on it apply."""
-    mode: Mode | None = None
-    """The most that mulligan may do, for example not repair what a person has approved. A stricter mode applies."""
 
 
 class FrameworkAgent:
@@ -97,20 +65,16 @@ class FrameworkAgent:
         **run_options: Any,
     ) -> None:
         self.mulligan = api.default if mulligan is None else mulligan
-        self.agent = agent
-        self._tool_options = {name: dict(options) for name, options in (tools or {}).items()}
-        for options in self._tool_options.values():
-            self.mulligan.tool(**options)  # raises on an invalid option
+        self.tools = FrameworkTools(self.mulligan, tools or {})
+        self.lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
+        self._name = agent
         self._run_options = run_options
-        self._lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
         wrap_model = self.mulligan.model(**{"name": "model", **(model or {})})
         for fallback in (model or {}).get("fallback_models", ()):
             if isinstance(getattr(fallback, "model", fallback), str):
                 raise SettingsError(f"Invalid fallback model {fallback!r} of an agent. Use a function that asks it.")
         self.ask_model: Callable[..., Any] = wrap_model(_ask)
         self.aask_model: Callable[..., Any] = wrap_model(_aask)
-        self._tools: dict[tuple[str, bool], tuple[ToolDefinition, Callable[..., Any]]] = {}
-        self._definitions: dict[str, tuple[Any, ToolDefinition]] = {}
         self._open_runs: OrderedDict[str, AgentRun] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -123,36 +87,31 @@ class FrameworkAgent:
         self,
         key: str | None,
         *,
-        agent: str = "",
+        agent: str | None = None,
         session: str | None = None,
         context: str | None = None,
-        has_end_event: bool = False,
+        ends_on_error: bool = False,
     ) -> AgentRun:
         """Return the open run of this key, or start one. Inside `mulligan.run`, calls belong to that run.
 
-        Without a key, the run has one call and ends with it. An exception ends a run, unless `has_end_event` says that
-        the framework tells the adapter the end of each run.
+        `agent` is the name that the framework has. Without a key, the run has one call and ends with it.
+        `ends_on_error` says that an exception of a call ends the run, because the framework does not tell the end.
         """
-        with self._lock:
-            if key is not None and (open_run := self._open_runs.get(key)) is not None:
-                self._open_runs.move_to_end(key)
-                if open_run.run.is_open:
-                    return open_run
-                del self._open_runs[key]  # the run of the program that it belonged to has ended
+        if (open_run := self._find_run(key)) is not None:
+            return open_run
         current = current_run(self.mulligan.capture_context())
         # A run of one call needs no reminder, and its session is not read from the store.
         tracked_session = self.mulligan.session(session) if session is not None and key is not None else None
         run = current or self.mulligan.run(
-            agent or self.agent, session=tracked_session or session, context=context, **self._run_options
+            self._name or agent or "", session=tracked_session or session, context=context or None, **self._run_options
         )
         new_run = AgentRun(self, key, run, is_owner=current is None, session=tracked_session)
-        new_run.has_end_event = has_end_event
+        new_run.ends_on_error = ends_on_error
         forgotten_runs: list[AgentRun] = []
         if key is not None:
             with self._lock:
                 if (open_run := self._open_runs.setdefault(key, new_run)) is not new_run:
-                    if tracked_session is not None:
-                        tracked_session.close()
+                    new_run.close_session()
                     return open_run  # another thread was faster
                 while len(self._open_runs) > MAX_OPEN_RUNS:
                     forgotten_runs.append(self._open_runs.popitem(last=False)[1])
@@ -162,12 +121,27 @@ class FrameworkAgent:
             forgotten_run.end(KeyboardInterrupt())
         return new_run
 
-    def rename_run(self, run: AgentRun, key: str | None, new_key: str) -> None:
+    async def astart_run(self, key: str | None, **description: Any) -> AgentRun:
+        """Start a run like `start_run`, in a thread: the session may be read from the store."""
+        return await run_in_thread(self.start_run, key, **description)
+
+    def _find_run(self, key: str | None) -> AgentRun | None:
         with self._lock:
-            self._open_runs.pop(key or "", None)
-            replaced_run = self._open_runs.pop(new_key, None)
+            if key is None or (open_run := self._open_runs.get(key)) is None:
+                return None
+            if open_run.run.is_open:
+                self._open_runs.move_to_end(key)
+                return open_run
+            del self._open_runs[key]  # the run of the program that it belonged to has ended
+        open_run.close_session()
+        return None
+
+    def rename_run(self, run: AgentRun, key: str | None, new_key: str) -> None:
+        self.forget_run(run, key)
+        with self._lock:
+            replaced_run = self._open_runs.get(new_key)
             self._open_runs[new_key] = run
-        if replaced_run is not None:
+        if replaced_run is not None and replaced_run is not run:
             replaced_run.end(KeyboardInterrupt())
 
     def end_run(self, key: str | None, error: BaseException | None = None) -> None:
@@ -177,92 +151,23 @@ class FrameworkAgent:
         if open_run is not None and (error is not None or not open_run.is_paused):
             open_run.end(error)
 
-    def forget_run(self, key: str | None) -> None:
+    async def aend_run(self, key: str | None, error: BaseException | None = None) -> None:
+        """End a run like `end_run`, in a thread: the session is saved in the store."""
+        await run_in_thread(self.end_run, key, error)
+
+    def forget_run(self, run: AgentRun, key: str | None) -> None:
+        """Remove a run, unless another one has its key meanwhile."""
         with self._lock:
-            self._open_runs.pop(key or "", None)
-
-    def define(self, tool: Any, build: Callable[[Any], ToolDefinition]) -> ToolDefinition:
-        """Return the definition of a framework's tool. It is built once for each object."""
-        cached_tool, definition = self._definitions.get(tool.name, (None, None))
-        if definition is None or cached_tool is not tool:
-            definition = build(tool)
-            self._definitions[tool.name] = tool, definition
-        return definition
-
-    def functions(self, definitions: Mapping[str, ToolDefinition], *, is_async: bool) -> dict[str, Callable[..., Any]]:
-        """Return the recovering function of each tool."""
-        return {name: self._function(definition, is_async) for name, definition in definitions.items()}
-
-    def _function(self, definition: ToolDefinition, is_async: bool) -> Callable[..., Any]:
-        cached_definition, function = self._tools.get((definition.name, is_async), (None, None))
-        if function is None or cached_definition != definition:
-            function = self._build_function(definition, is_async)
-            self._tools[definition.name, is_async] = definition, function
-        return function
-
-    def _build_function(self, definition: ToolDefinition, is_async: bool) -> Callable[..., Any]:
-        inner = wrapped_of(definition.function)
-        options = inner.options if inner is not None else ToolOptions()
-        settings = self._tool_options.get(ALL_TOOLS, {}) | self._tool_options.get(definition.name, {})
-        settings["exclude"] = {*settings.get("exclude", options.exclude), *_find_injected(definition)}
-        options = msgspec.structs.replace(options, **settings, name=definition.name, schema=None)
-        if definition.mode is not None:
-            mode = strictest(MODES, definition.mode, options.mode or self.mulligan.capture_context().mode)
-            options = msgspec.structs.replace(options, mode=mode)
-        call = _acall if is_async else _call
-        function = functools.partial(call, definition.name, inner)
-        wrapped = FrameworkTool(function, self.mulligan.capture_context, options)
-        wrapped.tool_schema = _close_schema(definition.schema)
-        if inner is not None:
-            wrapped.key = inner.key
-        else:
-            qualified_name = "" if definition.function is None else qualified_name_of(definition.function)
-            wrapped.key = make_tool_key(definition.name, None, qualified_name)
-        return build_wrapper(wrapped)
-
-
-class FrameworkTool(WrappedFunction):
-    """A tool with the interface that recovery expects. Its schema comes from the framework."""
-
-    tool_schema: Mapping[str, Any] | None = None
-
-    def schema(self) -> Mapping[str, Any] | None:
-        return self.tool_schema
-
-
-def _find_injected(definition: ToolDefinition) -> set[str]:
-    """Return the parameters that the framework supplies: values that a model makes up for them are dropped."""
-    try:
-        parameters = set(inspect.signature(definition.function or (lambda: None)).parameters)
-    except (TypeError, ValueError):
-        return set()
-    return parameters - (definition.schema or {}).get("properties", dict.fromkeys(parameters)).keys()
-
-
-def _close_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return a schema that rejects unknown arguments, unless it says something about them.
-
-    Frameworks drop unknown arguments silently, and the call then does something else than the model has asked for.
-    """
-    return {"additionalProperties": False, **schema} if schema and "properties" in schema else schema
-
-
-def _call(name: str, inner: WrappedFunction | None, /, **arguments: Any) -> Any:
-    with ContextValue(delegated_tool, lambda: inner):
-        return _current_attempt.get()(name, arguments)
-
-
-async def _acall(name: str, inner: WrappedFunction | None, /, **arguments: Any) -> Any:
-    with ContextValue(delegated_tool, lambda: inner):
-        return await _current_attempt.get()(name, arguments)
+            if self._open_runs.get(key or "") is run:
+                del self._open_runs[key or ""]
 
 
 def _ask(messages: Any, **settings: Any) -> Any:
-    return _current_attempt.get()(messages)
+    return current_attempt.get()(messages)
 
 
 async def _aask(messages: Any, **settings: Any) -> Any:
-    return await _current_attempt.get()(messages)
+    return await current_attempt.get()(messages)
 
 
 class AgentRun:
@@ -277,14 +182,14 @@ class AgentRun:
         self._is_owner = is_owner
         self._session = session
         self._conversation = next(_conversation_numbers)
-        self.has_end_event = False
+        self.ends_on_error = False
         self.is_paused = False
         """Whether the run waits for a person, and will continue under the same key."""
+        self.requests: dict[str, Any] = {}
+        """What the adapter notes about requests of the model, by the id of the call, until the framework makes it."""
         self._turn = 0
         self._has_tool_calls = False
         self._lessons: str | None = None
-        self.known_summaries: set[str] = set()
-        """Summaries of compactions that are reported, or that were made before this run."""
 
     # Tools
 
@@ -322,8 +227,7 @@ class AgentRun:
         """
         if self.only_observes({}, name):
             return None
-        uncalled_tools = {tool.name: tool._replace(mode="suggest") for tool in tools.values()}
-        return await self.acall(uncalled_tools, name, arguments, _aask)
+        return await self.acall(tools, name, arguments, _aask)
 
     async def _call(
         self,
@@ -335,18 +239,19 @@ class AgentRun:
         *,
         is_async: bool,
     ) -> ToolOutcome:
-        functions = self._agent.functions(tools, is_async=is_async)
-        with _CallOfRun(self), ContextValue(_current_attempt, lambda: attempt):
+        functions = self._agent.tools.functions(tools, is_async=is_async)
+        with _CallOfRun(self), ContextValue(current_attempt, lambda: attempt):
             if self._only_observes(functions.get(name)):
                 return await self._observe(functions.get(name), name, arguments, is_async=is_async)
-            request = ToolRequest(self.run.capture, functions, name, arguments)
+            # The framework has asked for approval under the requested name: a similar tool is named and not called.
+            request = ToolRequest(self.run.capture, functions, name, arguments, can_rename=False)
             register_call = functools.partial(self._register_call, is_validated)
             return await request.execute(self.run, register_call, is_async=is_async)
 
     def only_observes(self, tools: Mapping[str, ToolDefinition], name: str) -> bool:
         """Return whether calls of this tool are only recorded: then the framework answers failures itself."""
         tools = {name: tools[name]} if name in tools else {}
-        return self._only_observes(self._agent.functions(tools, is_async=True).get(name))
+        return self._only_observes(self._agent.tools.functions(tools, is_async=True).get(name))
 
     def _only_observes(self, function: Callable[..., Any] | None) -> bool:
         wrapped = wrapped_of(function)
@@ -361,12 +266,12 @@ class AgentRun:
         if function is not None and isinstance(arguments, dict):
             call = functools.partial(function, **arguments)
         else:
-            call = functools.partial(_current_attempt.get(), name, arguments)
+            call = functools.partial(current_attempt.get(), name, arguments)
         try:
             value = call()
             return ToolOutcome(ok=True, value=await value if is_async else value)
         except Exception as error:
-            if isinstance(error, ReportedError) or hasattr(error, REPORTED_ATTRIBUTE):
+            if hasattr(error, REPORTED_ATTRIBUTE):
                 return ToolOutcome(ok=True)
             raise
 
@@ -376,7 +281,8 @@ class AgentRun:
             self._has_tool_calls = True
             self.run.capture.on_model_turn(self.run.id)
         call.turn = (self._conversation, self._turn)
-        call.answers_model = call.limits.can_block = True
+        # The framework's agent may repair the cause by means that mulligan does not see: its calls are always made.
+        call.answers_model = True
 
     # Models
 
@@ -385,12 +291,12 @@ class AgentRun:
 
         `settings` are recorded, and None is left out: `model` is the name of the model.
         """
-        with _CallOfRun(self), ContextValue(_current_attempt, lambda: attempt):
+        with _CallOfRun(self), ContextValue(current_attempt, lambda: attempt):
             return self._agent.ask_model(messages, **self._begin_turn(settings))
 
     async def aask(self, messages: Any, attempt: Attempt, **settings: Any) -> Any:
         """Make a model call with an async attempt. Otherwise like `ask`."""
-        with _CallOfRun(self), ContextValue(_current_attempt, lambda: attempt):
+        with _CallOfRun(self), ContextValue(current_attempt, lambda: attempt):
             return await self._agent.aask_model(messages, **self._begin_turn(settings))
 
     def _begin_turn(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -400,21 +306,31 @@ class AgentRun:
 
     # What the model should know
 
-    def instructions(self, tool_names: list[str]) -> str:
-        """Return what to add to the system prompt: lessons on request, and failures from before a compaction."""
+    def instructions(self, tool_names: list[str], summary_ids: Iterable[str] = ()) -> str:
+        """Return what to add to the system prompt: lessons on request, and failures from before a compaction.
+
+        `summary_ids` identify the summaries that the framework has put in place of messages.
+        """
+        self.note_compactions(summary_ids)
         if self._lessons is None:
-            tokens, self._lessons = self._agent._lesson_tokens, ""
+            tokens, self._lessons = self._agent.lesson_tokens, ""
             with self.run.capture.guard("Reading lessons"):
                 self._lessons = self.run.capture.render_lessons(tool_names, tokens) if tokens else ""
         reminder = self._session.reminder() if self._session is not None else ""
         return "\n\n".join(text for text in (self._lessons, reminder) if text)
 
-    def note_compaction(self, summary_id: str) -> None:
-        """Report that the framework has replaced messages by this summary. Each summary counts once."""
-        if self._session is not None and summary_id not in self.known_summaries:
-            self.known_summaries.add(summary_id)
+    async def ainstructions(self, tool_names: list[str], summary_ids: Iterable[str] = ()) -> str:
+        """Return the same as `instructions`. In a thread, if lessons are read from the store."""
+        if self._lessons is None and self._agent.lesson_tokens:
+            return await run_in_thread(self.instructions, tool_names, summary_ids)
+        return self.instructions(tool_names, summary_ids)
+
+    def note_compactions(self, summary_ids: Iterable[str]) -> None:
+        """Report that the framework has replaced messages by these summaries. Each counts once in a session."""
+        if self._session is not None:
             with self.run.capture.guard("Reporting a compaction"):
-                self._session.mark_compacted()
+                for summary_id in summary_ids:
+                    self._session.mark_compacted(summary_id=summary_id)
 
     def pause(self, key: str) -> None:
         """Continue the run later under this key, which the framework's saved state contains."""
@@ -423,9 +339,16 @@ class AgentRun:
 
     def end(self, error: BaseException | None = None) -> None:
         """End the run. A run that was paused for a person is not ended: it continues under the same key."""
-        self._agent.forget_run(self._key)
+        self._agent.forget_run(self, self._key)
         if self._is_owner and self.run.is_open:
             self.run.finish(error)
+        self.close_session()
+
+    async def aend(self, error: BaseException | None = None) -> None:
+        """End the run like `end`, in a thread: the session is saved in the store."""
+        await run_in_thread(self.end, error)
+
+    def close_session(self) -> None:
         if self._session is not None:
             self._session.close()
 
@@ -434,7 +357,8 @@ class AgentRun:
 
         An interrupt only pauses it, and so does an exception after which a caller retries the call.
         """
-        if self._key is None or not (self.has_end_event or error is None or self._is_pause(error)):
+        is_end = self.ends_on_error and error is not None and not self._is_pause(error)
+        if self._key is None or is_end:
             self.end(error)
 
     def _is_pause(self, error: BaseException) -> bool:
@@ -482,10 +406,3 @@ def mark_retried(error: BaseException, layer_name: str, attempts: int = 0, *, is
     from mulligan.capture import retry_layers  # lazy: needed after a failure only
 
     retry_layers.set_layer(error, RetryLayer(layer_name, attempts, is_above=is_above))
-
-
-def mark_reported(error: BaseException) -> BaseException:
-    """Note on an exception that the framework has already turned it into an answer for the model, and return it."""
-    with contextlib.suppress(Exception):  # an exception may refuse attributes
-        setattr(error, REPORTED_ATTRIBUTE, True)
-    return error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import inspect
 from typing import Any
 
 from google.adk.agents.callback_context import CallbackContext
@@ -15,11 +14,17 @@ from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
-from google.genai import types
 
-from mulligan.capture.player import run_in_thread
 from mulligan.classify.declared_errors import InfraError
-from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent, ToolDefinition
+from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
+from mulligan.integrations.google_adk_objects import (
+    define_tool,
+    describe_run,
+    is_paused,
+    needs_approval,
+    run_callbacks,
+    to_response,
+)
 from mulligan.integrations.suspended_call import SuspendedCall, SuspendedCalls, Suspension
 from mulligan.recover.policy import Mode
 
@@ -40,8 +45,9 @@ class MulliganPlugin(BasePlugin):
     # Runs
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        if self._agent.is_enabled:  # in a thread: the session is read from the store
-            (await run_in_thread(self._find_run, invocation_context)).is_paused = False
+        if self._agent.is_enabled:
+            run = await self._agent.astart_run(**describe_run(invocation_context))
+            run.is_paused = False
 
     async def on_event_callback(self, *, invocation_context: InvocationContext, event: Event) -> None:
         # Also a request for a confirmation or a credential is a long-running call.
@@ -49,21 +55,13 @@ class MulliganPlugin(BasePlugin):
             self._find_run(invocation_context).is_paused = True
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
-        await run_in_thread(self._agent.end_run, invocation_context.invocation_id)
+        await self._agent.aend_run(invocation_context.invocation_id)
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
-        await run_in_thread(self._agent.end_run, invocation_context.invocation_id, error)
+        await self._agent.aend_run(invocation_context.invocation_id, error)
 
     def _find_run(self, context: Any) -> AgentRun:
-        """Return the run of an invocation. ADK continues it under the same id after a pause."""
-        texts = [part.text for part in getattr(context.user_content, "parts", None) or () if part.text]
-        agent = context.agent.name if isinstance(context, InvocationContext) else context.agent_name
-        described = {
-            "agent": self._agent.agent or agent,
-            "session": context.session.id,
-            "context": "\n".join(texts) or None,
-        }
-        return self._agent.start_run(context.invocation_id, **described, has_end_event=True)
+        return self._agent.start_run(**describe_run(context))
 
     # Tools
 
@@ -74,16 +72,16 @@ class MulliganPlugin(BasePlugin):
             return None
         run = self._find_run(tool_context)
         if type(tool) is BaseTool:  # a name that ADK does not know
-            known_tools = await tool_context.get_invocation_context().agent.canonical_tools(tool_context)
-            tools = {tool.name: self._agent.define(tool, _define) for tool in known_tools}
+            agent_tools = await tool_context.get_invocation_context().agent.canonical_tools(tool_context)
+            tools = self._agent.tools.define({tool.name: tool for tool in agent_tools}, define_tool)
             outcome = await run.reject(tools, tool.name, tool_args)
             return outcome.to_dict() if outcome is not None else None
-        mode: Mode | None = "suggest" if await _needs_approval(tool, tool_args, tool_context) else None
-        tools = {tool.name: self._agent.define(tool, _define)._replace(mode=mode)}
+        mode: Mode | None = "suggest" if await needs_approval(tool, tool_args, tool_context) else None
+        tools = self._agent.tools.define({tool.name: tool}, define_tool, mode)
 
         async def repeat(name: str, arguments: dict[str, Any]) -> Any:
             # Callbacks that guard the tool must see the changed arguments, too.
-            answer = await _run_callbacks("before", tool, arguments, tool_context)
+            answer = await run_callbacks("before", tool, arguments, tool_context)
             return await tool.run_async(args=arguments, tool_context=tool_context) if answer is None else answer
 
         call = SuspendedCall(lambda attempt: run.acall(tools, tool.name, dict(tool_args), attempt), repeat)
@@ -101,7 +99,7 @@ class MulliganPlugin(BasePlugin):
         if (call := self._calls.get(tool_context)) is None:
             return None
         try:
-            if _is_paused(tool_context):
+            if is_paused(tool_context):
                 call.close()
                 return None
             outcome = await call.finish(result)
@@ -110,7 +108,7 @@ class MulliganPlugin(BasePlugin):
         if outcome.ok and outcome.value is result and not outcome.notes:
             return None
         answer = outcome.to_dict()
-        return await _run_callbacks("after", tool, tool_args, tool_context, answer) or answer
+        return await run_callbacks("after", tool, tool_args, tool_context, answer) or answer
 
     async def on_tool_error_callback(
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: BaseException
@@ -136,12 +134,8 @@ class MulliganPlugin(BasePlugin):
         if not self._agent.is_enabled or context.live_request_queue is not None:
             return
         run = self._find_run(callback_context)
-        for event in reversed(callback_context.session.events):  # those that no earlier run has seen
-            if event.actions.compaction is not None:
-                run.note_compaction(event.id)
-            elif event.invocation_id != callback_context.invocation_id:
-                break
-        if instructions := run.instructions(list(llm_request.tools_dict)):
+        summaries = [event.id for event in callback_context.session.events if event.actions.compaction is not None]
+        if instructions := await run.ainstructions(list(llm_request.tools_dict), summaries):
             llm_request.append_instructions([instructions])
 
         async def repeat(contents: Any) -> Any:
@@ -160,7 +154,7 @@ class MulliganPlugin(BasePlugin):
     ) -> LlmResponse | None:
         if llm_response.partial or (call := self._calls.pop(asyncio.current_task(), None)) is None:
             return None
-        response = _to_response(await call.finish(llm_response))
+        response = to_response(await call.finish(llm_response))
         return response if response is not llm_response else None
 
     async def on_model_error_callback(
@@ -169,52 +163,6 @@ class MulliganPlugin(BasePlugin):
         if (call := self._calls.pop(asyncio.current_task(), None)) is None:
             return None
         try:
-            return _to_response(await call.finish(error=error))
+            return to_response(await call.finish(error=error))
         except Exception:  # noqa: BLE001 - ADK raises the model's own exception, and would wrap this one
             return None
-
-
-def _to_response(answer: Any) -> LlmResponse:
-    """Return the answer of a model, or of a fallback: a response or a text."""
-    if isinstance(answer, LlmResponse):
-        return answer
-    return LlmResponse(content=types.Content(role="model", parts=[types.Part(text=str(answer))]))
-
-
-def _define(tool: BaseTool) -> ToolDefinition:
-    """Define a tool with the schema that ADK sends to the model: without its context."""
-    request, schema = LlmRequest(), None
-    request.append_tools([tool])
-    for declaration in request.config.tools[0].function_declarations if request.config.tools else ():
-        schema = declaration.parameters_json_schema
-        if schema is None and declaration.parameters is not None:
-            schema = declaration.parameters.json_schema.model_dump(mode="json", by_alias=True, exclude_none=True)
-    return ToolDefinition(tool.name, schema, getattr(tool, "func", None))
-
-
-async def _needs_approval(tool: BaseTool, arguments: dict[str, Any], tool_context: ToolContext) -> bool:
-    try:
-        is_confirmed = tool_context.tool_confirmation is not None
-        return is_confirmed or bool(await tool.check_require_confirmation(arguments, tool_context))
-    except Exception:  # noqa: BLE001 - a condition of the user that does not understand the arguments
-        return True
-
-
-def _is_paused(tool_context: ToolContext) -> bool:
-    """Return whether a call waits for a person, or a person has rejected it."""
-    actions, confirmation = tool_context.actions, tool_context.tool_confirmation
-    is_rejected = confirmation is not None and not confirmation.confirmed
-    return bool(actions.requested_tool_confirmations or actions.requested_auth_configs or is_rejected)
-
-
-async def _run_callbacks(position: str, tool: BaseTool, arguments: Any, tool_context: ToolContext, *answer: Any) -> Any:
-    """Run the callbacks of other plugins and of the agent, as ADK does. The first answer counts."""
-    context = tool_context.get_invocation_context()
-    run_plugins = getattr(context.plugin_manager, f"run_{position}_tool_callback")
-    result = dict(zip(("result",), answer, strict=False))
-    response = await run_plugins(tool=tool, tool_args=arguments, tool_context=tool_context, **result)
-    for callback in getattr(context.agent, f"canonical_{position}_tool_callbacks", ()):
-        if response is None:
-            response = callback(tool, arguments, tool_context, *answer)
-            response = await response if inspect.isawaitable(response) else response
-    return response

@@ -6,26 +6,19 @@ import asyncio
 import contextlib
 import copy
 import functools
-import inspect
 import weakref
-from collections import deque
-from collections.abc import AsyncIterator
 from contextvars import ContextVar
 from dataclasses import replace
 from typing import Any
 
-from agents.retry import ModelRetryAdvice, ModelRetryAdviceRequest
-
 import agents
-from agents import Agent, Handoff, Model, ModelResponse, Runner
+from agents import Agent, Handoff, Model, Runner
 from mulligan.capture.player import run_in_thread
 from mulligan.capture.run import ContextValue
 from mulligan.core.records import new_id
-from mulligan.integrations import openai_agents_tools
-from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent, ToolDefinition
-
-MAX_RETRIED_ERRORS = 20
-"""Errors of a model that are kept until the SDK asks whether it may retry, in all runs at once."""
+from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
+from mulligan.integrations.openai_agents_models import RecoveringProvider, protect_model
+from mulligan.integrations.openai_agents_tools import await_answer, protect_tool, report_errors
 
 
 class MulliganRunner:
@@ -36,6 +29,7 @@ class MulliganRunner:
 
     def __init__(self, **options: Any) -> None:
         self._agent = FrameworkAgent(**options)
+        self._find_run = functools.partial(_find_run, self._agent)
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> agents.RunResult:
         async with _RunnerCall(self._agent, starting_agent, input, options) as call:
@@ -69,7 +63,7 @@ class MulliganRunner:
             setattr(protected, "__mulligan__", agent)  # noqa: B010 - as on wrapped functions
             protected.tools = [self._protect_tool(tool) for tool in agent.tools]
             if isinstance(agent.model, Model):
-                protected.model = _protect_model(self._agent, agent.model)
+                protected.model = protect_model(agent.model, self._agent, self._find_run)
             if agent.mcp_servers:
                 protected.get_mcp_tools = functools.partial(self._get_mcp_tools, protected)
             protected.handoffs = [
@@ -80,11 +74,11 @@ class MulliganRunner:
 
     async def _get_mcp_tools(self, agent: Agent[Any], context: Any) -> list[Any]:
         for server in agent.mcp_servers:
-            openai_agents_tools.report_errors(server)
+            report_errors(server)
         return [self._protect_tool(tool) for tool in await type(agent).get_mcp_tools(agent, context)]
 
     def _protect_tool(self, tool: Any) -> Any:
-        return openai_agents_tools.protect_tool(tool, self._agent, functools.partial(_find_run, self._agent))
+        return protect_tool(tool, self._agent, self._find_run)
 
     def _protect_handoff(self, handoff: Handoff[Any, Any], copies: dict[int, tuple[Any, Any]]) -> Handoff[Any, Any]:
         async def hand_off(context: Any, arguments: str) -> Any:
@@ -112,23 +106,22 @@ class _RunnerCall:
         config = options.get("run_config")
         self._owns_provider = config is None or (isinstance(config, dict) and "model_provider" not in config)
         config = agents.RunConfig(**(config or {})) if config is None or isinstance(config, dict) else config
-        self.agent, self.options, self._config, self._name = agent, options, config, agent.agent or starting_agent.name
+        self.agent, self.options, self._config, self._name = agent, options, config, starting_agent.name
         is_resumed = isinstance(input, agents.RunState)
         self._key = (_find_key(input.get_interruptions()) if is_resumed else "") or new_id("openai_agents")
         self.result: Any = None
         self._task: asyncio.Task[Any] | None = None
-        self.unknown_tools: dict[str, tuple[dict[str, ToolDefinition], Any]] = {}
-        """The tools and the arguments of each call of a tool that does not exist, by its id."""
         self._scope = ContextValue(_current_call, lambda: self)
 
     def _start(self) -> None:
         agent, config = self.agent, self._config
         session_id = getattr(self.options.get("session"), "session_id", None)
         session_id = self.options.get("conversation_id") or session_id or config.group_id
-        self.run = agent.start_run(self._key, agent=self._name, session=session_id, has_end_event=True)
-        changes: dict[str, Any] = {"model_provider": _RecoveringProvider(agent, config.model_provider)}
+        self.run = agent.start_run(self._key, agent=self._name, session=session_id)
+        find_run = functools.partial(_find_run, agent)
+        changes: dict[str, Any] = {"model_provider": RecoveringProvider(config.model_provider, agent, find_run)}
         if isinstance(config.model, Model):
-            changes["model"] = _protect_model(agent, config.model)
+            changes["model"] = protect_model(config.model, agent, find_run)
         if agent.is_enabled and not self.run.only_observes({}, ""):
             changes |= {"tool_error_formatter": self._answer, "tool_not_found_behavior": "return_error_to_model"}
         self.options = self.options | {"run_config": replace(config, **changes)}
@@ -182,10 +175,10 @@ class _RunnerCall:
     async def _answer(self, error: Any) -> str | None:
         """Answer a call of an unknown tool. It is not made under a similar name: that tool may need an approval."""
         describe = self._config.tool_error_formatter
-        text = await openai_agents_tools.await_answer(describe(error)) if describe is not None else None
+        text = await await_answer(describe(error)) if describe is not None else None
         if error.kind != "tool_not_found":
             return text
-        tools, arguments = self.unknown_tools.pop(error.call_id, ({}, {}))
+        tools, arguments = self.run.requests.pop(error.call_id, ({}, {}))
         outcome = await self.run.acall(tools, error.tool_name, arguments, _never_called)
         if text is not None:
             outcome = replace(outcome, value=text, is_returned_error=True)
@@ -203,112 +196,3 @@ def _find_key(interruptions: list[Any]) -> str:
 def _find_run(agent: FrameworkAgent) -> AgentRun:
     call = _current_call.get()
     return call.run if call is not None and call.agent is agent else agent.start_run(None)
-
-
-# Models
-
-
-def _protect_model(agent: FrameworkAgent, model: Model) -> Model:
-    return model if isinstance(model, _RecoveringModel) else _RecoveringModel(agent, model)
-
-
-class _RecoveringProvider(agents.ModelProvider):
-    def __init__(self, agent: FrameworkAgent, provider: agents.ModelProvider) -> None:
-        self._agent, self._provider = agent, provider
-
-    def get_model(self, model_name: str | None) -> Model:
-        return _protect_model(self._agent, self._provider.get_model(model_name))
-
-    async def aclose(self) -> None:
-        await self._provider.aclose()
-
-
-class _RecoveringModel(Model):
-    """A model whose calls are recovered. In everything else it is the model itself."""
-
-    def __init__(self, agent: FrameworkAgent, model: Model) -> None:
-        self._agent, self._model = agent, model
-        self._retried_errors: deque[Exception] = deque(maxlen=MAX_RETRIED_ERRORS)
-        for name in vars(Model).keys() - vars(_RecoveringModel).keys():
-            if inspect.isfunction(getattr(Model, name)):
-                setattr(self, name, getattr(model, name))
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_model":  # while it is copied
-            raise AttributeError(name)
-        return getattr(self._model, name)
-
-    def get_retry_advice(self, request: ModelRetryAdviceRequest) -> ModelRetryAdvice | None:
-        """Forbid retries of the SDK after ours: only one layer retries."""
-        if any(error is request.error for error in self._retried_errors):
-            return ModelRetryAdvice(suggested=False, replay_safety="unsafe", reason="mulligan has retried this request")
-        return self._model.get_retry_advice(request)
-
-    async def get_response(self, *args: Any, **kwargs: Any) -> ModelResponse:
-        responses: list[ModelResponse] = []
-
-        async def ask(**request: Any) -> Any:
-            responses.append(await self._model.get_response(**request))
-            return {"output": responses[-1].output, "status": "", "usage": responses[-1].usage}  # as OpenAI has it
-
-        request = _SIGNATURE.bind(self, *args, **kwargs).arguments
-        answer = await self._ask(ask, request)
-        response = answer if isinstance(answer, ModelResponse) else responses[-1]  # a fallback may have answered
-        _note_unknown_tools(response.output, request)
-        return response
-
-    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
-        async def open_stream(**request: Any) -> Any:
-            return self._model.stream_response(**request)
-
-        request = _SIGNATURE.bind(self, *args, **kwargs).arguments
-        async with contextlib.aclosing(await self._ask(open_stream, request, stream=True)) as stream:
-            async for event in stream:
-                if event.type == "response.output_item.done":
-                    _note_unknown_tools([event.item], request)
-                yield event
-
-    async def _ask(self, ask: Any, request: dict[str, Any], **settings: Any) -> Any:
-        del request["self"]
-        if not self._agent.is_enabled:
-            return await ask(**request)
-        run, input = _find_run(self._agent), request["input"]
-        messages = [{"role": "user", "content": input}] if isinstance(input, str) else input
-        if instructions := await run_in_thread(_find_instructions, run, messages, request):
-            texts = request["system_instructions"], instructions
-            request["system_instructions"] = "\n\n".join(text for text in texts if text)
-        attempts = 0
-
-        async def attempt(messages: Any) -> Any:
-            nonlocal attempts
-            attempts += 1
-            return await ask(**request | {"input": messages})
-
-        try:
-            return await run.aask(messages, attempt, model=getattr(self._model, "model", None), **settings)
-        except Exception as error:
-            if attempts > 1:
-                self._retried_errors.append(error)
-            raise
-
-
-_SIGNATURE = inspect.signature(Model.get_response)
-
-
-def _find_instructions(run: AgentRun, messages: list[Any], request: dict[str, Any]) -> str:
-    for message in messages:
-        if isinstance(message, dict) and message.get("type") == "compaction":
-            run.note_compaction(str(message.get("id") or message.get("encrypted_content")))
-    return run.instructions(_tool_names(request))
-
-
-def _tool_names(request: dict[str, Any]) -> list[str]:
-    return [*(tool.name for tool in request["tools"]), *(handoff.tool_name for handoff in request["handoffs"])]
-
-
-def _note_unknown_tools(items: list[Any], request: dict[str, Any]) -> None:
-    call, names = _current_call.get(), _tool_names(request)
-    for item in items:
-        if call is not None and item.type == "function_call" and item.name not in names:
-            tools = {name: ToolDefinition(name, mode="observe") for name in names}
-            call.unknown_tools[item.call_id] = tools, item.arguments

@@ -17,7 +17,8 @@ import agents
 from agents import tool as sdk
 from mulligan.capture.run import ContextValue
 from mulligan.classify.declared_errors import InfraError
-from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent, ToolDefinition
+from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
+from mulligan.integrations.framework_tools import ToolDefinition, relax_schema
 
 CONTENT_CLASSES = agents.ToolOutputText, agents.ToolOutputImage, agents.ToolOutputFileContent
 CONTENT_TYPES = "text", "image", "file"
@@ -71,7 +72,7 @@ class _ToolInvoker:
         self._tool, self._agent, self._find_run = function_tool, agent, find_run
         self._definition = ToolDefinition(
             function_tool.name,
-            _relax_schema(function_tool.params_json_schema),
+            relax_schema(function_tool.params_json_schema),
             getattr(function_tool, "__wrapped__", None),
             mode="suggest" if function_tool.needs_approval else None,  # what a person has approved is not changed
         )
@@ -119,7 +120,7 @@ class _ToolInvoker:
         if outcome.ok and not (outcome.notes and _is_for_model(context, name)):
             return value
         if outcome.ok and all(_is_content(part) for part in _as_list(value)):
-            return [*_as_list(value), agents.ToolOutputText(text=" ".join(outcome.notes))]
+            return [*_as_list(value), agents.ToolOutputText(text=outcome.to_note())]
         return outcome.to_message()
 
     async def _describe_error(self, context: ToolContext[Any], error: Exception) -> tuple[str, bool]:
@@ -193,19 +194,3 @@ def _approval_condition(function_tool: FunctionTool) -> Any:
         return is_changed or bool(await await_answer(needs_approval(context, arguments, call_id)))
 
     return check
-
-
-def _relax_schema(schema: Any) -> Any:
-    """Return a schema without the demands of the strict mode, in which even properties with a default are required."""
-    if isinstance(schema, list):
-        return [_relax_schema(part) for part in schema]
-    if not isinstance(schema, dict):
-        return schema
-    relaxed = {name: _relax_schema(part) for name, part in schema.items()}
-    if isinstance(properties := schema.get("properties"), dict) and isinstance(schema.get("required"), list):
-        relaxed["required"] = [name for name in schema["required"] if not _is_optional(properties.get(name))]
-    return relaxed
-
-
-def _is_optional(schema: Any) -> bool:
-    return isinstance(schema, dict) and ("default" in schema or {"type": "null"} in schema.get("anyOf", ()))

@@ -23,17 +23,17 @@ from strands.middleware import (
 )
 from strands.plugins import Plugin
 
-from mulligan.capture.player import run_in_thread
-from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.classify.declared_errors import InfraError
 from mulligan.core.records import new_id
-from mulligan.integrations.framework_agent import (
-    AgentRun,
-    FrameworkAgent,
-    ReportedToolError,
-    ToolDefinition,
-    mark_reported,
-    mark_retried,
+from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent, mark_retried
+from mulligan.integrations.strands_objects import (
+    build_result,
+    build_stop,
+    define_tool,
+    is_retried,
+    is_unknown,
+    read_result,
+    summary_ids,
 )
 
 Next = Callable[[Any], AsyncGenerator[Any, None]]
@@ -54,10 +54,8 @@ class MulliganPlugin(Plugin):
         self._paused_runs: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._fatal_errors: weakref.WeakKeyDictionary[Any, InfraError] = weakref.WeakKeyDictionary()
         """Errors of tools that end a run. Strands would only tell the model."""
-        self._known_summaries: weakref.WeakKeyDictionary[Any, set[str]] = weakref.WeakKeyDictionary()
 
     def init_agent(self, agent: Agent) -> None:
-        self._known_summaries[agent] = set(_summary_ids(agent))
         agent.add_hook(self._start_run, BeforeInvocationEvent)
         agent.add_hook(self._end_run, AfterInvocationEvent)
         agent.add_middleware(InvokeModelStage, self._ask_model)
@@ -72,16 +70,8 @@ class MulliganPlugin(Plugin):
         event.invocation_state[_state_key(event.agent)] = run_key
         blocks = [block for message in event.messages for block in message["content"]]
         texts = [block["text"] for block in blocks if "text" in block]
-        name = "" if self._agent.agent else event.agent.name
-        run = await run_in_thread(  # it may read the session from the store
-            self._agent.start_run,
-            run_key,
-            agent=name,
-            session=event.agent.session_id,
-            context=texts[-1] if texts else None,
-            has_end_event=True,
-        )
-        run.known_summaries = self._known_summaries[event.agent]
+        description = {"agent": event.agent.name, "session": event.agent.session_id}
+        await self._agent.astart_run(run_key, **description, context=next(reversed(texts), None))
 
     async def _end_run(self, event: AfterInvocationEvent) -> None:
         error = sys.exception() if event.result is None else None
@@ -90,14 +80,12 @@ class MulliganPlugin(Plugin):
         if run_key is not None and event.result is not None and event.result.stop_reason == "interrupt":
             self._paused_runs[event.agent] = run_key
         else:
-            await run_in_thread(self._agent.end_run, run_key, getattr(error, "original_exception", error))
+            await self._agent.aend_run(run_key, getattr(error, "original_exception", error))
 
     def _find_run(self, context: InvokeModelContext | ExecuteToolContext) -> AgentRun | None:
         """Return the run of an invocation. Direct calls of tools have none."""
         run_key = context.invocation_state.get(_state_key(context.agent))
-        if run_key is None:
-            return None
-        return self._agent.start_run(run_key, session=context.agent.session_id, has_end_event=True)
+        return None if run_key is None else self._agent.start_run(run_key)
 
     # Tools
 
@@ -114,7 +102,7 @@ class MulliganPlugin(Plugin):
             tools[context.tool_use["name"]] = context.tool
         else:  # another middleware may execute it
             probe = [event async for event in next_stage(context)]
-            if not _is_unknown(probe):
+            if not is_unknown(probe):
                 for event in probe:
                     emit(event)
                 return
@@ -133,9 +121,9 @@ class MulliganPlugin(Plugin):
                         raise InterruptException(event["tool_interrupt_event"]["interrupts"][0])
                     else:
                         emit(event)
-            return _read_result(results[0])
+            return read_result(results[0])
 
-        definitions = {name: _define_tool(name, tool) for name, tool in tools.items()}
+        definitions = self._agent.tools.define(tools, define_tool)
         tool_use = context.tool_use
         try:
             outcome = await run.acall(definitions, tool_use["name"], tool_use["input"], attempt)
@@ -147,7 +135,7 @@ class MulliganPlugin(Plugin):
             self._fatal_errors[context.agent] = error
             raise
         else:
-            emit(_build_result(tool_use["toolUseId"], results, outcome))
+            emit(build_result(tool_use["toolUseId"], results, outcome))
 
     # Models
 
@@ -160,9 +148,8 @@ class MulliganPlugin(Plugin):
             yield event
 
     async def _ask(self, run: AgentRun, context: InvokeModelContext, next_stage: Next, emit: Emit) -> None:
-        for summary_id in _summary_ids(context.agent):
-            run.note_compaction(summary_id)
-        if instructions := run.instructions([spec["name"] for spec in context.tool_specs]):
+        names = [spec["name"] for spec in context.tool_specs]
+        if instructions := await run.ainstructions(names, summary_ids(context.agent)):
             prompt: Any = context.system_prompt or []
             blocks = [{"text": prompt}] if isinstance(prompt, str) else prompt
             context = context.replace(system_prompt=[*blocks, {"text": instructions}])
@@ -178,7 +165,7 @@ class MulliganPlugin(Plugin):
                         else:
                             emit(event)
             except Exception as error:
-                if _is_retried(context.agent, error):
+                if is_retried(context.agent, error):
                     mark_retried(error, "ModelRetryStrategy", is_above=True)
                 raise
             reason, message, usage, _ = stops[0]["stop"]
@@ -187,7 +174,7 @@ class MulliganPlugin(Plugin):
         config = context.model.get_config()
         model = config.get("model_id") if isinstance(config, dict) else None
         answer = await run.aask(context.messages, attempt, model=model)
-        emit(stops[0] if stops else _build_stop(answer))
+        emit(stops[0] if stops else build_stop(answer))
 
 
 async def _stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncGenerator[Any, None]:
@@ -207,59 +194,3 @@ async def _stream(work: Callable[[Emit], Awaitable[None]]) -> AsyncGenerator[Any
 def _state_key(agent: Any) -> str:
     """Return where the state of an invocation has the key of its run. Agents may share the state."""
     return f"mulligan_run_{id(agent)}"
-
-
-def _define_tool(name: str, tool: Any) -> ToolDefinition:
-    schema = tool.tool_spec["inputSchema"]
-    return ToolDefinition(name, schema.get("json", schema), getattr(tool, "__wrapped__", None))
-
-
-def _is_unknown(events: list[Any]) -> bool:
-    """Return whether this is how Strands answers a call of an unknown tool."""
-    errors = [event.exception for event in events if isinstance(event, ToolResultEvent)]
-    return bool(errors) and str(errors[-1]).startswith("Unknown tool: ")
-
-
-def _read_result(event: ToolResultEvent) -> Any:
-    """Return what the tool returned, or raise its exception."""
-    result = event.tool_result
-    blocks = result["content"]
-    texts = [block["text"] for block in blocks if "text" in block]
-    if result["status"] == "error":
-        raise mark_reported(event.exception or ReportedToolError("\n".join(texts)))
-    if len(texts) == len(blocks):
-        return "\n".join(texts)
-    return blocks[0]["json"] if len(blocks) == 1 and "json" in blocks[0] else blocks
-
-
-def _build_result(tool_use_id: str, results: list[ToolResultEvent], outcome: ToolOutcome) -> ToolResultEvent:
-    event = results[0] if results else None
-    is_answered = event is not None and event.tool_result["status"] != "error"
-    if event is not None and outcome.ok and not outcome.notes and (is_answered or outcome.value is None):
-        return event
-    content = [{"text": outcome.to_message()}]
-    if event is not None and is_answered and isinstance(outcome.value, list):  # with images
-        text = " ".join(outcome.notes) if outcome.ok else outcome.to_message()
-        content = [*event.tool_result["content"], {"text": text}]
-    status = "success" if outcome.ok else "error"
-    error = event.exception if event is not None and not outcome.ok else None
-    return ToolResultEvent({"toolUseId": tool_use_id, "status": status, "content": content}, exception=error)
-
-
-def _build_stop(answer: Any) -> ModelStopReason:
-    """Return the answer of a fallback as Strands needs it."""
-    usage = {"inputTokens": 0, "outputTokens": 0, "totalTokens": 0}
-    message = answer if isinstance(answer, dict) else {"role": "assistant", "content": [{"text": str(answer)}]}
-    return ModelStopReason("end_turn", message, usage, {"latencyMs": 0})
-
-
-def _is_retried(agent: Any, error: Exception) -> bool:
-    """Return whether the retry strategy of the agent retries after this exception. It has no public name."""
-    strategy: Any = getattr(agent, "_retry_strategy", None)
-    return getattr(strategy, "_max_attempts", 1) > 1 and bool(strategy.is_retryable(error))
-
-
-def _summary_ids(agent: Any) -> list[str]:
-    """Return the id of the summary in place of messages, if the conversation manager writes summaries."""
-    state = agent.conversation_manager.get_state()
-    return [str(state["removed_message_count"])] if state.get("summary_message") else []

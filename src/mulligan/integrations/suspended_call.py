@@ -7,7 +7,7 @@ import types
 from collections.abc import Callable, Coroutine, Generator
 from typing import Any
 
-from mulligan.integrations.framework_agent import Attempt
+from mulligan.integrations.framework_tools import Attempt
 
 
 class Suspension:

@@ -65,10 +65,16 @@ class Session:
         """Count a model response that no wrapped model call has recorded."""
         self._state.apply_change(Tracker.mark_turn)
 
-    def mark_compacted(self, *, chars_before: int | None = None, chars_after: int | None = None) -> None:
-        """Record a compaction of the conversation. From then on, the reminder lists the failures before it."""
+    def mark_compacted(
+        self, *, chars_before: int | None = None, chars_after: int | None = None, summary_id: str | None = None
+    ) -> None:
+        """Record a compaction of the conversation. From then on, the reminder lists the failures before it.
+
+        With `summary_id`, the compaction that wrote this summary counts once in the session.
+        """
         at = int(self._clock() * 1000)
-        self._state.compact()
+        if not self._state.compact(summary_id):
+            return
         compaction = Compaction(
             session=self.id,
             at=at,
@@ -186,8 +192,12 @@ class _SessionState:
                 del self._unsaved_changes[:-MAX_REPLAYED_CHANGES]
             return change(self.tracker)
 
-    def compact(self) -> None:
-        self.apply_change(lambda current: current.compact(self.prompt))
+    def compact(self, summary_id: str | None = None) -> bool:
+        """Record a compaction, unless the one with this summary was recorded before. Return whether it was recorded."""
+        with self.lock:
+            if summary_id is not None and self.tracker.has_summary(summary_id):
+                return False
+            return self.apply_change(lambda current: current.compact(self.prompt, summary_id))
 
     def _observe_event(self, event: AnyEvent) -> None:
         match event:

@@ -19,7 +19,7 @@ from agent_framework import (
     tool,
 )
 
-from frameworks.scenarios import Conversation, Reply, Request, Style
+from frameworks.scenarios import Conversation, Reply, Request, Style, cancel_when_started
 from mulligan.integrations.agent_framework import MulliganMiddlewareList
 from mulligan.testing import Sandbox
 
@@ -104,13 +104,7 @@ class AgentFrameworkDriver:
     def cancel(self, functions: Sequence[Callable[..., Any]], script: Sequence[Reply], started: asyncio.Event) -> None:
         agent, _ = build_agent(functions, script)
 
-        async def play() -> None:
-            task = asyncio.create_task(ask(agent, "Wait.", "async"))
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(play())
+        cancel_when_started(lambda: ask(agent, "Wait.", "async"), started)
 
     def interrupt_and_resume(self, played: Sandbox) -> str:
         @tool(approval_mode="always_require")

@@ -14,8 +14,8 @@ from agno.models.base import Model
 from agno.models.response import ModelResponse
 
 import mulligan
-from frameworks.pages import annotate, execute_blocks
-from frameworks.scenarios import Conversation, Reply, Request, Style
+from frameworks.pages import PageDriver, annotate, execute_blocks
+from frameworks.scenarios import Conversation, Reply, Request, Style, cancel_when_started
 from mulligan.testing import Sandbox
 
 
@@ -60,7 +60,7 @@ class ScriptedModel(Model):
         return response  # type: ignore[no-any-return]
 
 
-class AgnoDriver:
+class AgnoDriver(PageDriver):
     name = "agno"
     title = "Agno"
     limits: dict[str, str] = {  # noqa: RUF012
@@ -94,11 +94,8 @@ class AgnoDriver:
         conversation.answers = [content for role, content in (model.sent or [[]])[-1] if role == "tool"]
         return conversation
 
-    def run_page(self, script: Sequence[Reply], *blocks: int) -> tuple[Any, str]:
-        """Run these blocks of the page, or all. Return their last run, and what the model has read last."""
-        model = ScriptedModel(script=list(script))
-        names = execute_blocks(self.name, *blocks, model=model)
-        return names["run"], str(model.sent[-1])
+    def make_model(self, script: Sequence[Reply]) -> Any:
+        return ScriptedModel(script=list(script))
 
     def cancel(self, functions: Sequence[Callable[..., Any]], script: Sequence[Reply], started: asyncio.Event) -> None:
         page = execute_blocks(self.name, 1, 3)
@@ -110,13 +107,7 @@ class AgnoDriver:
             with mulligan.run("tester"):
                 await agent.arun("Wait.")
 
-        async def cancel() -> None:
-            task = asyncio.create_task(play())
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(cancel())
+        cancel_when_started(play, started)
 
     def interrupt_and_resume(self, played: Sandbox) -> str:
         def pay(amount: int) -> str:

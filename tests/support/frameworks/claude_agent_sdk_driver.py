@@ -22,7 +22,7 @@ from claude_agent_sdk import (
 
 import mulligan
 from frameworks.pages import annotate, execute_blocks
-from frameworks.scenarios import Conversation, Reply, Request, Style
+from frameworks.scenarios import Conversation, Reply, Request, Style, cancel_when_started
 from mulligan.testing import Sandbox
 
 
@@ -185,13 +185,7 @@ class ClaudeAgentDriver:
         return asyncio.run(answer())
 
     def cancel(self, functions: Sequence[Callable[..., Any]], script: Sequence[Reply], started: asyncio.Event) -> None:
-        async def cancel() -> None:
-            task = asyncio.create_task(self._play(functions, ScriptedTransport(script), {}))
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(cancel())
+        cancel_when_started(lambda: self._play(functions, ScriptedTransport(script), {}), started)
 
     def interrupt_and_resume(self, played: Sandbox) -> str:
         def pay(amount: int) -> str:

@@ -10,9 +10,8 @@ import dspy
 from dspy.utils import DummyLM
 
 import mulligan
-from frameworks.pages import decorate, execute_blocks
-from frameworks.scenarios import Conversation, Reply, Style
-from mulligan.testing import Sandbox
+from frameworks.pages import PageDriver, decorate, execute_blocks
+from frameworks.scenarios import Conversation, Reply, Style, cancel_when_started
 
 
 class ScriptedLM(DummyLM):
@@ -50,7 +49,7 @@ class ScriptedLM(DummyLM):
         return await super().acall(prompt, messages=messages, **kwargs)
 
 
-class DSPyDriver:
+class DSPyDriver(PageDriver):
     name = "dspy"
     title = "DSPy"
     limits: dict[str, str] = {  # noqa: RUF012
@@ -87,11 +86,8 @@ class DSPyDriver:
             conversation.error = error
         return conversation
 
-    def run_page(self, script: Sequence[Reply], *blocks: int) -> tuple[Any, str]:
-        """Run these blocks of the page, or all. Return their last run, and what the model has read last."""
-        model = ScriptedLM(script)
-        names = execute_blocks(self.name, *blocks, model=model)
-        return names["run"], model.sent[-1]
+    def make_model(self, script: Sequence[Reply]) -> Any:
+        return ScriptedLM(script)
 
     def cancel(self, functions: Sequence[Callable[..., Any]], script: Sequence[Reply], started: asyncio.Event) -> None:
         page = execute_blocks(self.name, 1, 3)
@@ -102,16 +98,7 @@ class DSPyDriver:
             with dspy.context(lm=model), mulligan.run("tester"):
                 await agent.acall(question="Wait.")
 
-        async def cancel() -> None:
-            task = asyncio.create_task(play())
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(cancel())
-
-    def interrupt_and_resume(self, played: Sandbox) -> str:
-        raise NotImplementedError
+        cancel_when_started(play, started)
 
 
 driver = DSPyDriver()

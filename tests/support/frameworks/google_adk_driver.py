@@ -18,7 +18,7 @@ from google.adk.tools.function_tool import FunctionTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from frameworks.scenarios import Conversation, Reply, Request, Style
+from frameworks.scenarios import Conversation, Reply, Request, Style, cancel_when_started
 from mulligan.integrations.google_adk import MulliganPlugin
 from mulligan.testing import Sandbox
 
@@ -85,13 +85,7 @@ class GoogleADKDriver:
     def cancel(self, functions: Sequence[Callable[..., Any]], script: Sequence[Reply], started: asyncio.Event) -> None:
         runner, _ = build_runner(functions, script)
 
-        async def play() -> None:
-            task = asyncio.create_task(collect(runner, "Wait."))
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(play())
+        cancel_when_started(lambda: collect(runner, "Wait."), started)
 
     def interrupt_and_resume(self, played: Sandbox) -> str:
         def pay(amount: int, tool_context: ToolContext) -> str:

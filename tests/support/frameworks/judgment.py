@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from frameworks.scenarios import Conversation, Driver, Scenario, Style, Tools
 from mulligan.core.links import derive_status
 from mulligan.testing import Sandbox
@@ -26,6 +28,17 @@ def recorded_steps(played: Sandbox) -> list[tuple[str, str, str]]:
 
 def statuses(played: Sandbox) -> list[str]:
     return [derive_status(history.run, history.steps, history.links) for history in played.runs]
+
+
+def check_or_show_limit(
+    driver: Driver, scenario: Scenario, conversation: Conversation, tools: Tools, played: Sandbox
+) -> None:
+    """Compare records and answers. If the driver names a limit of the framework, show that the scenario fails there."""
+    if scenario.name in driver.limits:
+        with pytest.raises((AssertionError, IndexError)):
+            check(scenario, conversation, tools, played)
+    else:
+        check(scenario, conversation, tools, played)
 
 
 def check(scenario: Scenario, conversation: Conversation, tools: Tools, played: Sandbox) -> None:

@@ -14,7 +14,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from frameworks.scenarios import Conversation, Reply, Request, Style
+from frameworks.scenarios import Conversation, Reply, Request, Style, cancel_when_started
 from mulligan.integrations.langchain import MulliganMiddleware
 from mulligan.testing import Sandbox
 
@@ -89,14 +89,8 @@ class LangChainDriver:
     def cancel(self, functions: Sequence[Callable[..., Any]], script: Sequence[Reply], started: asyncio.Event) -> None:
         agent = self._agent(functions, ScriptedModel(script=list(script)))
 
-        async def play() -> None:
-            question: Any = {"messages": [HumanMessage("Wait.")]}
-            task = asyncio.create_task(agent.ainvoke(question, {"configurable": {"thread_id": "1"}}))
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(play())
+        question: Any = {"messages": [HumanMessage("Wait.")]}
+        cancel_when_started(lambda: agent.ainvoke(question, {"configurable": {"thread_id": "1"}}), started)
 
     def interrupt_and_resume(self, played: Sandbox) -> str:
         def pay(amount: int) -> str:

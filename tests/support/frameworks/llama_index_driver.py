@@ -12,7 +12,7 @@ from llama_index.core.workflow import Context, HumanResponseEvent, InputRequired
 
 import mulligan
 from frameworks.pages import decorate, execute_blocks
-from frameworks.scenarios import Conversation, Reply, Request, Style
+from frameworks.scenarios import Conversation, Reply, Request, Style, cancel_when_started
 from mulligan.testing import Sandbox
 
 
@@ -92,13 +92,7 @@ class LlamaIndexDriver:
             with mulligan.run("tester"):
                 await agent.run(user_msg="Wait.")
 
-        async def cancel() -> None:
-            task = asyncio.create_task(play())
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(cancel())
+        cancel_when_started(play, started)
 
     def interrupt_and_resume(self, played: Sandbox) -> str:
         async def pay(ctx: Context, amount: int) -> str:

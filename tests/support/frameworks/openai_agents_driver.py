@@ -11,7 +11,7 @@ from typing import Any
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 
 from agents import Agent, RunConfig, SQLiteSession, function_tool, set_tracing_disabled
-from frameworks.scenarios import Conversation, Reply, Request, Style
+from frameworks.scenarios import Conversation, Reply, Request, Style, cancel_when_started
 from mulligan.integrations.openai_agents import MulliganRunner
 from mulligan.testing import Sandbox
 
@@ -76,13 +76,7 @@ class OpenAIAgentsDriver:
         tools = [function_tool(function) for function in functions]
         agent: Agent[Any] = Agent("tester", tools=tools, model=script_model(script))
 
-        async def play() -> None:
-            task = asyncio.create_task(MulliganRunner().run(agent, "Wait.", run_config=CONFIG))
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(play())
+        cancel_when_started(lambda: MulliganRunner().run(agent, "Wait.", run_config=CONFIG), started)
 
     def interrupt_and_resume(self, played: Sandbox) -> str:
         def pay(amount: int) -> str:

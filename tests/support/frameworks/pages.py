@@ -51,3 +51,24 @@ def decorate(functions: Sequence[Callable[..., Any]], options: Mapping[str, Any]
     """Return the functions with `@mulligan.tool` and its options."""
     settings = options.get("tools", {}).get("*", {})
     return [mulligan.tool(**settings)(function) for function in annotate(functions)]
+
+
+class PageDriver:
+    """Plays the program of a page, whose blocks use `model`."""
+
+    name = ""
+
+    def make_model(self, script: Sequence[Any]) -> Any:
+        raise NotImplementedError
+
+    def run_page(self, script: Sequence[Any], *blocks: int) -> tuple[Any, str]:
+        """Run these blocks of the page, or all. Return their last run, and what the model has read last."""
+        model = self.make_model(script)
+        names = execute_blocks(self.name, *blocks, model=model)
+        return names["run"], str(model.sent[-1])
+
+    def cancel(self, functions: Sequence[Callable[..., Any]], script: Sequence[Any], started: Any) -> None:
+        raise NotImplementedError  # `limits` says why
+
+    def interrupt_and_resume(self, played: Any) -> str:
+        raise NotImplementedError  # `limits` says why

@@ -17,7 +17,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, DeltaToolCall, FunctionModel
 
-from frameworks.scenarios import Conversation, Reply, Request, Style
+from frameworks.scenarios import Conversation, Reply, Request, Style, cancel_when_started
 from mulligan.integrations.pydantic_ai import MulliganCapability
 from mulligan.testing import Sandbox
 
@@ -98,13 +98,7 @@ class PydanticAIDriver:
             ScriptedModel(script).as_model(), tools=list(functions), capabilities=[MulliganCapability(agent="tester")]
         )
 
-        async def play() -> None:
-            task = asyncio.create_task(agent.run("Wait."))
-            await started.wait()
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        asyncio.run(play())
+        cancel_when_started(lambda: agent.run("Wait."), started)
 
     def interrupt_and_resume(self, played: Sandbox) -> str:
         def pay(ctx: RunContext[None], amount: int) -> str:

@@ -7,8 +7,9 @@ returns what the model has read.
 from __future__ import annotations
 
 import asyncio
+import http.server
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, Protocol
 
@@ -271,14 +272,46 @@ SCENARIOS = [
         reached=2,
     ),
     Scenario(
-        "third identical failure",
+        "third identical failure",  # the call is made, with a note, and the fourth succeeds without one
         ("fetch",),
-        (*([Request("fetch", {"url": "a"})],) * 3, "done"),
-        (("fetch", FAILED, "tool/execution_failed"),) * 2 + (("fetch", "blocked", "orchestration/loop_detected"),),
-        "partial",
-        lambda answers: "twice" in answers[2] or "2 times" in answers[2],
+        (*([Request("fetch", {"url": "a"})],) * 4, "done"),
+        (("fetch", FAILED, "tool/execution_failed"),) * 3 + (("fetch", OK, ""),),
+        "recovered",
+        lambda answers: (
+            ["failed the same way" in answer for answer in answers] == [False, False, True, False]
+            and "failed the same way 3 times" in answers[2]
+        ),
         errors=(lambda: RuntimeError("The index is corrupt."),) * 3,
-        reached=2,
+        reached=4,
     ),
 ]
 """The other two are cancellation and the framework's interrupt: see the driver."""
+
+
+def cancel_when_started(play: Callable[[], Coroutine[Any, Any, Any]], started: asyncio.Event) -> None:
+    """Play an agent, and cancel its task as soon as its tool has started."""
+
+    async def cancel() -> None:
+        task = asyncio.create_task(play())
+        await started.wait()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(cancel())
+
+
+class RateLimitedProvider(http.server.BaseHTTPRequestHandler):
+    """An API of OpenAI that refuses each request with 429."""
+
+    requests = 0
+
+    def do_POST(self) -> None:
+        type(self).requests += 1
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_response(429)
+        self.send_header("retry-after-ms", "1")
+        self.end_headers()
+        self.wfile.write(b'{"error": {"message": "Rate limit reached", "code": "rate_limit_exceeded"}}')
+
+    def log_message(self, *values: Any) -> None:
+        pass

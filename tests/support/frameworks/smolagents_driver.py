@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,9 +9,8 @@ from smolagents import ChatMessage, LogLevel, MessageRole, Model, Tool
 from smolagents.models import ChatMessageToolCall, ChatMessageToolCallFunction
 
 import mulligan
-from frameworks.pages import decorate, execute_blocks
+from frameworks.pages import PageDriver, decorate, execute_blocks
 from frameworks.scenarios import Conversation, Reply, Request, Style
-from mulligan.testing import Sandbox
 
 
 class ScriptedModel(Model):
@@ -54,7 +52,7 @@ def as_tool(function: Callable[..., Any]) -> Tool:
     return FunctionTool()
 
 
-class SmolagentsDriver:
+class SmolagentsDriver(PageDriver):
     name = "smolagents"
     title = "smolagents"
     limits: dict[str, str] = {  # noqa: RUF012
@@ -85,17 +83,8 @@ class SmolagentsDriver:
         conversation.answers = [text for text in observations[:-1] if text]
         return conversation
 
-    def run_page(self, script: Sequence[Reply], *blocks: int) -> tuple[Any, str]:
-        """Run these blocks of the page, or all. Return their last run, and what the model has read last."""
-        model = ScriptedModel(script)
-        names = execute_blocks(self.name, *blocks, model=model)
-        return names["run"], model.sent[-1]
-
-    def cancel(self, functions: Sequence[Callable[..., Any]], script: Sequence[Reply], started: asyncio.Event) -> None:
-        raise NotImplementedError
-
-    def interrupt_and_resume(self, played: Sandbox) -> str:
-        raise NotImplementedError
+    def make_model(self, script: Sequence[Reply]) -> Any:
+        return ScriptedModel(script)
 
 
 driver = SmolagentsDriver()

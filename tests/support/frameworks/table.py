@@ -1,4 +1,4 @@
-"""The table of docs/frameworks.md: what each framework allows, as its driver says.
+"""The tables of docs/frameworks.md: what each framework allows, as its driver says.
 
 The drivers are read, not imported: no environment has all frameworks.
 """
@@ -14,7 +14,20 @@ from frameworks.pages import DOCS, PAGES
 from frameworks.scenarios import SCENARIOS
 
 PAGE = DOCS / "frameworks.md"
-COLUMNS = [*(scenario.name for scenario in SCENARIOS), "cancellation", "interrupt"]
+MEANINGS = {
+    "bad argument": "The value is out of bounds. The call is repaired, and a note tells the model.",
+    "unknown argument": "`topk` in place of `top_k`. The call is repaired, and a note tells the model.",
+    "unknown tool": "The model reads the nearest name, and calls that tool.",
+    "wrong type": "`seven` in place of a number. The tool is not called. The model reads what is wrong.",
+    "timeout of a tool with effects": "The tool is not called again. The model reads that it may have been executed.",
+    "rate limit": "A tool without effects is called again after a backoff.",
+    "hostile exception text": "The model reads the text inside marks that say that it is data.",
+    "response that is an error": "The tool returns an error as a normal result. It is recorded as a failure.",
+    "conversation that is too long": "The conversation is compressed, and the model is called again.",
+    "third identical failure": "The tool is not called. The model reads that the call has failed twice.",
+    "cancellation": "A cancelled task passes through. The run is abandoned.",
+    "interrupt": "A tool pauses for a person, and the resumed run is the same run.",
+}
 SECTION = re.compile(r"(?<=<!-- table -->\n).*?(?=<!-- end of table -->)", re.DOTALL)
 
 
@@ -55,26 +68,29 @@ def _read_literals(node: ast.ClassDef) -> dict[str, Any]:
     return fields
 
 
+def render_scenarios() -> str:
+    """Return what happens in each scenario, as a table."""
+    names = [*(scenario.name for scenario in SCENARIOS), "cancellation", "interrupt"]
+    rows = [f"| {name} | {MEANINGS[name]} |" for name in names]
+    return "\n".join(["| scenario | what happens |", "| --- | --- |", *rows]) + "\n"
+
+
 def render_table() -> str:
-    """Return the table: a row for each scenario, a column for each framework."""
-    frameworks = read_frameworks()
-    titles = [_link(framework) for framework in frameworks]
-    lines = ["| scenario | " + " | ".join(titles) + " |", "| --- |" + " --- |" * len(frameworks)]
-    lines.append("| uses | " + " | ".join("a page" if item.is_page else "an adapter" for item in frameworks) + " |")
-    for column in COLUMNS:
-        cells = ["no" if column in framework.limits else "yes" for framework in frameworks]
-        lines.append(f"| {column} | " + " | ".join(cells) + " |")
+    """Return the table of the frameworks: a row for each."""
+    lines = ["| framework | use | works | what the framework does not allow |", "| --- | --- | --- | --- |"]
+    for framework in read_frameworks():
+        use = "code to copy" if framework.is_page else "adapter"
+        limits = framework.limits
+        count = f"{len(MEANINGS) - len(limits)} of {len(MEANINGS)}" if limits else f"all {len(MEANINGS)}"
+        lines.append(f"| {_link(framework)} | {use} | {count} | {_explain(limits)} |")
     return "\n".join(lines) + "\n"
 
 
-def render_reasons() -> str:
-    """Return why a scenario does not work, as a list."""
-    return "\n".join(
-        f"- **{framework.title}, {column}.** {framework.limits[column]}"
-        for framework in read_frameworks()
-        for column in COLUMNS
-        if column in framework.limits
-    )
+def _explain(limits: dict[str, str]) -> str:
+    names_by_reason: dict[str, list[str]] = {}
+    for name in sorted(limits, key=list(MEANINGS).index):
+        names_by_reason.setdefault(limits[name], []).append(name)
+    return " ".join(f"**{', '.join(names)}:** {reason}" for reason, names in names_by_reason.items())
 
 
 def _link(framework: Framework) -> str:
@@ -83,6 +99,6 @@ def _link(framework: Framework) -> str:
 
 
 def update_page() -> None:
-    """Write the table into the page."""
-    section = f"\n{render_table()}\n{render_reasons()}\n\n"
+    """Write the tables into the page."""
+    section = f"\n{render_table()}\n{render_scenarios()}\n"
     PAGE.write_text(SECTION.sub(lambda match: section, PAGE.read_text(), count=1))

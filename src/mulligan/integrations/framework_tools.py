@@ -1,0 +1,165 @@
+"""The tools of a framework as recovery sees them: their definitions, and a recovering function for each."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import msgspec
+
+from mulligan import api
+from mulligan.capture.context import MODES, delegated_tool, strictest
+from mulligan.capture.run import ContextValue
+from mulligan.capture.signature import qualified_name_of
+from mulligan.capture.wrap import build_wrapper
+from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, wrapped_of
+from mulligan.recover.policy import Mode, make_tool_key
+
+ALL_TOOLS = "*"
+"""Options under this name apply to every tool."""
+REPORTED_ATTRIBUTE = "__mulligan_reported__"
+
+Attempt = Callable[..., Any]
+"""Makes one attempt: of a tool with its name and arguments, of a model with its messages. May be async."""
+current_attempt: ContextVar[Attempt] = ContextVar("mulligan_attempt")
+
+
+class ToolDefinition(NamedTuple):
+    """A tool as a framework knows it."""
+
+    name: str
+    schema: Mapping[str, Any] | None = None
+    """The JSON schema of its arguments, without those that the framework injects."""
+    function: Callable[..., Any] | None = None
+    """The user's function, if the framework has it. Options of `@mulligan.tool` on it apply."""
+    mode: Mode | None = None
+    """The most that mulligan may do, for example not repair what a person has approved. A stricter mode applies."""
+
+
+class FrameworkTools:
+    """The tools of the agents that one adapter object serves. `options` are those of `mulligan.tool` by tool name."""
+
+    def __init__(self, mulligan: api.Mulligan, options: Mapping[str, Mapping[str, Any]]) -> None:
+        self._mulligan = mulligan
+        self._options = {name: dict(values) for name, values in options.items()}
+        for values in self._options.values():
+            mulligan.tool(**values)  # raises on an invalid option
+        self._definitions: dict[str, tuple[Any, ToolDefinition]] = {}
+        self._functions: dict[tuple[str, bool], tuple[ToolDefinition, Callable[..., Any]]] = {}
+
+    def define(
+        self, tools: Mapping[str, Any], build: Callable[[Any], ToolDefinition], mode: Mode | None = None
+    ) -> dict[str, ToolDefinition]:
+        """Return the definitions of a framework's tools under these names. Each object is read once, with `build`.
+
+        A tool whose schema cannot be read has none. `mode` is that of all of them, in this call.
+        """
+        return {name: self._define(name, tool, build)._replace(mode=mode) for name, tool in tools.items()}
+
+    def _define(self, name: str, tool: Any, build: Callable[[Any], ToolDefinition]) -> ToolDefinition:
+        cached_tool, definition = self._definitions.get(name, (None, None))
+        if definition is None or cached_tool is not tool:
+            definition = ToolDefinition(name)
+            with self._mulligan.capture_context().guard("Reading the schema of a tool"):
+                definition = build(tool)._replace(name=name)
+            self._definitions[name] = tool, definition
+        return definition
+
+    def functions(self, definitions: Mapping[str, ToolDefinition], *, is_async: bool) -> dict[str, Callable[..., Any]]:
+        """Return the recovering function of each tool."""
+        return {name: self._function(definition, is_async) for name, definition in definitions.items()}
+
+    def _function(self, definition: ToolDefinition, is_async: bool) -> Callable[..., Any]:
+        cached_definition, function = self._functions.get((definition.name, is_async), (None, None))
+        if function is None or cached_definition != definition:
+            function = self._build_function(definition, is_async)
+            self._functions[definition.name, is_async] = definition, function
+        return function
+
+    def _build_function(self, definition: ToolDefinition, is_async: bool) -> Callable[..., Any]:
+        inner = wrapped_of(definition.function)
+        options = inner.options if inner is not None else ToolOptions()
+        settings = self._options.get(ALL_TOOLS, {}) | self._options.get(definition.name, {})
+        settings["exclude"] = {*settings.get("exclude", options.exclude), *_find_injected(definition)}
+        options = msgspec.structs.replace(options, **settings, name=definition.name, schema=None)
+        if definition.mode is not None:
+            mode = strictest(MODES, definition.mode, options.mode or self._mulligan.capture_context().mode)
+            options = msgspec.structs.replace(options, mode=mode)
+        call = _acall if is_async else _call
+        function = functools.partial(call, definition.name, inner)
+        wrapped = FrameworkTool(function, self._mulligan.capture_context, options)
+        wrapped.tool_schema = _close_schema(definition.schema)
+        if inner is not None:
+            wrapped.key = inner.key
+        else:
+            qualified_name = "" if definition.function is None else qualified_name_of(definition.function)
+            wrapped.key = make_tool_key(definition.name, None, qualified_name)
+        return build_wrapper(wrapped)
+
+
+class FrameworkTool(WrappedFunction):
+    """A tool with the interface that recovery expects. Its schema comes from the framework."""
+
+    tool_schema: Mapping[str, Any] | None = None
+
+    def schema(self) -> Mapping[str, Any] | None:
+        return self.tool_schema
+
+
+def _find_injected(definition: ToolDefinition) -> set[str]:
+    """Return the parameters that the framework supplies: values that a model makes up for them are dropped."""
+    try:
+        parameters = set(inspect.signature(definition.function or (lambda: None)).parameters)
+    except (TypeError, ValueError):
+        return set()
+    return parameters - (definition.schema or {}).get("properties", dict.fromkeys(parameters)).keys()
+
+
+def _close_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """Return a schema that rejects unknown arguments, unless it says something about them.
+
+    Frameworks drop unknown arguments silently, and the call then does something else than the model has asked for.
+    """
+    return {"additionalProperties": False, **schema} if schema and "properties" in schema else schema
+
+
+def relax_schema(schema: Any) -> Any:
+    """Return a schema without the demands of the strict mode, in which even properties with a default are required."""
+    if isinstance(schema, list):
+        return [relax_schema(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    relaxed = {name: relax_schema(part) for name, part in schema.items()}
+    if isinstance(properties := schema.get("properties"), dict) and isinstance(schema.get("required"), list):
+        relaxed["required"] = [name for name in schema["required"] if not _is_optional(properties.get(name))]
+    return relaxed
+
+
+def _is_optional(schema: Any) -> bool:
+    return isinstance(schema, dict) and ("default" in schema or {"type": "null"} in schema.get("anyOf", ()))
+
+
+def _call(name: str, inner: WrappedFunction | None, /, **arguments: Any) -> Any:
+    with ContextValue(delegated_tool, lambda: inner):
+        return current_attempt.get()(name, arguments)
+
+
+async def _acall(name: str, inner: WrappedFunction | None, /, **arguments: Any) -> Any:
+    with ContextValue(delegated_tool, lambda: inner):
+        return await current_attempt.get()(name, arguments)
+
+
+class ReportedError(Exception):
+    """An error that a tool has reported as a text, without an exception."""
+
+
+def mark_reported(error: BaseException | str) -> BaseException:
+    """Note on an exception that the framework has already turned it into an answer for the model, and return it."""
+    exception = ReportedError(error) if isinstance(error, str) else error
+    with contextlib.suppress(Exception):  # an exception may refuse attributes
+        setattr(exception, REPORTED_ATTRIBUTE, True)
+    return exception

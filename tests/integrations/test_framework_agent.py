@@ -1,0 +1,57 @@
+"""The open runs of an adapter: which one a key means, and which summaries of a session are new."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import mulligan
+from mulligan.integrations import framework_agent
+from mulligan.integrations.framework_agent import FrameworkAgent
+from mulligan.testing import Sandbox, sandbox
+
+
+@pytest.fixture
+def played() -> Iterator[Sandbox]:
+    with sandbox() as played:
+        yield played
+
+
+def end_reasons(played: Sandbox) -> list[str | None]:
+    return [history.run.end_reason for history in played.runs]
+
+
+def test_a_run_that_pauses_under_the_key_of_another_one_keeps_it(played: Sandbox) -> None:
+    agent = FrameworkAgent()
+    first, second = agent.start_run("first"), agent.start_run("second")
+    first.pause("waiting")
+    second.pause("waiting")
+    assert agent.start_run("waiting") is second
+    assert sorted(map(str, end_reasons(played))) == ["None", "abandoned"]
+
+
+def test_the_late_end_of_an_old_run_does_not_remove_the_new_one(played: Sandbox) -> None:
+    agent = FrameworkAgent()
+    with mulligan.run("program"):
+        old = agent.start_run("key")
+    new = agent.start_run("key")
+    old.end()
+    assert agent.start_run("key") is new
+
+
+def test_the_oldest_run_that_was_never_ended_is_abandoned(played: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(framework_agent, "MAX_OPEN_RUNS", 2)
+    agent = FrameworkAgent()
+    runs = [agent.start_run(key) for key in ("a", "b", "c")]
+    assert [run.run.is_open for run in runs] == [False, True, True]
+
+
+def test_a_summary_counts_once_in_a_session_also_in_later_runs(played: Sandbox) -> None:
+    agent = FrameworkAgent()
+    for key in ("first", "second"):
+        run = agent.start_run(key, session="chat")
+        for _ in range(3):
+            run.instructions([], ["summary 1"])
+        run.end()
+    assert [event.name for event in played.events].count("context.compacted") == 1
