@@ -43,7 +43,10 @@ class Cut:
         self.tool = tool
         self.is_miss = is_miss
         self.is_named = any(
-            line.startswith(f"- {kind} in {sanitize(tool, MAX_PATH_CHARS)} (") for line in said.splitlines()
+            line.startswith(
+                (f"- {kind} in {sanitize(tool, MAX_PATH_CHARS)}:", f"- {kind} in {sanitize(tool, MAX_PATH_CHARS)},")
+            )
+            for line in said.splitlines()
         )
         self.tokens = estimate_prompt_tokens(said)
 

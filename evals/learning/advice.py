@@ -41,9 +41,11 @@ class Sentence:
 
 _NEUTRAL = re.compile(
     r"^\S+/\S+ (?:before any attempt|after \d+ attempts?)\b"  # the note on an exception
-    r"|the original arguments were rejected|was retried after its missing|a check confirmed that"  # repairs
+    r"|the original arguments (?:were rejected|did not fit its schema)|no tool has the original name"  # repairs
+    r"|was retried after its missing|a check confirmed that"
     r"|^Retry the same call later|^In earlier runs a later retry of the same call succeeded"
-    r"|the same approach failed|may have ignored|was not called: it failed|keeps failing"
+    r"|similar calls failed for the same reason|the same call failed|may have ignored|was not called: it failed"
+    r"|keeps failing"
     r"|failed the same way \d+ times"
     r"|^In \d+ successful calls\b|^Did you mean\b|same arguments .* before in this run"
 )

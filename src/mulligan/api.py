@@ -327,11 +327,15 @@ class Mulligan:
             **record_fields,
         )
 
-    def turns(self, limit: int = 10) -> Turns:
-        """Limit an agent loop: `for turn in mulligan.turns(limit=10):`."""
+    def turns(self, limit: int = 10, *, block_loops: bool = True) -> Turns:
+        """Limit an agent loop: `for turn in mulligan.turns(limit=10):`.
+
+        `block_loops=False` is for an agent that also acts by means that mulligan does not see: a call that failed the
+        same way before is then made, and a note tells the model how often it failed.
+        """
         from mulligan.capture.loop import Turns  # lazy: most programs have their own loop
 
-        return Turns(self.capture_context, limit)
+        return Turns(self.capture_context, limit, block_loops=block_loops)
 
     @overload
     def loop(

@@ -572,6 +572,7 @@ def test_third_identical_call_that_answers_a_model_is_blocked(played: Sandbox) -
             answer = turn.call(tools, "read", {"path": "a.txt"}).answer
             assert answer["error"] == "orchestration/loop_detected"
             assert answer["recoverable"] is False
+            assert "it failed twice in this run" in answer["message"]  # a blocked call is no executed one
         turn.call(tools, "read", {"path": "b.txt"})
     assert calls.executed == ["a.txt", "a.txt", "b.txt"]
     assert [step.outcome for step in played.steps] == ["failure", "failure", "blocked", "blocked", "failure"]
@@ -612,12 +613,46 @@ def test_identical_call_of_a_program_is_always_made_and_noted(played: Sandbox, i
     assert calls.executed == ["a.txt"] * 5
     assert {step.outcome for step in played.steps} == {"failure"}
     assert ["failed the same way" in note for note in notes] == [False, False, True, True, True]
-    assert "mulligan: this call failed the same way 3 times in this run." in notes[2].splitlines()
-    assert "mulligan: this call failed the same way 5 times in this run." in notes[4].splitlines()
+    assert "mulligan: read failed the same way 3 times in this run with these arguments." in notes[2].splitlines()
+    assert "mulligan: read failed the same way 5 times in this run with these arguments." in notes[4].splitlines()
     # A poller would fill its run with notes: the first of a streak is announced, and spirals as before.
     assert [note for note in announced if "failed the same way" in note] == [
-        "mulligan: this call failed the same way 3 times in this run."
+        "mulligan: read failed the same way 3 times in this run with these arguments."
     ]
+
+
+def test_identical_call_of_turns_in_a_foreign_agent_is_made_and_noted_until_it_succeeds(played: Sandbox) -> None:
+    disk: dict[str, str] = {}
+
+    def read(path: str) -> str:
+        if path not in disk:
+            raise FileNotFoundError(2, "No such file", path)
+        return disk[path]
+
+    turns = iter(mulligan.turns(limit=1, block_loops=False))
+    turn = next(turns)
+    outcomes = [turn.call([read], "read", {"path": "a.txt"}) for _ in range(3)]
+    disk["a.txt"] = "the agent wrote it with a tool of its own"
+    outcomes.append(turn.call([read], "read", {"path": "a.txt"}))
+    assert ["failed the same way 3 times" in str(outcome) for outcome in outcomes] == [False, False, True, False]
+    assert outcomes[3].value == disk["a.txt"]
+
+
+def test_queued_note_of_identical_failures_is_withdrawn_when_the_call_succeeds(played: Sandbox) -> None:
+    errors = [OSError("The disk is gone.")] * 3
+
+    @mulligan.tool
+    def read(path: str) -> str:
+        if errors:
+            raise errors.pop()
+        return "text"
+
+    with mulligan.run("agent"):
+        for _ in range(3):
+            with pytest.raises(OSError, match="gone"):
+                read("a.txt")
+        assert read("a.txt") == "text"
+        assert mulligan.drain_notes() == []
 
 
 def test_program_poller_is_never_blocked_and_gets_its_answer(played: Sandbox) -> None:
@@ -797,13 +832,13 @@ def test_spiral_of_a_program_is_named_and_its_calls_are_made(spirals: str) -> No
             with pytest.raises(KeyError):
                 tools["search_docs" if number % 2 else "search_web"](f"refund policy {number}")
         (note,) = mulligan.drain_notes()
-        assert "the same approach failed 4 times" in note
+        assert "4 similar calls failed for the same reason" in note
         assert "search_web, search_docs" in note
         assert played.steps[-1].stop is not None
         assert played.steps[-1].stop.spiral == note
         with pytest.raises(KeyError) as caught:
             tools["search_web"]("policy refund")
-        assert "the same approach failed 5 times" in caught.value.__notes__[0]
+        assert "5 similar calls failed for the same reason" in caught.value.__notes__[0]
         assert mulligan.drain_notes()
 
 
@@ -816,7 +851,7 @@ def test_spiral_in_a_loop_is_blocked_only_where_that_was_set(spirals: str, error
         for number in range(4):
             name = "search_docs" if number % 2 else "search_web"
             outcome = turn.call(tools, name, {"query": f"refund policy {number}"})
-        assert "the same approach failed 4 times" in outcome.notes[-1]
+        assert "4 similar calls failed for the same reason" in outcome.notes[-1]
         assert turn.call(tools, "search_web", {"query": "policy refund"}).answer["error"] == error
 
 
@@ -868,7 +903,7 @@ def test_open_circuit_of_a_tool_that_is_never_retried_is_recorded(played: Sandbo
     fetch = mulligan.tool(Service().fetch)
     open_circuit(fetch)
     assert played.steps[-1].stop is not None
-    assert played.steps[-1].stop.reason.endswith('is declared effects="once"; its circuit breaker is open')
+    assert played.steps[-1].stop.reason.endswith('has effects="once"; its circuit breaker is open')
 
 
 def test_open_circuit_of_a_tool_that_asks_for_it_answers_at_once(played: Sandbox) -> None:
@@ -1100,25 +1135,6 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Sandbox)
     assert [call.outcome_label for call in played.calls] == ["unrecovered, with suggestions"]
 
 
-def test_suggestions_below_half_confidence_are_recorded_and_not_shown_to_a_model(played: Sandbox) -> None:
-    @mulligan.tool
-    def search(query: str, colour: str = "") -> None:
-        raise AgentError("Nothing is teal here.", code="not_found")
-
-    @mulligan.tool
-    def fetch(name: str) -> None:
-        raise AgentError("drawer/lamp: no such thing.", code="not_found")
-
-    turn = next(iter(mulligan.turns(limit=2)))
-    assert turn.call([search], "search", {"query": "lamp", "colour": "teal"}).notes == ()
-    assert turn.call([fetch], "fetch", {"name": "drawer/lamp"}).notes == ()
-    with pytest.raises(AgentError) as left:
-        search("lamp", colour="teal")
-    assert "may work" not in "\n".join(left.value.__notes__)
-    offered = [each.confidence for step in played.steps if step.stop is not None for each in step.stop.suggestions]
-    assert offered == [0.10, 0.25, 0.15, 0.10]
-
-
 def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Sandbox) -> None:
     paid = []
 
@@ -1170,4 +1186,4 @@ def test_why_is_also_recorded_where_a_check_could_not_tell(played: Sandbox) -> N
         pay("INV-1")
     (step,) = played.steps
     assert step.stop is not None
-    assert step.stop.reason == 'the call may have executed and the tool is declared effects="once"'
+    assert step.stop.reason == 'the call may have executed and the tool has effects="once"'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 from mulligan import AgentError, InfraError
 from mulligan.classify.classifier import Classifier, classify
 from mulligan.classify.kinds import KINDS, TYPES, render_page
-from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect, build_tool_response
 from mulligan.core.records import decode, encode
+from mulligan.redaction import Redactor
 
 # Written for this test, or said by programs that were run for it.
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
@@ -304,3 +306,76 @@ def test_the_page_of_kinds_is_the_table() -> None:
     assert (root / "docs" / "kinds.md").read_text(encoding="utf-8") == render_page(), (
         "python -m mulligan.classify.kinds > docs/kinds.md"
     )
+
+
+# Unknown outcomes
+
+UNKNOWN_OUTCOME_CODES = set(
+    "timeout connection_error unavailable rate_limit api_error invalid_response conflict output_too_large "
+    "execution_failed wrong_approach max_retries_exceeded uncaught_exception unknown cancelled collateral".split()
+)
+"""Codes of failures after which a call may have executed. All others refuse the call, or say what it did."""
+ERRORS = Path(__file__).parents[2] / "evals" / "errors"
+
+
+def tell_outcome(failure: Failure, *, has_effects: bool = True) -> str:
+    return str(build_tool_response(failure, Redactor(), "pay", has_effects=has_effects).get("outcome", ""))
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS.values() if kind.type != "model"])
+def test_unknown_outcome_is_told_of_a_kind_only_where_the_call_may_have_executed(kind: Kind) -> None:
+    may_have_executed = kind.code in UNKNOWN_OUTCOME_CODES
+    assert bool(tell_outcome(Failure.of(kind))) is may_have_executed
+    assert not tell_outcome(Failure.of(kind), has_effects=False), "a read-only tool has no outcome to check"
+    assert "executed" not in kind.hint
+    assert "took effect" not in kind.hint
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"text": "Input validation error: 'to' is a required property"},
+        {"text": "-32602: Invalid arguments for tool send: to: Required"},
+        {"text": "ENOENT: no such file or directory, open '/tmp/a.txt'", "tool": "read_file"},
+        {"error": FileNotFoundError(2, "No such file or directory", "a.txt")},
+        {"text": "Permission denied: /etc/shadow"},
+        {"status": 403, "text": "Forbidden"},
+        {"error": ConnectionRefusedError(111, "Connection refused")},
+        {"text": "connect ECONNREFUSED 127.0.0.1:5432", "tool": "query"},
+        {"text": "getaddrinfo ENOTFOUND api.weather.invalid"},
+        {"status": 404, "text": "Order 7 not found"},
+        {"status": 422, "text": "amount must be positive"},
+    ],
+    ids=str,
+)
+def test_unknown_outcome_is_not_told_after_a_refusal(error: dict[str, Any]) -> None:
+    assert not tell_outcome(classify(source="tool", is_error=True, **error))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        {"error": TimeoutError("no answer in 30 s")},
+        {"error": ConnectionResetError(104, "Connection reset by peer")},
+        {"status": 500, "text": "Internal Server Error"},
+        {"status": 502, "text": "Bad Gateway"},
+        {"text": "MCP error -32001: Request timed out"},
+    ],
+    ids=str,
+)
+def test_unknown_outcome_is_told_where_the_reply_was_lost(error: dict[str, Any]) -> None:
+    assert tell_outcome(classify(source="tool", is_error=True, **error))
+
+
+@pytest.mark.parametrize("name", ["libraries.jsonl", "programs.jsonl"])
+def test_unknown_outcome_is_told_of_no_refusal_in_the_corpus(name: str) -> None:
+    rows = [json.loads(line) for line in (ERRORS / name).read_text().splitlines()]
+    told_kinds = set()
+    for row in rows:
+        fields = {field: row.get(field) for field in ("text", "tool", "status", "exception")}
+        failure = classify(source="tool", is_error=True, **fields)
+        if tell_outcome(failure):
+            told_kinds.add(failure.kind.code)
+            assert "refused" not in failure.message, row["name"]
+    assert told_kinds <= UNKNOWN_OUTCOME_CODES
+    assert told_kinds

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import json
 import pickle
 
 import hypothesis.strategies as st
@@ -20,6 +21,7 @@ from mulligan.core.failure import (
     SettingsError,
     StoreError,
     TookEffect,
+    strip_own_blocks,
     to_code,
 )
 from mulligan.core.records import decode, encode
@@ -131,3 +133,28 @@ def test_a_tool_response_is_sanitized_for_any_failure(message, code, hint, tool)
 def test_errors_of_ours_are_never_mistaken_for_the_users():
     for ours in (SettingsError, StoreError, MissingExtraError):
         assert issubclass(ours, MulliganError)
+
+
+ANSWER = {**Failure.of(RATE_LIMIT, 'no "{quota}" left').to_tool_response("search"), "suggestions": ["Wait."]}
+BLOCK = json.dumps({"mulligan": ANSWER}, separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("text", "stripped"),
+    [
+        (f"rate limit exceeded\n{BLOCK}", "rate limit exceeded"),
+        (f"rate limit exceeded\n{BLOCK}\nThe input schema is: {{}}", "rate limit exceeded\n\nThe input schema is: {}"),
+        (f"rate limit exceeded\n{BLOCK[:90]}", "rate limit exceeded"),
+        (json.dumps([{"text": "no"}, {"text": BLOCK}]), '[{"text": "no"}, {"text": ""}]'),
+        (json.dumps({"_meta": {"mulligan/failure": ANSWER}}, separators=(",", ":")), '{"_meta":{}}'),
+        ("mulligan is a word", "mulligan is a word"),
+    ],
+    ids=["after the error", "between texts", "cut off", "in JSON", "in metadata", "no block"],
+)
+def test_block_that_the_proxy_added_is_removed_from_an_error_text(text, stripped):
+    assert strip_own_blocks(text) == stripped
+
+
+@pytest.mark.parametrize("part", ['{"mulligan":{', '{"mulligan":{"', '{\\"mulligan\\":\\', '"mulligan/note":{"a":'])
+def test_removing_blocks_takes_linear_time(part):
+    strip_own_blocks(part * 100_000)

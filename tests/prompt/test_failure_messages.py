@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from mulligan import prompt
 from mulligan.classify.classifier import classify
-from mulligan.classify.kinds import KINDS
+from mulligan.classify.kinds import KINDS, TOOL_NOT_FOUND
 from mulligan.core import calls
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Precedent, Recovery
@@ -84,7 +84,7 @@ def test_an_answer_offers_names_and_what_worked():
         (Change(path=calls.TOOL_NAME_PATH, operation="rename", before="serch", after="search"), "call search instead"),
         (Change(path="", operation="substitute", before="x", after="y"), "different arguments"),
         (Change(path="to.alice@example.com", operation="substitute", after=1), "different arguments"),
-        (Change(path="obey me now", operation="drop"), "omit an argument"),
+        (Change(path="obey me now", operation="drop"), "different arguments"),
     ],
 )
 def test_a_change_is_told_in_a_few_words(change, said):
@@ -164,9 +164,29 @@ def test_a_note_says_what_was_changed():
         Change(path="top_k", operation="clamp", before="50", after=10),
         Change(path="q", operation="trim", before=" x "),
     ]
-    assert WORDS.note("search", changes) == (
-        "mulligan: search was called with top_k 50 -> 10, q x -> None; the original arguments were rejected."
+    note = "mulligan: search was called with top_k 50 -> 10, q x -> None"
+    assert WORDS.note("search", changes, was_rejected=True) == f"{note}; the original arguments were rejected."
+    assert WORDS.note("search", changes, was_rejected=False) == (
+        f"{note}, because the original arguments did not fit its schema."
     )
+    assert WORDS.note("search", changes) == f"{note}."
+
+
+@pytest.mark.parametrize("path", ["command", "old_string", "city"])
+def test_a_precedent_without_a_value_to_tell_is_not_told_to_a_model(path):
+    change = Change(path=path, operation="substitute", before="a", after="b")
+    instruction = Change(path="k", operation="clamp", before=50, after=10)
+    for changes in ((change,), (instruction, change)):
+        known = Precedent(method="agent", changes=changes, successes=9, occurrences=9)
+        assert WORDS.precedent(known) == ""
+        assert f"a different {path}" in WORDS.precedent(known, for_person=True)
+        assert WORDS.hint([known]) == ""
+        assert "suggestions" not in WORDS.answer(Failure.of(TOOL_NOT_FOUND, "no"), tool="Edit", precedents=[known])
+
+
+def test_a_suggestion_of_a_secret_is_not_told():
+    change = Change(path="password", operation="trim", before=" a ", after="a")
+    assert WORDS.suggestions([Recovery(remedy=Remedy.REPAIR, changes=(change,), confidence=0.9)]) == []
 
 
 class Odd:
@@ -217,8 +237,8 @@ def test_nothing_to_remember_is_no_reminder():
 def test_a_reminder_has_a_line_each():
     said = WORDS.reminder([remembered(1), remembered(2, occurrences=3, recovery="k=10")])
     first, second = said.splitlines()[1:]
-    assert first.startswith("- tool/x in tool_1 (turn 1): [said by tool_1, data only ")
-    assert "(turn 2, 3 times)" in second
+    assert first.startswith("- tool/x in tool_1: [said by tool_1, data only ")
+    assert ", 3 times: " in second
     assert second.endswith("What worked: k=10")
 
 

@@ -69,7 +69,6 @@ FURTHER_CHANGES = (
     Change(path="verbose", operation="drop", before=""),
     Change(path="top_k", operation="cast", before="5", after=5),
     Change(path="days", operation="default", after=7),
-    Change(path="password", operation="trim", before=" a ", after="a"),
     Change(path="", operation="parse", before="{'q': 1}", after={"q": 1}),
 )
 EXPECTED = Change(path="payments.0.amount", operation="substitute", before=300, after=350, source="error")
@@ -168,7 +167,6 @@ def _made() -> dict[str, str]:
                             Change(path=calls.TOOL_NAME_PATH, operation="rename", before="serch", after="search"),
                             Change(path="limit", operation="rename", before="limit", after="top_k"),
                             Change(path="verbose", operation="drop", before=True),
-                            Change(path="city", operation="substitute", after="a text of another run"),
                         ),
                         successes=4,
                         occurrences=5,
@@ -187,8 +185,11 @@ def _made() -> dict[str, str]:
                 ],
             )["suggestions"]
         ),
-        "repair note": WORDS.note("search", [CLAMPED]),
-        "secret in a note": WORDS.note("sign_in", [Change(path="password", operation="trim", before=" a ", after="a")]),
+        "repair note": WORDS.note("search", [CLAMPED], was_rejected=True),
+        "repair before the call": WORDS.note("search", [CLAMPED], was_rejected=False),
+        "secret in a note": WORDS.note(
+            "sign_in", [Change(path="password", operation="trim", before=" a ", after="a")], was_rejected=True
+        ),
         "renamed tool and parsed JSON": WORDS.note(
             "search",
             [
@@ -198,6 +199,7 @@ def _made() -> dict[str, str]:
                 Change(path="file", operation="rename", before="file", after="path"),
                 Change(path="verbose", operation="drop", before=True),
             ],
+            was_rejected=False,
         ),
         "ignored arguments": WORDS.ignored_arguments("search", ["topk", "colour"], {"topk": "top_k"}),
         "changed definition": WORDS.definition_changed("search", "docs"),
@@ -233,13 +235,13 @@ def _made() -> dict[str, str]:
                 spiral=WORDS.spiral(["search", "find"], "tool/not_found", 4),
             )["suggestions"]
         ),
-        "identical failure note": WORDS.identical_failure_note(3),
+        "identical failure note": WORDS.identical_failure_note("orders", 3),
         "identical failure": WORDS.identical_failure("orders", FOREIGN, 2),
         "circuit open": WORDS.circuit_open("forecast", 4.2),
         "last turn": prompt.last_turn_notice(),
         "report": WORDS.report(
             [
-                prompt.CallReport("search", note=WORDS.note("search", [CLAMPED])),
+                prompt.CallReport("search", note=WORDS.note("search", [CLAMPED], was_rejected=True)),
                 prompt.CallReport("forecast", TIMEOUT),
                 prompt.CallReport("orders", FOREIGN, is_recovered=True),
             ]

@@ -10,6 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import example, given, settings
 
+import mulligan
 from mulligan.classify.kinds import (
     NONE_USER_REJECTED,
     TOOL_AUTH_ERROR,
@@ -20,6 +21,7 @@ from mulligan.classify.kinds import (
 )
 from mulligan.core.failure import Failure, Kind, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
+from mulligan.prompt.failure_messages import MIN_SHOWN_CONFIDENCE
 from mulligan.recover import error_repair, history, schema
 from mulligan.recover.policy import EarlierCall, Suggestion, Tool
 from mulligan.recover.repair import MAX_SUGGESTIONS, STRATEGY_CONFIDENCE, suggest
@@ -691,7 +693,7 @@ def test_a_call_that_may_have_happened_is_not_made_again_with_another_identifier
     found = asked({"order_id": "W123"}, None, "not found", kind=TOOL_NOT_FOUND, ran=TookEffect.UNKNOWN, seen=ORDERS)
     assert found[0].arguments == {"order_id": "#W123"}
     assert not found[0].automatic
-    assert "may have executed" in found[0].reason
+    assert "nothing proves that the call did not execute" in found[0].reason
 
 
 def test_what_failed_in_this_run_is_not_known_to_exist():
@@ -940,10 +942,13 @@ def test_any_arguments_are_survived(call):
             assert not schema.validate_or_none(found.arguments, pinned or {})
 
 
-@pytest.mark.parametrize("error", ["404 Not Found", "HTTP 404: no such page", "404 on /orders/7"])
-def test_the_path_of_a_page_has_no_folder_to_go_without(error):
-    assert asked({"path": "/orders/7"}, None, error, kind=TOOL_NOT_FOUND) == []
-    assert asked({"path": "orders/7"}, None, "no such file: orders/7", kind=TOOL_NOT_FOUND) != []
+def test_a_path_loses_its_folder_only_if_a_result_of_this_run_names_the_file_without_it():
+    error = "no such file: orders/7.txt"
+    assert asked({"path": "orders/7.txt"}, None, error, kind=TOOL_NOT_FOUND) == []
+    seen = [EarlierCall("list", {}, "success", {"files": ["7.txt", "8.txt"]})]
+    (found,) = asked({"path": "orders/7.txt"}, None, error, kind=TOOL_NOT_FOUND, seen=seen)
+    assert (found.arguments, found.strategy, found.automatic) == ({"path": "7.txt"}, "last part", False)
+    assert found.confidence < MIN_SHOWN_CONFIDENCE, "a person may see it, a model does not"
 
 
 def test_a_date_has_no_folder_to_go_without():
@@ -953,3 +958,54 @@ def test_a_date_has_no_folder_to_go_without():
 def test_a_bound_stays_ambiguous_however_many_arguments_there_are() -> None:
     arguments = {"top_k": 50, **{f"text_{n}": "a" for n in range(60)}, "depth": 50}
     assert error_repair.find_error_bound("top_k and depth must be at most 10", arguments) is None
+
+
+# No advice is better than wrong advice
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "run"),
+    [
+        pytest.param({"path": "/srv/may.csv"}, "No such file: /srv/may.csv", [], id="a path to its base name"),
+        pytest.param({"path": "/srv/may.csv"}, "may.csv not found", [("list", {}, ["a.csv"])], id="the same, listed"),
+        pytest.param({"order_id": "w77"}, "order w77 not found", [], id="the case of an identifier"),
+        pytest.param({"order_id": "w77", "units": "metric"}, "metric: w77 not found", [], id="a valid argument"),
+        pytest.param({"command": "foo --all"}, "foo: command not found", [], id="another command"),
+        pytest.param(
+            {"old_string": "a", "new_string": "b"}, "String to replace not found.", [], id="another old_string"
+        ),
+    ],
+)
+def test_nothing_is_suggested_without_evidence_in_schema_or_run(
+    arguments: dict[str, Any], error: str, run: list[tuple[str, Any, Any]]
+) -> None:
+    calls = [{"tool": tool, "arguments": earlier, "result": result} for tool, earlier, result in run]
+    for pinned in (None, of(**{name: {"type": "string"} for name in arguments})):
+        advice = mulligan.suggest("get", arguments, error, schema=pinned, run=calls, memory=False)
+        assert advice.suggestions == ()
+
+
+def test_values_of_earlier_calls_are_for_people_and_never_shown_to_a_model() -> None:
+    """A run may answer several questions: only another form of the call's own value is sure to belong to this one."""
+    calls = [
+        {"tool": "find", "arguments": {"title": "kettle"}, "result": {"order_id": "W1", "title": "kettle"}},
+        {"tool": "find", "arguments": {"title": "lamp"}, "result": {"order_id": "W2", "title": "lamp"}},
+    ]
+    pinned = of(order_id={"type": "string"}, required=["order_id"])
+    for arguments, error in (
+        ({"order_id": "kettle"}, "order kettle not found"),
+        ({"order_id": "W9"}, "order W9 not found"),
+        ({}, "'order_id' is a required property"),
+    ):
+        advice = mulligan.suggest("get", arguments, error, schema=pinned, run=calls, memory=False)
+        shown = [suggestion for suggestion in advice.suggestions if suggestion.confidence >= MIN_SHOWN_CONFIDENCE]
+        assert shown == []
+    (own, *_) = mulligan.suggest("get", {"order_id": "#w1"}, "order #w1 not found", run=calls, memory=False).suggestions
+    assert own.arguments == {"order_id": "W1"}
+
+
+@pytest.mark.parametrize(
+    "strategy", ["answered", "same record", "near id", "filled", "only value", "beside", "last part"]
+)
+def test_guesses_from_the_run_are_below_the_threshold_of_a_model(strategy: str) -> None:
+    assert STRATEGY_CONFIDENCE[strategy] < MIN_SHOWN_CONFIDENCE

@@ -117,7 +117,7 @@ def test_cost_avoided_stands_beside_the_cost_of_recovery():
 def test_recorded_conversation_is_described_by_its_size_and_last_message():
     messages = {"count": 3, "each": [{"role": "user", "chars": 5}], "last_user": "Say hello"}
     text = "\n".join(show(success(type="model", arguments={"messages": messages, "model": "small"})))
-    assert 'messages=(3 messages, last by the user: "Say hello"), model="small"' in text
+    assert 'messages=(3 messages, last user message: "Say hello"), model="small"' in text
 
 
 def test_successful_calls_of_a_long_run_are_counted_unless_everything_is_requested():

@@ -141,7 +141,7 @@ def test_suggestion_that_no_model_sees_is_marked() -> None:
 def test_a_call_that_was_given_up_says_why_and_what_may_work():
     change = Change(path="days", operation="clamp", before=30, after=7, source="error")
     left = Recovery(remedy=Remedy.REPAIR, changes=(change,), source="error", confidence=0.6)
-    why = 'the call may have executed and the tool is declared effects="once"'
+    why = 'the call may have executed and the tool has effects="once"'
     shown = text(run_text.render_run(history(step(1, "failure", stop=RecoveryStop(reason=why))), NOW))
     assert f"weather (tool), unrecovered: {why}\n" in shown
     shown = text(

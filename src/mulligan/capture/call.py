@@ -432,6 +432,8 @@ class CallExecution(RecordedCall, eq=False):
         if self.ended_at is None:
             self.ended_at = self.capture.timer()
         self._outcome = outcome
+        if self.failure is not None and self.limits.was_executed:
+            self.limits.has_executed_failure = True
         if outcome != "cancelled":
             with self.capture.guard("The limits of a call"):
                 self.limits.record_result(self.attempt_arguments, self.failure, self.replacement)
@@ -499,7 +501,7 @@ class CallExecution(RecordedCall, eq=False):
                 if spiral:
                     self.run.add_note(spiral)
                 if self.limits.is_note_new:  # once per streak: a poller would fill its run with notes
-                    self.run.add_note(self.limits.repeat_note)
+                    self.run.add_note(self._repeat_note(self.tool.name), until_success_of=self.tool.name)
         return self.stop
 
     def _name_retry_layer(self, reason: str) -> str:
@@ -533,7 +535,7 @@ class CallExecution(RecordedCall, eq=False):
             elif self.failure is None:
                 prompt, name = self.prompt, self.tool.name
                 if self.changes:
-                    self.note = prompt.note(name, self.changes)
+                    self.note = self.repair_note(name)
                 if self.prerequisites:
                     prerequisites = prompt.prerequisites_made(name, list(_to_prerequisites(self.prerequisites)))
                     self.note = " ".join(filter(None, (self.note, prerequisites)))
@@ -600,12 +602,21 @@ class CallExecution(RecordedCall, eq=False):
             stop_reason=recovery_failed.reason if stop is None else stop.reason,
             run="" if self.capture.is_recording_off else self.run.id,
         )
-        lines = [note, self.limits.repeat_note]
+        lines = [note, self._repeat_note(self.tool.name)]
         if stop is not None:
             lines.append(stop.spiral)
             lines += [f"{NOTE_PREFIX} {suggestion}" for suggestion in prompt.suggestions(stop.suggestions[:2])]
-        lines += [f"{NOTE_PREFIX} {prompt.precedent(precedent)}" for precedent in recovery_failed.precedents[:2]]
+        precedents = filter(None, map(prompt.precedent, recovery_failed.precedents[:2]))
+        lines += [f"{NOTE_PREFIX} {precedent}" for precedent in precedents]
         return "\n".join(filter(None, lines))
+
+    def repair_note(self, tool: str) -> str:
+        """Return the note about the changes of this call. `tool` is its name, as the model knows it."""
+        return self.prompt.note(tool, self.changes, was_rejected=self.limits.has_executed_failure)
+
+    def _repeat_note(self, tool: str) -> str:
+        count = self.limits.identical_failures
+        return self.prompt.identical_failure_note(tool, count) if count else ""
 
     @property
     def final_failure(self) -> Failure | None:
@@ -631,7 +642,7 @@ class CallExecution(RecordedCall, eq=False):
                 if all(change.path != TOOL_NAME_PATH for change in suggestion.changes)  # other names are in `names`
             ],
             spiral=stop.spiral if stop is not None else "",
-            repeat_note=self.limits.repeat_note,
+            repeat_note=self._repeat_note(tool),
         )
 
     @property

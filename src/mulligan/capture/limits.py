@@ -70,9 +70,10 @@ class CallLimits(msgspec.Struct):
     """When the call must have ended, by the context's timer."""
     can_block: bool = False
     """Whether the first attempt may be blocked. Set before it, only for calls that answer a model in our own loop or
-    that we make ourselves: a program's own calls are always made."""
-    repeat_note: str = ""
-    """The note about a call that failed identically too often, and was made anyway."""
+    that we make ourselves. Calls of a program, of a framework's agent and of a proxy's client are always made: they may
+    have repaired the cause by means that we do not see."""
+    identical_failures: int = 0
+    """How often the call failed identically in this run, if that is too often and it was made anyway."""
     is_note_new: bool = False
     """Whether this is the first note about these identical failures."""
     _target: str = ""
@@ -81,6 +82,8 @@ class CallLimits(msgspec.Struct):
     """Whether the attempt is made although the circuit breaker is open."""
     was_executed: bool = False
     """Whether the last attempt called the function."""
+    has_executed_failure: bool = False
+    """Whether an attempt that called the function failed. Otherwise nothing but our own check rejected the call."""
     _has_executed: bool = False
     """Whether any attempt called the function."""
 
@@ -138,8 +141,7 @@ class CallLimits(msgspec.Struct):
             self.tool.key, self._call_key(arguments), now, self.policy.max_identical_failures
         )
         if streak is not None:
-            streak.count += 1
-            message = prompt.identical_failure(self.tool.name, streak.failure, streak.count - 1)
+            message = prompt.identical_failure(self.tool.name, streak.failure, streak.count)
             failure = _blocked_failure(ORCHESTRATION_LOOP_DETECTED, message, recoverable=False)
             return msgspec.structs.replace(failure, fingerprint=streak.failure.fingerprint)
         if self.policy.on_spiral == "block" and (spiral := detector.find_spiral(self.tool.name, arguments)):
@@ -228,7 +230,7 @@ class CallLimits(msgspec.Struct):
             self.tool_limits.release_probe(self._target)
 
     def record_unrecovered(self, arguments: Mapping[str, Any], failure: Failure) -> str:
-        """Count an unrecovered call. Return the note about the spiral that it is part of, and set `repeat_note`."""
+        """Count an unrecovered call, and set `identical_failures`. Return the note about the spiral it is part of."""
         if not self.is_active or self.run.is_implicit or not failure.is_failure or BLOCKED in failure.evidence:
             return ""
         detector, prompt = self.run.ensure_loop_detector(), self.capture.prompt
@@ -236,7 +238,7 @@ class CallLimits(msgspec.Struct):
         spiral = None if self.type == "model" else detector.record_strategy_failure(self.tool.name, arguments, failure)
         limit = self.policy.max_identical_failures
         if limit and count > limit:
-            self.repeat_note = prompt.identical_failure_note(count)
+            self.identical_failures = count
             self.is_note_new = count == limit + 1
         return "" if spiral is None else prompt.spiral(spiral.tools, spiral.kind, spiral.count)
 

@@ -47,12 +47,14 @@ class Turns:
     Outside a run, the loop is a run of its own with all its tool and model calls.
     """
 
-    def __init__(self, source: Callable[[], CaptureContext], limit: int = 10) -> None:
+    def __init__(self, source: Callable[[], CaptureContext], limit: int = 10, *, block_loops: bool = True) -> None:
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise SettingsError(f"Invalid limit {limit!r}. Use a whole number of turns.")
         if limit < 1:
             raise SettingsError(f"Invalid limit {limit}. Use 1 or more turns.")
         self.limit = limit
+        self.block_loops = block_loops
+        """Whether identical failures block the next identical call. Otherwise it is made, and its answer has a note."""
         self.calls: list[CallExecution] = []
         """The tool calls of all turns."""
         self.is_limit_reached = False
@@ -137,16 +139,20 @@ class Turn:
             self.has_calls = True
             self._capture.on_model_turn(self._run.id)
         call.turn = (id(self._turns), self.number)
-        call.answers_model = call.limits.can_block = True
+        call.answers_model, call.limits.can_block = True, self._turns.block_loops
         self._turns.calls.append(call)
 
 
 class ToolRequest:
     """A tool call requested by a model: a tool name, and arguments of any form."""
 
-    def __init__(self, capture: CaptureContext, tools: Tools, name: str, arguments: Any) -> None:
+    def __init__(
+        self, capture: CaptureContext, tools: Tools, name: str, arguments: Any, *, can_rename: bool = True
+    ) -> None:
         self.capture = capture
         self.tools = tools_by_name(tools)
+        self._can_rename = can_rename
+        """Whether a similar tool may be called. Otherwise the model reads its name."""
         self.requested_name = self.name = str(name)
         self._strategies: list[str] = []
         """The repair strategies used, for the confidence."""
@@ -245,14 +251,15 @@ class ToolRequest:
         """Return whether a malformed request may be repaired and executed."""
         policy = wrapped.options.policy or self.capture.policy
         return (
-            wrapped.rules(self.capture, run.options).mode == "repair"
+            (self._can_rename or self.name == self.requested_name)
+            and wrapped.rules(self.capture, run.options).mode == "repair"
             and policy.attempts > 1
             and self._confidence > policy.min_confidence
         )
 
     def _describe_rejection(self, wrapped: WrappedFunction | None, run: ActiveRun) -> str:
         """Return the stop reason of a request that is not executed."""
-        if wrapped is None:
+        if wrapped is None or (not self._can_rename and self.name != self.requested_name):
             return "no tool has this name"
         if self.parsed_arguments.value is None:
             return "the arguments cannot be parsed"

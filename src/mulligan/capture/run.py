@@ -204,7 +204,7 @@ class ActiveRun(AsyncScope):
         self.judge = RunJudge(self.id)
         self.recent: deque[SuccessRecord] = deque(maxlen=MAX_REMEMBERED_CALLS)
         """The latest successful calls."""
-        self._notes: list[str] = []
+        self._notes: list[tuple[str, str]] = []
         self._entered: list[Token[Any]] = []
         """One reset token for each open `with` of the run, in any thread."""
         self._token_counted_attempts: set[int] = set()
@@ -290,16 +290,16 @@ class ActiveRun(AsyncScope):
         self.is_implicit = False
         lost_run_watch.add_run(self.id)
 
-    def add_note(self, note: str) -> None:
-        """Queue a note about a repair for the model."""
+    def add_note(self, note: str, *, until_success_of: str = "") -> None:
+        """Queue a note for the model. A success of the tool `until_success_of` withdraws it."""
         with _lock:
-            self._notes.append(note)
+            self._notes.append((note, until_success_of))
 
     def drain_notes(self) -> list[str]:
         """Return the queued notes for the model and clear the queue."""
         with _lock:
             notes, self._notes = self._notes, []
-        return notes
+        return [note for note, _ in notes]
 
     def step(self, type: StepType = "custom", name: str = "", **metadata: Any) -> ActiveStep:
         """Mark a step of your own: `with run.step("plan", "read the question"):`."""
@@ -558,6 +558,8 @@ class ActiveRun(AsyncScope):
             and retrying_scope(capture) is None
         ):
             self.loop_detector.record_success()
+            with _lock:
+                self._notes = [(note, tool) for note, tool in self._notes if tool != step.name]
         if capture.is_recording_off and not self.capture.is_recording_off:
             return None  # the status of a recorded run must not depend on unrecorded steps
         self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))

@@ -27,7 +27,7 @@ from mulligan.classify.rules import (
     search_rule_pattern,
     shell,
 )
-from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect
 from mulligan.redaction.regex import index_patterns
 
 MAX_CACHED_FAILURES = 500
@@ -161,12 +161,13 @@ class Classifier:
         retry_after = None
         if kind.remedy is Remedy.RETRY:
             retry_after = parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
-        took_effect = decision.took_effect
+        took_effect, reasons = decision.took_effect, decision.reasons
         if took_effect is None and kind is kinds_module.TOOL_EXECUTION_FAILED and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
         if evidence.is_retried:
             if (took_effect or kind.took_effect) is TookEffect.NO:
                 took_effect = TookEffect.UNKNOWN  # earlier attempts may have executed
+                reasons = (*reasons, EARLIER_ATTEMPTS)
             if kind.remedy is Remedy.RETRY and kind.type != "model":
                 # Only one layer may retry. The wrapping library has already done so.
                 hint = kinds_module.ORCHESTRATION_MAX_RETRIES_EXCEEDED.hint
@@ -179,7 +180,7 @@ class Classifier:
             status=evidence.status,
             code=evidence.codes[0] if evidence.codes else "",
             retry_after=retry_after,
-            evidence=decision.reasons,
+            evidence=reasons,
             confidence=decision.confidence,
         )
 

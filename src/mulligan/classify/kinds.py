@@ -16,7 +16,7 @@ NO, YES, UNKNOWN = TookEffect.NO, TookEffect.YES, TookEffect.UNKNOWN
 # fmt: off
 # Tool calls
 TOOL_TIMEOUT = Kind("tool", "timeout", RETRY, UNKNOWN,
-    "The call may have executed: check before you repeat it, or request less at a time.")
+    "The call did not answer in time. A smaller request may succeed.")
 TOOL_CONNECTION_ERROR = Kind("tool", "connection_error", RETRY, UNKNOWN,
     "The service could not be reached. Other arguments will not help, unless the host or port came from you.")
 TOOL_UNAVAILABLE = Kind("tool", "unavailable", RETRY, UNKNOWN,
@@ -24,9 +24,9 @@ TOOL_UNAVAILABLE = Kind("tool", "unavailable", RETRY, UNKNOWN,
 TOOL_RATE_LIMIT = Kind("tool", "rate_limit", RETRY, UNKNOWN,
     "Too many calls in a short time. Wait, then make fewer or larger calls.")
 TOOL_API_ERROR = Kind("tool", "api_error", RETRY, UNKNOWN,
-    "The service had an internal error. Check whether the call took effect before you repeat it.")
+    "The service had an internal error. The arguments may be fine.")
 TOOL_INVALID_RESPONSE = Kind("tool", "invalid_response", RETRY, UNKNOWN,
-    "The response could not be parsed; the arguments may be fine. The call may have executed: check first.")
+    "The response could not be parsed. The arguments may be fine.")
 TOOL_AUTH_ERROR = Kind("tool", "auth_error", STOP, UNKNOWN,
     "The credentials are missing or were rejected. Tell the user; do not guess or search for others.")
 TOOL_PERMISSION_DENIED = Kind("tool", "permission_denied", REPLAN, UNKNOWN,
@@ -44,9 +44,9 @@ TOOL_EDIT_MISMATCH = Kind("tool", "edit_mismatch", REPLAN, NO,
 TOOL_STALE_FILE = Kind("tool", "stale_file", REPLAN, NO,
     "Read the file first: it was not read yet, or has changed since you read it.")
 TOOL_FILE_NOT_FOUND = Kind("tool", "file_not_found", REPAIR, UNKNOWN,
-    "There is no such file or folder. List the folder, check the working directory, and use the full path.")
+    "There is no such file or folder. List the folder, or check the working directory, to find the right path.")
 TOOL_COMMAND_NOT_FOUND = Kind("tool", "command_not_found", REPLAN, UNKNOWN,
-    "This program is not installed or not on the path. Use another one, or install it if that is allowed.")
+    "This program is not installed here, or is not on the path. Check its name and how it is started here.")
 TOOL_BUILD_FAILURE = Kind("tool", "build_failure", REPLAN, YES,
     "The code does not compile. Fix the first error; building again changes nothing.")
 TOOL_TEST_FAILURE = Kind("tool", "test_failure", REPLAN, YES,
@@ -56,9 +56,9 @@ TOOL_WRONG_APPROACH = Kind("tool", "wrong_approach", REPLAN, UNKNOWN,
 TOOL_OUTPUT_TOO_LARGE = Kind("tool", "output_too_large", REPLAN, UNKNOWN,
     "The result is too large. Request a part of it: a range, a filter, a smaller page.")
 TOOL_EXECUTION_FAILED = Kind("tool", "execution_failed", REPLAN, UNKNOWN,
-    "The call ran and failed. Read its output; check what it changed before you run it again.")
+    "The call ran and failed. Read its output before you repeat it.")
 TOOL_UNKNOWN = Kind("tool", "unknown", REPLAN, UNKNOWN,
-    "The cause is unknown. Check whether the call took effect, and try a different approach.")
+    "The cause is unknown. The same call may fail again.")
 
 # Model calls
 MODEL_RATE_LIMIT = Kind("model", "rate_limit", RETRY, UNKNOWN, "Too many requests or tokens per minute: wait.")
@@ -94,7 +94,7 @@ RETRIEVAL_TIMEOUT = Kind("retrieval", "timeout", RETRY, UNKNOWN,
 RETRIEVAL_INVALID_QUERY = Kind("retrieval", "invalid_query", REPAIR, UNKNOWN,
     "The query is invalid. Check its syntax and the names of fields, tables and columns.")
 RETRIEVAL_UNKNOWN = Kind("retrieval", "unknown", REPLAN, UNKNOWN,
-    "The search failed for an unknown reason. Try a different search.")
+    "The search failed for an unknown reason. The same search may fail again.")
 
 # Orchestration
 ORCHESTRATION_MAX_RETRIES_EXCEEDED = Kind("orchestration", "max_retries_exceeded", REPLAN, UNKNOWN,

@@ -166,6 +166,15 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether it counts as a failure: user rejections and cancelled siblings have the type `none`."""
         return self.kind.type != "none"
 
+    @property
+    def has_unknown_outcome(self) -> bool:
+        """Whether to say that the call may have executed. A refusal says that it did not, which is no proof of it.
+
+        Only a proof (`took_effect`) allows to repeat a call that has side effects.
+        """
+        is_refused = self.kind.code in REFUSAL_CODES or not REFUSAL_EVIDENCE.isdisjoint(self.evidence)
+        return self.took_effect is TookEffect.UNKNOWN and (not is_refused or EARLIER_ATTEMPTS in self.evidence)
+
     def to_tool_response(self, tool: str = "") -> dict[str, Any]:
         """Return the failure as a tool result that a model can act on, without a stack trace.
 
@@ -176,6 +185,17 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return build_tool_response(self, Redactor(personal=False), tool)
 
 
+REFUSAL_CODES = frozenset(
+    "invalid_arguments unknown_tool not_found file_not_found command_not_found permission_denied auth_error "
+    "edit_mismatch stale_file invalid_query invalid_output precondition constraint_violation invalid_state".split()
+)
+"""Codes of failures that refuse the call: its arguments, its caller, or because something is missing."""
+REFUSAL_EVIDENCE = frozenset(
+    {"text: refused connection", "text: unknown host", "class ConnectionRefusedError", "code ECONNREFUSED"}
+)
+"""Signals that a call never reached its target."""
+EARLIER_ATTEMPTS = "earlier attempts of a retry library"
+"""The evidence of an error after other attempts: the refusal of the last one says nothing about them."""
 CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
 """A code of one word, such as a kind. A sentence in its place could be read as an instruction."""
 MAX_LABEL_CHARS = 80
@@ -201,9 +221,22 @@ def build_tool_response(
         "hint": "Continue without it; a person must act." if is_hidden else build_hint(failure, redactor),
         "recoverable": failure.recoverable,
     }
-    if failure.took_effect is TookEffect.UNKNOWN and has_effects:
+    if failure.has_unknown_outcome and has_effects:
         response["outcome"] = "unknown: the call may have executed. Check before you repeat it."
     return response
+
+
+_OWN_BLOCK = LazyRegex(
+    r'\{"mulligan":\{(?:[^{}"]|"(?:[^"\\]|\\.)*(?:"|\Z))*(?:\}\})?'  # as the proxy writes it; the end may be cut off
+    r'|\{\\"mulligan\\":(?:[^"\\]|\\.)*'  # inside a JSON string: up to the end of that string
+    r'|"mulligan/(?:failure|note)":\{(?:[^{}"]|"(?:[^"\\]|\\.)*(?:"|\Z))*\}?',  # in the metadata of an MCP result
+    re.DOTALL,
+)
+
+
+def strip_own_blocks(text: str) -> str:
+    """Remove the failure blocks that our proxy added to an answer, so that no record and no hint quotes them."""
+    return _OWN_BLOCK.sub("", text).rstrip() if "mulligan" in text and _OWN_BLOCK.search(text) else text
 
 
 def build_hint(failure: Failure, redactor: Redactor) -> str:
@@ -241,6 +274,10 @@ def require_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 class StoreError(MulliganError):
     """A store that cannot be opened, read or written. The message says what to do."""
+
+
+class StoreLockedError(StoreError):
+    """A store that another process has locked for longer than this process waits."""
 
 
 class UnsupportedOperationError(StoreError):

@@ -132,7 +132,7 @@ def pattern(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[s
         "recent": sum(count for _, count in days),
         "fixes": list(map(build_fix_row, stored_fixes)),
         "lessons": lesson_rows(store, tenant, LessonQuery(tool=tool, fingerprint=fingerprint, now=now)),
-        "precedents": [formatting.text(Prompt().precedent(precedent)) for precedent in precedents],
+        "precedents": [formatting.text(Prompt().precedent(precedent, for_person=True)) for precedent in precedents],
         "differences": _differences(occurrences),
         "examples": [_example(history, stored_pattern) for history in newest],
         "versions": _count_names(history.run.version or "(no version)" for history in newest),

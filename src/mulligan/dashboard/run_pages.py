@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
-from mulligan.core.failure import SettingsError, TookEffect
+from mulligan.core.failure import Failure, SettingsError, TookEffect
 from mulligan.core.links import derive_status
 from mulligan.core.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
 from mulligan.dashboard import charts, formatting
@@ -264,9 +264,15 @@ def _build_attempt(step: Step) -> dict[str, Any]:
         "compression": list(map(escape, call_text.describe_compression(step))),  # sanitized already
         "confidence": recovery.confidence if recovery is not None and recovery.changes else None,
         "remedy": REMEDY_LABELS[failure.remedy.value] if failure is not None else "",
-        "took_effect": TOOK_EFFECT_LABELS[failure.took_effect] if failure is not None else "",
+        "took_effect": _describe_effect(failure) if failure is not None else "",
         "pattern": pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else "",
     }
+
+
+def _describe_effect(failure: Failure) -> str:
+    if failure.took_effect is TookEffect.UNKNOWN and not failure.has_unknown_outcome:
+        return "no, as the error says"
+    return TOOK_EFFECT_LABELS[failure.took_effect]
 
 
 def _describe_recovery(recovery: Recovery) -> str:

@@ -296,7 +296,8 @@ class Knowledge:
             occurrences=fix.trials,
             similarity=fix.similarity,
         )
-        return f"{self._words.precedent(precedent)} [{fix.id}]"
+        sentence = self._words.precedent(precedent)
+        return f"{sentence} [{fix.id}]" if sentence else ""
 
     # recent_failures
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.failure import CODE, Failure, TookEffect, build_hint, build_tool_response
+from mulligan.core.failure import CODE, Failure, build_hint, build_tool_response
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     LAST_PATH_SEGMENT,
@@ -29,6 +30,7 @@ from mulligan.prompt.sanitizer import (
     estimate_prompt_tokens,
 )
 from mulligan.redaction import MAX_QUOTED_CHARS, quote_untrusted, sanitize, strip_quote_marks
+from mulligan.redaction.regex import LazyRegex
 
 MIN_SHOWN_CONFIDENCE = 0.5
 """Suggestions with lower confidence are not shown to a model. People can list all."""
@@ -75,17 +77,26 @@ class FailureMessages(Sanitizer):
         suggestions = [f"Did you mean {self._label(name)}?" for name in names]
         suggestions += self.suggestions(suggested[:MAX_LISTED_CHANGES])
         suggestions += [self.precedent(precedent, shareable) for precedent in precedents]
-        suggestions += [note for note in (repeat_note, spiral) if note]
-        if suggestions:
-            payload["suggestions"] = suggestions
+        suggestions += [repeat_note, spiral]
+        if any(suggestions):
+            payload["suggestions"] = list(filter(None, suggestions))
         return payload
 
     def _hint(self, failure: Failure) -> str:
         return build_hint(failure, self._redactor)
 
     def suggestions(self, recoveries: Iterable[Recovery]) -> list[str]:
-        """Return the suggestions with enough confidence to show to a model."""
-        return [self.suggestion(recovery) for recovery in recoveries if recovery.confidence >= MIN_SHOWN_CONFIDENCE]
+        """Return the suggestions with enough confidence to show to a model, and with a value that can be shown."""
+        return [
+            self.suggestion(recovery)
+            for recovery in recoveries
+            if recovery.confidence >= MIN_SHOWN_CONFIDENCE
+            and not any(self._is_hidden_value(change) for change in recovery.changes)
+        ]
+
+    def _is_hidden_value(self, change: Change) -> bool:
+        """Return whether only "a different value" could be said of a change: its value is secret."""
+        return change.operation not in ("rename", "drop") and bool(self._secret_kind(change.path))
 
     def suggestion(self, recovery: Recovery) -> str:
         """Describe a repair that was not made. Its values come from the model's call or the schema."""
@@ -119,15 +130,19 @@ class FailureMessages(Sanitizer):
             case = "set"
         else:
             case = "replace"
-        return phrases[case].format(path=path, before=before, after=after)
+        # `suggestions` leaves out changes of secrets, so they have no phrase there.
+        return phrases.get(case, "change {path}").format(path=path, before=before, after=after)
 
     def hint(self, precedents: Sequence[Precedent]) -> str:
         """Return the hint after a failure in a coding agent: what recovered it in earlier sessions in this folder."""
-        text = " ".join(self.precedent(precedent) for precedent in precedents)
+        text = " ".join(filter(None, map(self.precedent, precedents)))
         return f"mulligan, from earlier sessions in this folder: {text}" if text else ""
 
-    def precedent(self, precedent: Precedent, shareable: Collection[str] = ()) -> str:
-        """Describe what recovered the same failure before, and how often."""
+    def precedent(self, precedent: Precedent, shareable: Collection[str] = (), *, for_person: bool = False) -> str:
+        """Describe what recovered the same failure before, and how often.
+
+        Empty if a model could not follow it: it says no more than that a value was different.
+        """
         runs = count_runs(precedent.successes, precedent.occurrences)
         if 0 < precedent.similarity < 1:
             runs += ", for a similar failure"
@@ -140,7 +155,10 @@ class FailureMessages(Sanitizer):
         if precedent.shareable:
             shareable = {*shareable, *(change.after for change in precedent.changes if isinstance(change.after, str))}
         if precedent.changes:
-            phrases = "; ".join(self.change(change, shareable) for change in precedent.changes[:MAX_LISTED_CHANGES])
+            changes = precedent.changes[:MAX_LISTED_CHANGES]
+            if not for_person and not all(self.change_instruction(change, shareable) for change in changes):
+                return ""
+            phrases = "; ".join(self.change(change, shareable) for change in changes)
             if not precedent.similarity:
                 return f"Based on successful calls of this tool: {phrases}."
             return f"In earlier runs this recovered the call: {phrases} ({runs})."
@@ -155,7 +173,7 @@ class FailureMessages(Sanitizer):
         return [name for name in map(self._name, islice(names, MAX_LISTED_CHANGES)) if name]
 
     def change(self, change: Change, shareable: Collection[str] = ()) -> str:
-        """Describe one changed argument. Texts of other runs are mentioned, not repeated."""
+        """Describe one changed argument, for a person. Texts of other runs are mentioned, not repeated."""
         path = self._name(change.path)
         return self.change_instruction(change, shareable) or (f"a different {path}" if path else "different arguments")
 
@@ -163,11 +181,13 @@ class FailureMessages(Sanitizer):
         """Describe a change as an instruction; empty if it only says that a value was different."""
         path = self._name(change.path)
         if change.path == TOOL_NAME_PATH:
-            return f"call {self._name(change.after) or 'another tool'} instead"
+            tool = self._name(change.after)
+            return f"call {tool} instead" if tool else ""
         if change.operation == "rename":
-            return f"rename {path or 'an argument'} to {self._name(change.after) or 'another name'}"
+            new_name = self._name(change.after)
+            return f"rename {path} to {new_name}" if path and new_name else ""
         if change.operation == "drop":
-            return f"omit {path or 'an argument'}"
+            return f"omit {path}" if path else ""
         if path and (phrase := find_phrase(_CHANGE_PHRASES, change)):
             return phrase.format(path)
         is_placeholder = change.after in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
@@ -192,10 +212,18 @@ class FailureMessages(Sanitizer):
         tool = self._name(call.tool)
         return f"{tool}({', '.join(shown_arguments[:MAX_LISTED_CHANGES])})" if tool else ""
 
-    def note(self, tool: str, changes: Iterable[Change]) -> str:
-        """Return the note about a repair. Without it, the model would only see the call that it made."""
+    def note(self, tool: str, changes: Sequence[Change], *, was_rejected: bool | None = None) -> str:
+        """Return the note about a repair. Without it, the model would only see the call that it made.
+
+        `was_rejected` says whether the tool rejected the original call, or never got it. None leaves the reason out.
+        """
         phrases = list_first([self._describe_change(change, REPAIR_PHRASES) for change in changes])
-        return f"mulligan: {self._label(tool)} was called with {phrases}; the original arguments were rejected."
+        reason = {True: "; the original arguments were rejected", None: ""}.get(was_rejected)
+        if reason is None:
+            is_renamed = any(change.path == TOOL_NAME_PATH for change in changes)
+            cause = "no tool has the original name" if is_renamed else "the original arguments did not fit its schema"
+            reason = f", because {cause}"
+        return f"mulligan: {self._label(tool)} was called with {phrases}{reason}."
 
     def prerequisites_made(self, tool: str, prerequisites: Sequence[Prerequisite]) -> str:
         """Return the note about prerequisites that were called after a failure."""
@@ -242,9 +270,9 @@ class FailureMessages(Sanitizer):
             f"arguments, each time with {self._label(failure.kind)}."
         )
 
-    def identical_failure_note(self, count: int) -> str:
-        """Return the note about a call that failed again with the same arguments."""
-        return f"mulligan: this call failed the same way {count} times in this run."
+    def identical_failure_note(self, tool: str, count: int) -> str:
+        """Return the note about a call that was made again with the same arguments, and failed again."""
+        return f"mulligan: {self._label(tool)} failed the same way {count} times in this run with these arguments."
 
     def retry_instruction(self, failure: Failure, limit: int = 600) -> str:
         """Describe the error of the last request or answer, for the retry with the model."""
@@ -282,8 +310,7 @@ class FailureMessages(Sanitizer):
         lines += [f"- {report.note.removeprefix('mulligan: ')}" for report in reports if report.note][:MAX_LISTED_CALLS]
         for report in failed_reports[-MAX_LISTED_CALLS:]:
             assert report.failure is not None
-            is_uncertain = report.failure.took_effect is TookEffect.UNKNOWN and report.has_effects
-            outcome = "; it may have executed" if is_uncertain else ""
+            outcome = "; it may have executed" if report.failure.has_unknown_outcome and report.has_effects else ""
             message = self.for_arguments(*report.arguments)._quote_line(report.failure.message, report.tool)
             lines.append(
                 f"- {self._label(report.tool)} failed with {self._label(report.failure.kind)}{outcome}: {message}"
@@ -296,20 +323,19 @@ class FailureMessages(Sanitizer):
         return f"{self._label(tool)} failed with {self._label(failure.kind)}{message}"
 
     def spiral(self, tools: Sequence[str], kind: str, count: int, *, is_same: bool = False) -> str:
-        """Describe a strategy that fails repeatedly, with varied or with the same arguments."""
+        """Describe calls that fail repeatedly. What to do instead is up to the model, which knows its task."""
         names = ", ".join(self._line(name, MAX_PATH_CHARS) for name in tools[:MAX_LISTED_CHANGES])
-        manner = "in a row" if is_same else "with varied arguments"
-        return (
-            f"mulligan: the same approach failed {count} times {manner} "
-            f"({names}: {self._label(kind)}). Choose a different approach."
-        )
+        if is_same:
+            return f"mulligan: the same call failed {count} times in a row ({names}: {self._label(kind)})."
+        return f"mulligan: {count} similar calls failed for the same reason ({names}: {self._label(kind)})."
 
     def reminder(self, failures: Sequence[Mapping[str, Any]]) -> str:
-        """List the failures before a compaction, one per line; empty if there are none.
+        """List the failures before a compaction, one per line; empty if none of them says what to avoid.
 
         At most `MAX_REMINDER_TOKENS`: messages are shortened first, then removed from the oldest lines, then the oldest
         lines are removed.
         """
+        failures = [failure for failure in failures if _says_what_failed(failure)]
         lines: list[_ReminderLine] = []
         for limit in (120, 60, 30):
             lines = [self._reminder_line(failure, limit) for failure in failures]
@@ -326,22 +352,25 @@ class FailureMessages(Sanitizer):
     def _reminder_line(self, failure: Mapping[str, Any], limit: int) -> _ReminderLine:
         times = f", {failure['occurrences']} times" if failure["occurrences"] > 1 else ""
         kind, tool = self._label(failure["kind"]), self._line(failure["tool"], MAX_PATH_CHARS) or "tool"
-        line = f"- {kind} in {tool} (turn {failure['turn']}{times})"
+        line = f"- {kind} in {tool}{times}"
         untrusted_chars = len(tool) + (0 if CODE.fullmatch(kind) else len(kind))
-        # The subject is untrusted like the message, so both are in one quotation.
-        subject, message = (" ".join(str(failure.get(name) or "").split()) for name in ("subject", "message"))
-        summary = self._line(message, limit)
-        if subject and subject not in summary:
-            summary = ": ".join(filter(None, (self._line(subject, max(limit, MAX_PATH_CHARS)), summary)))
+        # Call and subject are untrusted like the message, so they are in one quotation.
+        call, subject, message = (" ".join(str(failure.get(name) or "").split()) for name in _REMINDER_TEXTS)
+        parts = [self._line(message, limit)]
+        for text in (subject, call):
+            if text and not any(text in part for part in parts):
+                parts.insert(0, self._line(text, max(limit, MAX_PATH_CHARS)))
         if limit:
+            summary = ": ".join(filter(None, parts))
             line += f": {quote_untrusted(summary, author=tool)}"
             untrusted_chars += len(summary)
-        if failure.get("recovery"):
+        recovery = self._line(failure.get("recovery") or failure.get("working_call") or "", limit or MAX_PATH_CHARS)
+        if recovery:
             successes, trials = failure.get("times") or (1, 1)
             frequency = f", {successes} of {trials} times" if trials > 1 else ""
-            working_fix = self._line(failure["recovery"], limit or MAX_PATH_CHARS)
-            line += f" What worked{frequency}: {working_fix}"
-            untrusted_chars += len(working_fix)
+            untrusted_chars += len(recovery)
+            line += f" What worked{frequency}: "
+            line += recovery if failure.get("recovery") else quote_untrusted(recovery, author="the agent")
         return _ReminderLine(line, untrusted_chars)
 
     def recovery_summary(self, link: Link, *, was_reread: bool = False) -> str:
@@ -359,8 +388,10 @@ class FailureMessages(Sanitizer):
             return "; ".join(advice) if all(advice) else ""
         if link.method in ("repair", "agent"):
             return ""  # compression or a continued conversation: not an action that the model can repeat
-        tool_names = ", ".join(self._names(link.intermediate_tools[-MAX_LISTED_CHANGES:]))
-        return f"the same call after {tool_names}" if link.method == "prerequisite" and tool_names else "a later retry"
+        if link.method != "prerequisite":
+            return "a later retry"
+        names = self._names(name for name in link.intermediate_tools if name.casefold() not in _GENERAL_TOOLS)
+        return f"the same call after {', '.join(names)}" if names else ""
 
     def summarizer_note(self, failures: Sequence[tuple[str, str]]) -> str:
         """Tell a summarizer which failures to omit, because the reminder lists them; empty if there are none."""
@@ -374,6 +405,16 @@ class FailureMessages(Sanitizer):
             "mulligan lists the failures named here again after the summary, with what worked. "
             f"Do not repeat them in it; keep the decisions that followed from them. {names}."
         )
+
+
+_REMINDER_TEXTS = ("call", "subject", "message")
+_BARE_EXIT = LazyRegex(r"(?:command failed with )?exit (?:code|status):? \d{1,5}\.?|failed\.?", re.IGNORECASE)
+
+
+def _says_what_failed(failure: Mapping[str, Any]) -> bool:
+    """Return whether a failure names a command, file, test or cause. A bare exit code does not."""
+    call, subject, message = (str(failure.get(name) or "").strip() for name in _REMINDER_TEXTS)
+    return bool(call or subject or failure.get("recovery") or (message and not _BARE_EXIT.fullmatch(message)))
 
 
 class _ReminderLine(msgspec.Struct, frozen=True):
@@ -392,6 +433,9 @@ def _fits(lines: list[_ReminderLine]) -> bool:
 def _join_lines(lines: list[_ReminderLine]) -> str:
     return "\n".join([_REMINDER_HEADING, *(line.text for line in lines), ""])
 
+
+_GENERAL_TOOLS = frozenset("bash shell exec_command run_shell_command edit write read replace apply_patch".split())
+"""Tools of coding agents whose name alone does not say what was done."""
 
 _REMINDER_HEADING = (
     "Recent Failures of this session, from before the conversation was shortened. Avoid repeating these patterns:"
@@ -436,7 +480,6 @@ SUGGESTION_PHRASES = {
     "tool": "call {after} instead of {before}",
     "rename": "rename the argument `{path}` to `{after}`",
     "parse": "pass the arguments as a JSON object",
-    "secret": "use a different {path}",
     "drop": "omit {path}",
     "cast": "pass {path} as {after}",
     "set": "set {path}={after}",

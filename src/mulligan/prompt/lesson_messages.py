@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.failure import MAX_LABEL_CHARS, Failure, TookEffect
+from mulligan.core.failure import MAX_LABEL_CHARS, Failure
 from mulligan.core.records import LAST_PATH_SEGMENT, Change, Fix, Lesson, Pattern, Prerequisite, Step
 from mulligan.prompt.failure_messages import FailureMessages, capitalize, count_runs, find_phrase
 from mulligan.prompt.sanitizer import MAX_LISTED_CALLS, MAX_LISTED_CHANGES, MAX_PATH_CHARS
@@ -196,11 +196,8 @@ class Prompt(FailureMessages):
         return "\n".join([head, *lines])
 
     def repair_answer(self, failure: Failure, tool: str, suggestions: Sequence[str]) -> str:
-        """Answer `suggest_fix` for a failed call."""
-        is_uncertain = failure.took_effect is TookEffect.UNKNOWN
-        outcome = " The call may have executed: check before you repeat it." if is_uncertain else ""
-        tool_name, kind = self._label(tool), self._label(failure.kind)
-        head = f"{tool_name} failed with {kind}. {self._hint(failure)}{outcome}"
+        """Answer `suggest_fix` for a failed call. Its text alone does not tell whether the call executed."""
+        head = f"{self._label(tool)} failed with {self._label(failure.kind)}. {self._hint(failure)}"
         lines = [f"- {suggestion}" for suggestion in dict.fromkeys(suggestions)]
         return "\n".join([head.strip(), *(lines or ["No further suggestions."])])
 

@@ -260,7 +260,7 @@ class _Compressor:
                 new_messages.append(user_message(sources, note))
             if number not in self.removed:
                 new_messages.append(message.render((text.slot, text.current) for text in self.texts[number]))
-        has_alternated = all(left.label != right.label for left, right in pairwise(self.messages))
+        has_alternated = all(earlier.label != later.label for earlier, later in pairwise(self.messages))
         return join_bedrock_messages(new_messages) if gaps and has_alternated else new_messages
 
 

@@ -1,22 +1,21 @@
-"""Repairs from the error text: a number moved to the bound or the value that it names, and rewrites of what it shows.
+"""Repairs from the error text: a number moved to the bound or the value that it names.
 
 A bound is the only value that error text may supply automatically (SAFETY S1): it moves a number that is already in the
-call towards that bound. An expected value, such as a total, is only suggested, and so is another path, since a path
-names a destination.
+call towards that bound. An expected value, such as a total, is only suggested.
 """
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from mulligan.core.records import Change, ChangeOperation
+from mulligan.core.records import ChangeOperation
 from mulligan.core.stated_limits import contains_word
 from mulligan.recover.schema import Path, iter_scalars
-from mulligan.recover.schema_repair import Candidate, Draft, is_number, match_number_type
+from mulligan.recover.schema_repair import Candidate, is_number, match_number_type
 
 # These patterns look at each character a bounded number of times. A number followed by a unit, a percent sign, a
 # thousands separator or a range is not a bound. They are compiled on first use.
@@ -179,50 +178,3 @@ def _iter_clamped_values(text: str, value: float) -> Iterator[float]:
             if bounds[0] <= bounds[-1]:
                 clamped = max(value, bounds[0]) if has_lower else value
                 yield min(clamped, bounds[-1]) if has_upper else clamped
-
-
-# Rewrites of a path, or of a call without one argument
-
-MAX_PATH_CHARS = 500
-_HTTP_ERROR_PATTERN = re.compile(r"\bHTTP\b|\b404\b(?: not found| client error| on /)", re.IGNORECASE)
-"""Errors of web servers. Their paths are URLs, so removing a folder makes no sense."""
-
-
-def suggest_rewrites(arguments: Mapping[str, Any], error: str, required: Collection[str] | None) -> Iterator[Draft]:
-    """Yield calls with the last or first segment of a path, and without the argument that the error shows.
-
-    `required` are the arguments that cannot be dropped, or None if unknown.
-    """
-    # A name is needed in at least one segment, unlike in those of a date or of `../..`.
-    slashed = {
-        name: value
-        for name, value in arguments.items()
-        if isinstance(value, str)
-        and "/" in value
-        and len(value) <= MAX_PATH_CHARS
-        and " " not in value
-        and value.strip("./0123456789")
-    }
-    is_web = any("://" in value for value in slashed.values()) or _HTTP_ERROR_PATTERN.search(error[:MAX_PATH_CHARS])
-    if slashed and not is_web:
-        yield _keep_segment(arguments, slashed, -1, "last part", "the file name without its folder")
-        shown_paths = {name: value for name, value in slashed.items() if value in error}
-        if 0 < len(shown_paths) < len(slashed):
-            yield _keep_segment(arguments, shown_paths, -1, "last part", "the file name without its folder")
-        yield _keep_segment(arguments, slashed, 0, "first part", "the folder only")
-    for name, value in arguments.items():
-        if required is not None and name not in required and isinstance(value, str) and value and value in error:
-            remaining_arguments = {key: kept_value for key, kept_value in arguments.items() if key != name}
-            change = Change(path=name, operation="drop", before=value)
-            evidence = f"{name} is optional and named in the error"
-            yield Draft(remaining_arguments, (change,), ("leave out",), "call", (evidence,))
-
-
-def _keep_segment(
-    arguments: Mapping[str, Any], slashed: Mapping[str, str], at: int, strategy: str, evidence: str
-) -> Draft:
-    after = {name: value.strip("/").split("/")[at] for name, value in slashed.items()}
-    changes = tuple(
-        Change(path=name, operation="substitute", before=value, after=after[name]) for name, value in slashed.items()
-    )
-    return Draft({**arguments, **after}, changes, (strategy,), "call", (evidence,))

@@ -137,6 +137,7 @@ def candidate_values(
         run.match_answer_record,
         run.match_earlier_answer,
         run.match_similar_identifier,
+        run.match_file_name,
     )
     suspects = _find_suspects(arguments, error)
     candidates = [guess for suspect in suspects for match in matchers for guess in match(*suspect)]
@@ -311,6 +312,14 @@ class _RunValues:
                     near.append((edits, seen_value))
         near.sort(key=lambda item: (item[0], item[1].age))
         return [_propose(path, seen_value.value, "near id", seen_value.evidence) for _, seen_value in near[:2]]
+
+    def match_file_name(self, path: Path, value: str) -> list[Candidate]:
+        """Match a file that a result of this run names without its folder. Without such a result, the path stays."""
+        name = value.rstrip("/").rpartition("/")[2]
+        file_value = next((seen_value for seen_value in self.seen_values if seen_value.value == name), None)
+        if not name or name == value or "://" in value or file_value is None:
+            return []
+        return [_propose(path, name, "last part", f"{file_value.evidence} names it without a folder")]
 
     def match_field_values(self, path: Path, value: str | None) -> list[Candidate]:
         """Match values with the same field name in this run that did not fail with this tool.

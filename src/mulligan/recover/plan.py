@@ -11,7 +11,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Fix, Precedent, Recovery
-from mulligan.recover.policy import Arguments, EarlierCall, Policy, PrerequisiteCall, Suggestion, Tool
+from mulligan.recover.policy import Arguments, EarlierCall, Policy, PrerequisiteCall, Suggestion, Tool, describe_effects
 
 
 class AttemptMove(msgspec.Struct, frozen=True):
@@ -130,7 +130,6 @@ NO_RETRY_REASONS = {
     Remedy.COMPRESS: "the conversation exceeds the context window",
     Remedy.STOP: "a person must act",
 }
-UNKNOWN_OUTCOME = 'the call may have executed and the tool is declared effects="once"'
 CONSUMED_ITERATOR = "an argument can be read only once, so a second attempt would get no data"
 BLOCKED = "the call was blocked"
 
@@ -275,7 +274,7 @@ class ToolRecovery(msgspec.Struct):
         if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
             return NO_RETRY_REASONS[failure.remedy]
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
-            return UNKNOWN_OUTCOME
+            return describe_effects(failure)
         # Rejected arguments were not read. A refused connection does not prove that.
         is_rejected = failure.took_effect is TookEffect.NO and failure.remedy is not Remedy.RETRY
         if not is_rejected and any(map(_can_be_read_once, arguments.values())):
@@ -301,7 +300,7 @@ class ToolRecovery(msgspec.Struct):
         if failure.remedy is Remedy.RETRY:
             # Whatever the error, a second execution is only safe if `verify` has proved that there was no first one.
             if not tool.is_retry_safe and VERIFIED_NOT_EXECUTED not in failure.evidence:
-                return 'the tool is declared effects="once" and may have side effects'
+                return 'the tool has effects="once" and may have side effects'
             return arguments, Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds)
         repair = self.next_repair(arguments, failure)
         if isinstance(repair, str):

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 import msgspec
 
-from mulligan.core.failure import SettingsError
+from mulligan.core.failure import Failure, SettingsError
 from mulligan.core.records import Change, Effects, Fix, Outcome, Step
 
 SpiralAction = Literal["report", "block"]
@@ -197,3 +197,10 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """Whether safety rules, mode and policy allow it to be applied automatically."""
     reason: str = ""
     """Why it is not automatic."""
+
+
+def describe_effects(failure: Failure) -> str:
+    """Return why a failed call of a tool with effects="once" is not made again: it may have executed."""
+    if failure.has_unknown_outcome:
+        return 'the call may have executed and the tool has effects="once"'
+    return 'the tool has effects="once", and nothing proves that the call did not execute'

@@ -19,11 +19,11 @@ from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
-from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values, suggest_rewrites
+from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values
 from mulligan.recover.history import candidate_values, missing_value_candidates
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
 from mulligan.recover.names import match_tool_name, nearest_tool_names
-from mulligan.recover.policy import Arguments, EarlierCall, PrerequisiteCall, Suggestion, Tool
+from mulligan.recover.policy import Arguments, EarlierCall, PrerequisiteCall, Suggestion, Tool, describe_effects
 from mulligan.recover.schema import CompiledSchema, SchemaViolation, compile_schema
 from mulligan.recover.schema_repair import (
     Candidate,
@@ -84,7 +84,7 @@ STRATEGY_CONFIDENCE: dict[str, float] = {
     # Values from this run
     "same id": 0.85,
     "seen form": 0.60,
-    "same record": 0.50,
+    "same record": 0.45,
     "answered": 0.30,
     "near id": 0.38,
     "filled": 0.40,
@@ -92,8 +92,6 @@ STRATEGY_CONFIDENCE: dict[str, float] = {
     "beside": 0.15,
     "one of several": 0.10,
     "last part": 0.25,
-    "first part": 0.15,
-    "leave out": 0.10,
     # From other runs: a fix with a record has its own confidence
     "fix": 0.80,
     "exemplar": 0.50,
@@ -342,9 +340,6 @@ class _SuggestionBuilder:
             draft = self._draft_guess(guess)
             if schema is None or schema.accepts(draft.arguments):
                 yield draft
-        required = (schema.schema or {}).get("required", ()) if schema is not None else None
-        if not is_stopped:
-            yield from suggest_rewrites(self.arguments, self.text, required)
 
     def _find_item_arguments(self) -> frozenset[str]:
         """Return the arguments that name items: declared, or different in two successful calls of this tool."""
@@ -406,7 +401,7 @@ class _SuggestionBuilder:
         if not draft.is_rejected and not is_prepared and failure.remedy is not Remedy.REPAIR:
             return "the model must choose another action"
         if not draft.is_rejected and not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
-            return 'the call may have executed and the tool is declared effects="once"'
+            return describe_effects(failure)
         # SAFETY 2: automatic repairs exceed the threshold.
         return LOW_CONFIDENCE if confidence <= self.min_confidence else ""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mulligan.core import calls
-from mulligan.core.failure import Failure
+from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import TOKEN_PARTS, VERIFY, Change, Link, LinkEvidence, Recovery, RecoveryStop, Step
 from mulligan.prompt.failure_messages import MIN_SHOWN_CONFIDENCE
 from mulligan.report import stats
@@ -240,7 +240,7 @@ def _describe_messages(value: Any, limit: int) -> str:
         return ""
     size = format_count(value["count"], "message")
     last = value.get("last_user")
-    return f"({size}, last by the user: {format_value(last, limit - len(size) - 22)})" if last else f"({size})"
+    return f"({size}, last user message: {format_value(last, limit - len(size) - 23)})" if last else f"({size})"
 
 
 def _to_json(value: Any) -> str:
@@ -297,7 +297,9 @@ def _describe_attempt(step: Step, start_seconds: float) -> str:
     text = f"attempt {step.attempt} at {format_duration(max(0.0, start_seconds))}, took {duration}"
     if step.failure is None:
         return text if step.outcome == "success" else f"{text}: {step.outcome}"
-    return f"{text}: {step.failure.kind}, {EXECUTION_TEXTS[step.failure.took_effect.value]}"
+    failure = step.failure
+    is_refused = failure.took_effect is TookEffect.UNKNOWN and not failure.has_unknown_outcome
+    return f"{text}: {failure.kind}" + ("" if is_refused else f", {EXECUTION_TEXTS[failure.took_effect.value]}")
 
 
 def describe_recovery(recovery: Recovery) -> str:

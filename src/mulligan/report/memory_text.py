@@ -80,7 +80,9 @@ def render_pattern(pattern: Pattern, precedents: Sequence[Precedent], now: int, 
     else:
         from mulligan.prompt import Prompt  # only for details: lists start faster without it
 
-        yield from render_pairs([("-", Prompt().precedent(precedent)) for precedent in precedents], width)
+        yield from render_pairs(
+            [("-", Prompt().precedent(precedent, for_person=True)) for precedent in precedents], width
+        )
     if pattern.examples:
         yield ""
         yield style_heading("Example runs", width)

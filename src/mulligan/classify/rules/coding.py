@@ -86,6 +86,8 @@ tool/timeout: command timed out [strong]
 """Commands that the host of a coding agent stopped. The output before that, such as that of tests, is incomplete."""
 
 EDITING = read_rules(r"""
+tool/invalid_arguments: arguments rejected by the agent [strong]
+    \Aparams(?:/\S{1,60})? must (?:have required property|be\b)|\Athe \S{1,60} tool was called with invalid arguments
 tool/invalid_arguments: malformed patch
     the (?:first|last) line of the patch (?:must|should)|not a valid hunk header
 tool/edit_mismatch: text to replace not found [strong]
