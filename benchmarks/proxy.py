@@ -4,9 +4,10 @@
 
 The real client of the `mcp` package calls a real server of the same package: directly, through mulligan with everything
 recorded into a SQLite file, and through FastMCP's proxy. The connections are open side by side and take turns; latency
-is that of one call after the other. A second table has a client and a server of a few lines each, which take next to no
-time themselves: there the proxy's own microseconds can be seen. Memory is that of the proxy's process, every hundredth
-of the calls failing.
+is that of one call after the other. A second table has the same server behind a URL: directly over HTTP, and through
+`mulligan proxy --url` over stdio and over HTTP. A third one has a client and a server of a few lines each, which take
+next to no time themselves: there the proxy's own microseconds can be seen. Memory is that of the proxy's process, every
+hundredth of the calls failing, over stdio and over HTTP.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import asyncio
 import json
 import os
 import resource
+import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +41,39 @@ server = MCPServer("bench")
 def search(query: str, top_k: int = 5) -> str:
     """Finds documents."""
     return f"{top_k} documents about {query}: " + "some words of a document. " * 20
-server.run()
+import sys
+if len(sys.argv) > 1:
+    server.run("streamable-http", port=int(sys.argv[1]))
+else:
+    server.run()
 '''
+SMALL_HTTP = r"""
+import json, sys
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+    def log_message(self, *words): pass
+    def do_GET(self): self.answer(405, b"")
+    def do_POST(self):
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if "id" not in said:
+            return self.answer(202, b"")
+        result = {"tools": [], "capabilities": {}, "protocolVersion": "2025-11-25", "serverInfo": {"name": "small"}}
+        if said["method"] == "tools/call":
+            given = said["params"]["arguments"]
+            text = "5 documents about " + given["query"] + ": " + "some words of a document. " * 20
+            result = {"content": [{"type": "text", "text": text}], "isError": given["query"] == "nothing"}
+        self.answer(200, json.dumps({"jsonrpc": "2.0", "id": said["id"], "result": result}).encode())
+    def answer(self, status, body):
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
+"""
 FASTMCP = """
 import sys
 from fastmcp.client.transports import StdioTransport
@@ -69,12 +102,56 @@ def through_mulligan(home: Path, server: Path) -> tuple[list[str], dict[str, str
     return command, {**os.environ, "MULLIGAN_HOME": str(home)}
 
 
+def through_url(home: Path, port: int) -> tuple[list[str], dict[str, str]]:
+    command = [sys.executable, "-m", "mulligan", "proxy", "--name", "bench", "--url", f"http://127.0.0.1:{port}/mcp"]
+    return command, {**os.environ, "MULLIGAN_HOME": str(home)}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_port(port: int) -> None:
+    for _ in range(600):
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port)):
+            return
+        time.sleep(0.1)
+    raise TimeoutError(f"nothing listens on port {port}")
+
+
+@contextmanager
+def started(command: list[str], env: dict[str, str] | None = None) -> Iterator[None]:
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+async def http_latencies(folder: Path, calls: int, rounds: int) -> dict[str, list[float]]:
+    """Seconds of each call to a server behind a URL, by the way it took."""
+    server, port, listening = folder / "server.py", free_port(), free_port()
+    server.write_text(SERVER)
+    command, environment = through_url(folder / "url", port)
+    with (
+        started([sys.executable, str(server), str(port)]),
+        started([*command, "--listen", str(listening)], environment),
+    ):
+        wait_for_port(port)
+        wait_for_port(listening)
+        ways: dict[str, Any] = {
+            "direct": f"http://127.0.0.1:{port}/mcp",
+            "mulligan proxy": (command, environment),
+            "mulligan proxy --listen": f"http://127.0.0.1:{listening}/mcp",
+        }
+        return await call_in_turns(folder, ways, calls, rounds)
+
+
 async def latencies(folder: Path, calls: int, rounds: int) -> dict[str, list[float]]:
-    """Seconds of each call, by the way it took."""
-    from mcp.client.stdio import stdio_client
-
-    from mcp import Client, StdioServerParameters
-
+    """Seconds of each call to a server over stdio, by the way it took."""
     server, fast = folder / "server.py", folder / "fast.py"
     server.write_text(SERVER)
     fast.write_text(FASTMCP)
@@ -84,13 +161,25 @@ async def latencies(folder: Path, calls: int, rounds: int) -> dict[str, list[flo
         "mulligan proxy": (proxied, environment),
         "FastMCP proxy": ([sys.executable, str(fast), str(server)], dict(os.environ)),
     }
+    return await call_in_turns(folder, ways, calls, rounds)
+
+
+async def call_in_turns(folder: Path, ways: dict[str, Any], calls: int, rounds: int) -> dict[str, list[float]]:
+    """Call by all ways in turns: a way is a URL, or a command with its environment."""
+    from mcp.client.stdio import stdio_client
+
+    from mcp import Client, StdioServerParameters
+
     taken: dict[str, list[float]] = {name: [] for name in ways}
     with (folder / "errors").open("w") as errors:
         async with AsyncExitStack() as stack:
             clients: dict[str, Any] = {}
-            for name, (command, env) in ways.items():
-                about = StdioServerParameters(command=command[0], args=command[1:], env=env)
-                clients[name] = await stack.enter_async_context(Client(stdio_client(about, errlog=errors)))
+            for name, way in ways.items():
+                transport = way
+                if not isinstance(way, str):
+                    about = StdioServerParameters(command=way[0][0], args=way[0][1:], env=way[1])
+                    transport = stdio_client(about, errlog=errors)
+                clients[name] = await stack.enter_async_context(Client(transport))
                 await clients[name].list_tools()
             for round in range(rounds + 1):
                 for number in range(max(1, calls // rounds)):
@@ -158,10 +247,8 @@ def bare(folder: Path, calls: int, rounds: int) -> dict[str, list[float]]:
     return taken
 
 
-def memory(folder: Path, many: int) -> tuple[float, float, float]:
+def memory(command: list[str], environment: dict[str, str], many: int) -> tuple[float, float, float]:
     """Megabytes after a tenth of the calls and after all of them, and CPU microseconds of the proxy a call."""
-    server = folder / "small.py"
-    command, environment = through_mulligan(folder / "many", server)
     client = Small(command, environment)
     early, before = 0.0, 0.0
     for number in range(many):
@@ -187,40 +274,59 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     figures: dict[str, Any] = {}
+    memories: dict[str, tuple[float, float, float]] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         try:
-            figures["real"] = asyncio.run(latencies(folder, given.calls, given.rounds))
+            figures["stdio"] = asyncio.run(latencies(folder, given.calls, given.rounds))
+            figures["http"] = asyncio.run(http_latencies(folder, given.calls, given.rounds))
         except ImportError:
             print("the packages mcp and fastmcp are not installed: make bench does, or pip install mcp fastmcp")
         figures["bare"] = bare(folder, given.calls * 10, given.rounds)
-        early, late, cpu = memory(folder, given.many)
-    met = told(figures, given.json, early, late, cpu, given.many)
-    return 0 if met else 1
+        memories["stdio"] = memory(*through_mulligan(folder / "many", folder / "small.py"), given.many)
+        if "http" in figures:
+            server, port = folder / "small_http.py", free_port()
+            server.write_text(SMALL_HTTP)
+            with started([sys.executable, str(server), str(port)]):
+                wait_for_port(port)
+                memories["http"] = memory(*through_url(folder / "far", port), given.many)
+    return 0 if report(figures, memories, given.json, given.many) else 1
 
 
-def told(figures: dict[str, Any], as_json: bool, early: float, late: float, cpu: float, many: int) -> bool:
+TITLES = {
+    "stdio": "real client, real server over stdio",
+    "http": "real client, real server over HTTP",
+    "bare": "a client and a server of a few lines",
+}
+
+
+def report(figures: dict[str, Any], memories: dict[str, tuple[float, float, float]], as_json: bool, many: int) -> bool:
+    """Print the figures. Return whether they meet the targets."""
     say: Callable[..., None] = (lambda *words: None) if as_json else print
     rows: dict[str, Any] = {}
+    is_met = True
     for table, taken in figures.items():
-        title = "real client, real server" if table == "real" else "a client and a server of a few lines"
-        say(f"\n{title:38}  p50 us    p90 us   x direct")
+        say(f"\n{TITLES[table]:38}  p50 us    p90 us   x direct")
         direct = middle(taken["direct"])
         for name, each in taken.items():
             ratio = middle(each) / direct
             rows[f"{table}: {name}"] = {"p50": middle(each), "p90": middle(each, 0.9), "ratio": ratio}
             say(f"  {name:36}{middle(each):8.0f}  {middle(each, 0.9):8.0f}   {ratio:8.2f}")
-    ratio = rows.get("real: mulligan proxy", {}).get("ratio")
-    is_flat, is_quick = late - early <= FLAT, ratio is None or ratio <= SLOWER
-    say(
-        f"\n{many:,} calls: {early:.1f} MB after a tenth, {late:.1f} MB after all; CPU of the proxy {cpu:.0f} us a call"
-    )
-    if ratio is not None:
-        say(f"{'ok    ' if is_quick else 'MISSED'} {ratio:.2f} x direct, at most {SLOWER}")
-    say(f"{'ok    ' if is_flat else 'MISSED'} {late - early:+.1f} MB, at most {FLAT:g}")
+    say("")
+    for table in ("stdio", "http"):
+        row = rows.get(f"{table}: mulligan proxy")
+        if row is not None:
+            is_quick = row["ratio"] <= SLOWER
+            is_met = is_met and is_quick
+            say(f"{'ok    ' if is_quick else 'MISSED'} {table}: {row['ratio']:.2f} x direct, at most {SLOWER}")
+    for table, (early, late, cpu) in memories.items():
+        is_flat = late - early <= FLAT
+        is_met = is_met and is_flat
+        say(f"{'ok    ' if is_flat else 'MISSED'} {table}: {late - early:+.1f} MB, at most {FLAT:g}")
+        say(f"       {early:.1f} MB after a tenth of {many:,} calls, {late:.1f} MB after all; CPU {cpu:.0f} us a call")
     if as_json:
-        print(json.dumps({"rows": rows, "early": early, "late": late, "cpu": cpu, "ratio": ratio}))
-    return is_flat and is_quick
+        print(json.dumps({"rows": rows, "memory": memories}))
+    return is_met
 
 
 if __name__ == "__main__":

@@ -18,17 +18,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-
-import mulligan
-from mulligan import settings
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.urls import open_store
+from real_mcp import SERVERS, by_mcp, environment, kept, plainly, run
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytest.importorskip("fastmcp", reason="the fastmcp package is not installed: make test-mcp")
 pytestmark = [pytest.mark.mcp, pytest.mark.filterwarnings("ignore")]  # warnings of the clients are theirs
 
-SERVERS = Path(os.environ.get("SERVERS", Path(__file__).parents[2] / ".venv" / "mcp-servers"))
 NAMES = ("filesystem", "everything", "git", "sqlite", "time")
 
 
@@ -91,22 +86,6 @@ def through(words: list[str], *options: str) -> list[str]:
     return [sys.executable, "-m", "mulligan", "proxy", "--name", "real", *options, "--", *words]
 
 
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(mulligan.__file__).parents[1])}
-
-
-@asynccontextmanager
-async def by_mcp(words, mode="auto", **more):
-    from mcp.client.stdio import stdio_client
-
-    from mcp import Client, StdioServerParameters
-
-    about = StdioServerParameters(command=words[0], args=words[1:], env=environment())
-    with open(os.devnull, "w") as nowhere:
-        async with Client(stdio_client(about, errlog=nowhere), mode=mode, **more) as client:
-            yield client
-
-
 @asynccontextmanager
 async def by_fastmcp(words):
     from fastmcp import Client
@@ -114,18 +93,6 @@ async def by_fastmcp(words):
 
     async with Client(StdioTransport(words[0], words[1:], env=environment())) as client:
         yield client
-
-
-def plainly(answer):
-    """What a client was told, as it can be compared; a server may say at what time it did so."""
-    told = answer.model_dump(mode="json") if hasattr(answer, "model_dump") else answer.__dict__
-    return json.loads(
-        json.dumps(told, default=lambda other: plainly(other) if hasattr(other, "model_dump") else repr(other))
-    )
-
-
-def run(work):
-    return asyncio.run(asyncio.wait_for(work, 120))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -281,14 +248,6 @@ def test_a_cancellation_is_delivered(folder):
     (history,) = kept()
     first = history.steps[0]
     assert (first.name, first.outcome) == ("real.trigger-long-running-operation", "cancelled")
-
-
-def kept():
-    store = open_store(settings.load_settings().store_url)
-    try:
-        return store.runs(DEFAULT_TENANT, RunQuery(limit=10))
-    finally:
-        store.close()
 
 
 def test_a_thousand_calls_at_once_are_right(folder):

@@ -5,6 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import sqlite3
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +16,8 @@ import pytest
 from mcp_client import block, proxied, texts
 
 from mulligan.proxy.server import restart_delay
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.sqlite import SqliteStore
 
 
 def test_a_result_of_fifty_megabytes_is_passed_on_whole_and_recorded_in_short():
@@ -216,3 +222,57 @@ def has_ended(pid: int) -> bool:
 def children(pid: int) -> list[int]:
     with open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(each) for each in file.read().split()]
+
+
+def test_locked_store_delays_no_answer_and_nothing_is_lost(tmp_path):
+    SqliteStore(tmp_path / "mulligan.db").close()
+    environment = {"MULLIGAN_HOME": str(tmp_path)}
+
+    def answer_seconds(server: str) -> list[float]:
+        with proxied(options=("--name", server), env=environment) as client:
+            client.open()
+            client.tools()
+            times = []
+            for number in range(4):
+                began = time.monotonic()
+                assert block(client.call("fail", text=f"no {number}"))["error"] == "tool/execution_failed"
+                times.append(time.monotonic() - began)
+            return times
+
+    usual = answer_seconds("first")
+    holder = sqlite3.connect(tmp_path / "mulligan.db", isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+    locked = answer_seconds("second")  # its schema is not stored yet
+    holder.execute("ROLLBACK")
+    holder.close()
+    # The limit is 0.1 s. This machine may be busy, so the sum of four calls is compared with room.
+    assert sum(locked) < sum(usual) + 1.0
+    assert subprocess.run(
+        [sys.executable, "-m", "mulligan", "runs"], env={**os.environ, **environment}, capture_output=True, check=False
+    ).returncode == 0  # fmt: skip
+    store = SqliteStore(tmp_path / "mulligan.db")
+    steps = [step for run in store.runs(DEFAULT_TENANT, RunQuery()) for step in run.steps]
+    store.close()
+    assert len([step for step in steps if step.has_failed]) == 8
+
+
+@pytest.mark.parametrize("scheme", ["http", "postgresql"])
+def test_store_that_does_not_answer_delays_no_tool_list(tmp_path, scheme):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"{scheme}://127.0.0.1:{silent.getsockname()[1]}" + ("/x" if scheme == "postgresql" else "")
+        with proxied(env={"MULLIGAN_HOME": str(tmp_path), "MULLIGAN_STORE": address}) as client:
+            client.open()
+            began = time.monotonic()
+            assert client.tools()
+            assert time.monotonic() - began < 0.8  # the limit is 0.1 s, and this machine may be busy
+            assert texts(client.call("echo", text="x")) == ["x"]
+
+
+def test_folder_that_is_not_writable_is_reported_once_and_calls_are_answered(tmp_path):
+    (tmp_path / "home").write_text("a file where the folder should be")
+    with proxied(env={"MULLIGAN_HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path)}) as client:
+        client.open()
+        for _ in range(3):
+            assert texts(client.call("echo", text="x")) == ["x"]
+        client.close()
+        assert "".join(client.complaints).count("MULLIGAN_HOME") == 1

@@ -112,7 +112,7 @@ def test_with_repair_a_bad_argument_is_repaired_before_anything_happens_and_anno
         answer = client.call("add", a="7")
         assert texts(answer) == [
             "8",
-            "mulligan: add was called with a as the number 7; the original arguments were rejected.",
+            "mulligan: add was called with a as the number 7, because the original arguments did not fit its schema.",
         ]
         assert answer["result"]["_meta"]["mulligan/note"]["attempts"] == 2
         assert texts(client.call("count")) == ["2"]
@@ -295,13 +295,69 @@ def test_a_call_that_is_cancelled_while_it_waits_is_not_made_again():
     assert "cancelled" in [step.outcome for step in only_run().steps] or only_run().steps[0].stop.reason
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Database error: no such table: users",
+        "Error searching for fish: fetch failed",
+        "Error executing query: syntax error at or near FORM",
+    ],
+)
+def test_an_error_in_plain_text_is_a_failure_although_the_server_does_not_mark_it(text):
+    with proxied() as client:
+        client.open()
+        answer = client.call("echo", text=text)
+        assert texts(answer)[0] == text
+        assert answer["result"].get("isError") is not True
+        assert block(answer)["error"].partition("/")[0] in ("tool", "retrieval")
+        client.close()
+    assert [step.outcome for step in only_run().steps] == ["failure"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Found 2 results about errors:\n1. Database error: no such table\n2. Error: fetch failed",
+        "# Database error: a history",
+        "Error logs:\n10:00 ERROR no such table\n10:01 ERROR fetch failed",
+        "No errors found: 12 files checked",
+    ],
+)
+def test_a_result_about_errors_is_no_failure(text):
+    with proxied() as client:
+        client.open()
+        assert texts(client.call("echo", text=text)) == [text]
+        client.close()
+    assert [step.outcome for step in only_run().steps] == ["success"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"text": "No such file: /srv/reports/2026/may.csv"}, "may.csv"),
+        ({"text": "command not found: foo"}, "another"),
+        ({"text": "old_string was not found in the file"}, "different"),
+        ({"text": "symbol goog not found"}, "GOOG"),
+    ],
+)
+def test_the_proxy_gives_no_advice_without_evidence(arguments, said):
+    with proxied() as client:
+        client.open()
+        client.tools()
+        client.call("echo", text="the answer to an earlier question is 8834460")
+        told = block(client.call("fail", **arguments))
+    assert "suggestions" not in told
+    assert said not in told["hint"]
+    assert "outcome" not in told, "nothing executed, as the error says"
+
+
 def test_identical_call_passes_the_proxy_a_third_time_with_a_note():
     with proxied() as client:
         client.open()
         answers = [block(client.call("fail", text="no such thing")) for _ in range(3)]
         notes = [answer.get("suggestions", []) for answer in answers]
         assert notes[:2] == [[], []]
-        assert notes[2] == ["mulligan: this call failed the same way 3 times in this run."]
+        assert notes[2] == ["mulligan: fail failed the same way 3 times in this run with these arguments."]
         assert texts(client.call("count")) == ["4"]
 
 

@@ -6,14 +6,14 @@ import os
 import re
 import sys
 from collections.abc import Iterator
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 import click
 
 from mulligan.cli import CommandGroup
 from mulligan.core.failure import SettingsError
-from mulligan.proxy import start_server_process
+from mulligan.proxy import ServerTarget, start_server_process
 
 SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
 """Environment variables in which agents pass the session id to their servers."""
@@ -50,9 +50,29 @@ class ProxyGroup(CommandGroup):
     invoke_without_command=True,
     subcommand_metavar="-- COMMAND ARGS...",
     epilog="Examples:\n\n  mulligan proxy -- npx -y @modelcontextprotocol/server-filesystem /tmp\n\n"
-    "  mulligan proxy --repair --pin --name git -- uvx mcp-server-git\n\n  mulligan proxy accept git",
+    "  mulligan proxy --repair --pin --name git -- uvx mcp-server-git\n\n"
+    "  mulligan proxy --url https://example.com/mcp --header 'Authorization: Bearer ${TOKEN}'\n\n"
+    "  mulligan proxy --config mcp.json --listen 8000\n\n"
+    "  mulligan proxy accept git",
 )
-@click.option("--name", metavar="NAME", help="Name of the server in records. Default: from its command.")
+@click.option("--url", metavar="URL", help="Server behind a URL, instead of a command: streamable HTTP or SSE.")
+@click.option(
+    "--header",
+    "headers",
+    metavar="'NAME: VALUE'",
+    multiple=True,
+    help="Header for the server; ${NAME} is replaced by the environment.",
+)
+@click.option(
+    "--config",
+    metavar="FILE",
+    help="All servers of a file with mcpServers, as clients use it, instead of one. Changes are applied at once.",
+)
+@click.option(
+    "--listen", metavar="[HOST:]PORT", help="Serve clients over HTTP on this address, instead of standard input."
+)
+@click.option("--allow-remote-clients", is_flag=True, help="Allow --listen on an address that is not loopback.")
+@click.option("--name", metavar="NAME", help="Name of the server in records. Default: from its command or URL.")
 @click.option("--mode", type=click.Choice(["observe", "suggest", "repair"]), help="Recovery mode.")
 @click.option(
     "--repair", is_flag=True, help="Same as --mode repair: apply automatic repairs and tell the model about them."
@@ -94,30 +114,45 @@ class ProxyGroup(CommandGroup):
 @_store_option
 @click.pass_context
 def proxy(
-    ctx: click.Context, /, mode: Any, repair: bool, no_restart: bool, store: str | None, **proxy_options: Any
+    ctx: click.Context,
+    /,
+    mode: Any,
+    repair: bool,
+    no_restart: bool,
+    store: str | None,
+    url: str | None,
+    headers: tuple[str, ...],
+    config: str | None,
+    listen: str | None,
+    allow_remote_clients: bool,
+    name: str | None,
+    **proxy_options: Any,
 ) -> None:
-    """Run an MCP server behind a proxy that records, explains and, where it is safe, repairs its tool calls."""
+    """Run MCP servers behind a proxy that records, explains and, where it is safe, repairs their tool calls."""
     if ctx.invoked_subcommand is not None:
         return
-    command: list[str] | None = ctx.obj
-    if not command:
-        raise click.UsageError("Missing server command. Put it after --, such as: mulligan proxy -- npx -y SERVER", ctx)
     if repair and mode not in (None, "repair"):
         raise click.UsageError(
             f"--repair means --mode repair, but --mode {mode} was given too. Remove one of them.", ctx
         )
     if sys.platform == "win32":
         raise SettingsError("mulligan proxy does not support Windows. Run it inside WSL.")
-    try:
-        process = start_server_process(command, os.environ)
-    except OSError as error:
-        raise SettingsError(
-            f"Cannot start {command[0]!r}: {(error.strerror or str(error)).lower()}. Put the command that "
-            "starts the server after --."
-        ) from None
+    target = None if config else _build_target(ctx, url, headers, name)
+    if config and (ctx.obj or url or headers or name):
+        raise click.UsageError("--config has all servers. Remove --url, --header, --name and the command.", ctx)
+    process = None
+    if target is not None and target.command and listen is None:
+        try:
+            process = start_server_process(target)
+        except OSError as error:
+            raise SettingsError(
+                f"Cannot start {target.command[0]!r}: {(error.strerror or str(error)).lower()}. Put the command that "
+                "starts the server after --."
+            ) from None
     # Imported after the server's start, so that both load at the same time.
+    from mulligan.proxy.config import read_config
     from mulligan.proxy.relay import ProxyOptions
-    from mulligan.proxy.tool_calls import serve
+    from mulligan.proxy.serving import ServingOptions, serve
     from mulligan.settings import Settings
 
     settings = Settings(enabled=False)
@@ -129,9 +164,49 @@ def proxy(
     if not settings.enabled:
         # Without valid settings nothing is recorded: the unreadable file may define redaction rules.
         settings, mode = Settings(store="memory:", record="off"), "observe"
-    proxy_options["name"] = proxy_options["name"] or server_name_from_command(command)
-    options = ProxyOptions(**proxy_options, mode=mode, should_restart=not no_restart, rules=settings.tools)
-    sys.exit(serve(options, settings, command, os.environ, process))
+    options = ProxyOptions(
+        **proxy_options,
+        name=target.name if target is not None else "",
+        mode=mode,
+        should_restart=not no_restart,
+        rules=settings.tools,
+    )
+    address = None
+    if listen is not None:
+        from mulligan.proxy.listener import parse_address
+
+        address = parse_address(listen)
+    serving = ServingOptions(
+        target=target,
+        process=process,
+        config_path=Path(config) if config else None,
+        read_targets=lambda: read_config(Path(config or ""), os.environ),
+        address=address,
+        is_remote_allowed=allow_remote_clients,
+    )
+    if config:
+        serving.read_targets()  # an invalid file ends the command before anything starts
+    sys.exit(serve(options, settings, serving))
+
+
+def _build_target(ctx: click.Context, url: str | None, headers: tuple[str, ...], name: str | None) -> ServerTarget:
+    """Build the target of the command line: a command or a URL."""
+    command: list[str] = ctx.obj or []
+    if url and command:
+        raise click.UsageError("Both --url and a server command were given. Remove one of them.", ctx)
+    if url:
+        from mulligan.proxy.config import check_url, parse_headers, server_name_from_url
+
+        check_url(url, "--url")
+        parsed_headers = parse_headers(headers, os.environ)
+        return ServerTarget(name=name or server_name_from_url(url), url=url, headers=parsed_headers)
+    if headers:
+        raise click.UsageError("--header needs --url. A server that is started by a command has no headers.", ctx)
+    if not command:
+        raise click.UsageError(
+            "Missing server. Put its command after --, such as: mulligan proxy -- npx -y SERVER, or pass --url URL", ctx
+        )
+    return ServerTarget(name=name or server_name_from_command(command), command=command, environment=dict(os.environ))
 
 
 def _load_user_settings(store: str | None) -> Any:
@@ -151,6 +226,27 @@ def server_name_from_command(command: list[str]) -> str:
     server_word = re.sub(r"\.(?:py|js|mjs|cjs|ts|sh|exe|cmd)$", "", server_word)
     short_name = re.sub(r"^(?:mcp[-_])?(?:server[-_])?|(?:[-_]mcp)?(?:[-_]server)?$", "", server_word)
     return re.sub(r"[^\w-]+", "-", short_name or server_word).strip("-") or "server"
+
+
+@proxy.command(epilog="Examples:\n\n  mulligan proxy login https://example.com/mcp")
+@click.argument("url")
+def login(url: str) -> None:
+    """Sign in to the remote server behind URL with OAuth, in your browser.
+
+    The proxy signs in by itself too, but a client may not wait that long.
+    """
+    import asyncio
+
+    from mulligan.proxy.config import check_url
+    from mulligan.proxy.remote import hide_secrets
+    from mulligan.proxy.sign_in import SIGN_IN_ERRORS, sign_in
+
+    target = ServerTarget(url=check_url(url, "the argument"))
+    try:
+        has_signed_in = asyncio.run(sign_in(target, _load_user_settings(None).folder))
+    except SIGN_IN_ERRORS as error:
+        raise SettingsError(f"Cannot sign in to {hide_secrets(url)}: {error}") from None
+    click.echo(f"Signed in to {hide_secrets(url)}." if has_signed_in else "This server needs no sign-in.")
 
 
 @proxy.command(

@@ -23,10 +23,13 @@ META_PREFIX = "mulligan/"
 CLIENT_INFO_KEY = "io.modelcontextprotocol/clientInfo"
 """Key under which a request without handshake identifies its client."""
 PROTOCOL_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+SESSION_KEY = "sessionId"
+"""Key of a request's `_meta` under which Codex passes its session id."""
 NO_ANSWER_CODE = -32000
 """Error code of our answer if the server gave none."""
 MAX_ANSWER_SIZE = 65_536
 """Characters of a text that are recorded, and bytes above which structured content is not decoded."""
+MAX_SESSION_CHARS = 200
 _ID = re.compile(rb'"id"\s{0,9}:\s{0,9}(-?[0-9]{1,18}|"[^"\\]{0,200}")')
 
 
@@ -105,7 +108,7 @@ _call = msgspec.json.Decoder(ToolCall)
 _result = msgspec.json.Decoder(ToolResult)
 _error = msgspec.json.Decoder(ErrorObject)
 _params = msgspec.json.Decoder(Params)
-_object = msgspec.json.Decoder(dict[Any, Any])
+object_decoder = msgspec.json.Decoder(dict[Any, Any])
 _id = msgspec.json.Decoder(int | str)
 encode = msgspec.json.Encoder().encode
 decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -141,7 +144,8 @@ def _decode_loosely(line: bytes) -> Envelope:
         raise msgspec.DecodeError(str(error)) from None
 
 
-def _decode(decoder: msgspec.json.Decoder[T], data: bytes | Raw, default: D) -> T | D:
+def decode(decoder: msgspec.json.Decoder[T], data: bytes | Raw, default: D) -> T | D:
+    """Decode JSON, or return the default if it is invalid or of another type."""
     try:
         return decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
@@ -150,28 +154,34 @@ def _decode(decoder: msgspec.json.Decoder[T], data: bytes | Raw, default: D) -> 
 
 def decode_batch(line: bytes) -> list[Envelope]:
     """Decode a batch of messages, which one protocol version allowed. Return an empty list for anything else."""
-    return _decode(_batch, line, [])
+    return decode(_batch, line, [])
 
 
 def decode_tool_call(params: Raw) -> ToolCall | None:
     """Decode a tool call. Return None if it is invalid: the server reports the error."""
-    return _decode(_call, params, None)
+    return decode(_call, params, None)
+
+
+def find_session_id(tool_call: ToolCall) -> str:
+    """Return the session id that the client sent with a call, or an empty text."""
+    session = tool_call.meta.get(SESSION_KEY) if tool_call.meta else None
+    return session[:MAX_SESSION_CHARS] if isinstance(session, str) else ""
 
 
 def decode_params(params: Raw) -> Params:
     """Decode the parameters of another message, or return the defaults if they do not match."""
-    return _decode(_params, params, Params())
+    return decode(_params, params, Params())
 
 
 def decode_error(raw: Raw) -> ErrorObject:
-    error = _decode(_error, raw, None)
+    error = decode(_error, raw, None)
     return error or ErrorObject(message=bytes(raw)[:MAX_ANSWER_SIZE].decode("utf-8", "replace"))
 
 
 def find_id(line: bytes) -> Id:
     """Find the id in an invalid message, or return None."""
     id_match = _ID.search(line, 0, 1000) or _ID.search(line, max(0, len(line) - 300))
-    return None if id_match is None else _decode(_id, id_match[1], None)
+    return None if id_match is None else decode(_id, id_match[1], None)
 
 
 def is_utf8(line: bytes) -> bool:
@@ -184,10 +194,10 @@ def is_utf8(line: bytes) -> bool:
 
 def to_function_result(raw: Raw) -> Any:
     """Convert an answer to the value that a function would return, so that it can be classified and recorded."""
-    result = _decode(_result, raw, None)
+    result = decode(_result, raw, None)
     if result is None:
         # The answer does not match the protocol. Only one marked as an error is kept.
-        members = _decode(_object, raw, {}) if memoryview(raw).nbytes <= MAX_ANSWER_SIZE else {}
+        members = decode(object_decoder, raw, {}) if memoryview(raw).nbytes <= MAX_ANSWER_SIZE else {}
         if members.get("isError") is not True:
             return None
         return {"isError": True, "content": [{"type": "text", "text": _truncate(str(members.get("content", "")))}]}

@@ -1,21 +1,20 @@
-"""Relay between client and server: forwarding, pending requests, timeouts and restarts."""
+"""Relay between client and server: forwarding, pending requests, timeouts and restarts. Independent of transports."""
 
 from __future__ import annotations
 
 import asyncio
 import os
-import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import msgspec
 
-from mulligan.proxy import messages, start_server_process
+from mulligan.proxy import messages
 from mulligan.proxy.messages import Envelope, Id, build_error, build_message, decode_params
-from mulligan.proxy.server import Outlet, ServerProcess, Source, make_watchable, restart_delay
+from mulligan.proxy.server import Pausable, restart_delay
 from mulligan.recover.policy import Mode
 
 UNSET = msgspec.UNSET
@@ -23,6 +22,8 @@ MAX_LATE_ANSWERS = 1000
 """Limit of cancelled requests whose late answers are forwarded."""
 MAX_REPORTED_PROBLEMS = 5
 """Limit of reported problems in a server's output."""
+FINAL_ANSWER_SECONDS = 2.0
+"""Time for pending calls to be answered after the server has ended."""
 REPLAYED_REQUESTS = ("logging/setLevel", "resources/subscribe")
 """Requests to repeat after a restart."""
 
@@ -77,18 +78,46 @@ class ToolCallHandler(Protocol):
     def begin(self, envelope: Envelope, line: bytes) -> bool: ...
     def cancel(self, id: Id, line: bytes) -> bool: ...
     def build_list_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]: ...
+    def find_schema(self, tool: str) -> Any: ...
+    async def close(self, seconds: float) -> None: ...
+
+
+class ClientConnection(Protocol):
+    """Client of a relay: standard input and output, an HTTP session, or the group that several servers belong to."""
+
+    source: Pausable | None
+    """Server connection that is paused while the client reads too slowly."""
+
+    def write(self, data: bytes) -> None: ...
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
+    def close_input(self) -> None: ...
+    async def close(self) -> None: ...
+
+
+class ServerConnection(Pausable, Protocol):
+    """Connection to the server: a process or a URL."""
+
+    @property
+    def has_ended(self) -> bool: ...
+    def write(self, line: bytes) -> None: ...
+    def handle_output_closed(self) -> None: ...
+    def end(self) -> None: ...
+    async def stop(self) -> None: ...
 
 
 class Relay:
-    """Connection between one client and one server at a time."""
+    """Connection between one client and one server at a time.
+
+    `connect` opens the connection to the server, again after each exit. It raises OSError if that is impossible.
+    """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         options: ProxyOptions,
-        command: Sequence[str],
-        environment: Mapping[str, str],
-        process: subprocess.Popen[bytes],
+        client: ClientConnection,
+        connect: Callable[[Relay], ServerConnection],
     ) -> None:
         self.loop = loop
         self.options = options
@@ -96,8 +125,7 @@ class Relay:
         """Set before the event loop reads the first message."""
         self.pending: dict[Id, PendingRequest] = {}
         self.finished: asyncio.Future[int] = loop.create_future()
-        self._command = command
-        self._environment = environment
+        self._connect = connect
         self._server_requests: set[Id] = set()
         """Requests of the server that the client has not answered."""
         self._restart_count = 0
@@ -108,24 +136,22 @@ class Relay:
         self._queue: list[tuple[bytes, PendingRequest | None]] = []
         """Messages that wait for the restarted server."""
         self._handshake: bytes | None = None
-        self._initialized: bytes | None = None
+        self.initialized_line: bytes | None = None
+        """Notification with which the client ended the handshake."""
         self._replayed_lines: dict[tuple[str, str], bytes] = {}
         self._id_count = 0
         self._prefix = f"mulligan-{os.urandom(6).hex()}-"
         self._problem_count = 0
-        self._end_reason = ""
+        self.end_reason = ""
         self._expiry_timer: asyncio.TimerHandle | None = None
-        self.server: ServerProcess | None = None
+        self.server: ServerConnection | None = None
         self._ready: asyncio.Event = asyncio.Event()
         self._ready.set()
-        self.client = Outlet(loop, 1, lambda: self.finish(0))
-        self.stdin = Source(loop, make_watchable(0), self.from_client, lambda: self.finish(0))
-        self._attach_server(process)
+        self.client = client
+        self._attach_server()
 
-    def _attach_server(self, process: subprocess.Popen[bytes]) -> None:
-        self.server = ServerProcess(self.loop, process, self.from_server, self._handle_server_exit)
-        self.server.outlet.source = self.stdin
-        self.client.source = self.server.source
+    def _attach_server(self) -> None:
+        self.server = self.client.source = self._connect(self)
 
     # From the client
 
@@ -144,7 +170,7 @@ class Relay:
             self.send(line)
         elif envelope.id is UNSET:
             if method == "notifications/initialized":
-                self._initialized = line
+                self.initialized_line = line
             is_cancel = method == "notifications/cancelled"
             if not is_cancel or not self.calls.cancel(decode_params(envelope.params).request, line):
                 self.send(line)
@@ -187,7 +213,7 @@ class Relay:
     def send(self, line: bytes, entry: PendingRequest | None = None) -> None:
         # Messages for a server that has ended wait for the next one.
         if self._ready.is_set() and self.server is not None and not self.server.has_ended:
-            self.server.outlet.write(line)
+            self.server.write(line)
         else:
             self._queue.append((line, entry))
 
@@ -207,6 +233,17 @@ class Relay:
         entry = self.pending.pop(id, None)
         if self._queue and entry is not None:
             self._unqueue(entry)
+
+    def fail_request(self, id: Id, error: Exception) -> None:
+        """Give up a request that the server will not answer."""
+        entry = self.pending.pop(id, None)
+        if entry is not None:
+            entry.handle_no_answer(error)
+
+    @property
+    def handshake_lines(self) -> list[bytes]:
+        """Messages that open another session of the server for this client: `initialize` first."""
+        return [line for line in (self._handshake, self.initialized_line, *self._replayed_lines.values()) if line]
 
     def _unqueue(self, entry: PendingRequest) -> None:
         """Remove a request from the queue, so that it is not sent after a restart."""
@@ -308,12 +345,10 @@ class Relay:
 
     # Exit and restart of the server
 
-    def _handle_server_exit(self, server: ServerProcess) -> None:
-        if not self.finished.done():
-            self.restart(server.exit_description)
-
     def restart(self, reason: str) -> None:
         """Fail the pending requests, then restart the server if restarts remain."""
+        if self.finished.done():
+            return
         if self.server is not None:
             self.server.end()
             self.server = None
@@ -337,7 +372,7 @@ class Relay:
         if self.finished.done():
             return
         try:
-            self._attach_server(start_server_process(self._command, self._environment))
+            self._attach_server()
         except OSError as error:
             self.restart(f"the server cannot be started: {error.strerror}")
             return
@@ -347,7 +382,7 @@ class Relay:
             return
         id = self.new_id()
         self.expect(id, self._internal(self._finish_handshake, self.options.start_timeout))
-        self.server.outlet.write(messages.replace_id(self._handshake, id))
+        self.server.write(messages.replace_id(self._handshake, id))
 
     def _internal(self, handle_answer: Callable[[Envelope, bytes], None], timeout: float = 0.0) -> PendingRequest:
         """Build the entry of a request of our own to a restarted server."""
@@ -363,12 +398,12 @@ class Relay:
             self.restart("the restarted server rejected the handshake")
             return
         assert self.server is not None
-        if self._initialized is not None:
-            self.server.outlet.write(self._initialized)
+        if self.initialized_line is not None:
+            self.server.write(self.initialized_line)
         for line in self._replayed_lines.values():
             id = self.new_id()
             self.pending[id] = self._internal(lambda envelope, line: None)
-            self.server.outlet.write(messages.replace_id(line, id))
+            self.server.write(messages.replace_id(line, id))
         self._mark_ready()
 
     def _mark_ready(self) -> None:
@@ -376,20 +411,20 @@ class Relay:
         self._ready.set()
         queue, self._queue = self._queue, []
         for line, _ in queue:
-            self.server.outlet.write(line)
+            self.server.write(line)
 
     async def wait_until_ready(self) -> None:
         """Wait until a restarted server is ready."""
         await self._ready.wait()
         if self.finished.done():
-            raise ConnectionResetError(self._end_reason or "the connection closed")
+            raise ConnectionResetError(self.end_reason or "the connection closed")
 
     def finish(self, code: int, reason: str = "") -> None:
         """End the connection and fail all pending requests."""
         if self.finished.done():
             return
         self.finished.set_result(code)
-        self._end_reason = reason
+        self.end_reason = reason
         self._ready.set()  # recoveries that wait for a restart give up
         if reason:
             self.print_message(f"{reason}; closing the connection")
@@ -398,11 +433,9 @@ class Relay:
                 entry.handle_no_answer(ConnectionResetError(reason))
 
     async def close(self) -> None:
-        """Stop the server, then write what the client has not read yet."""
-        self.stdin.close()
+        """End the calls, stop the server, then write what the client has not read yet."""
+        await self.calls.close(FINAL_ANSWER_SECONDS if self.finished.done() and self.finished.result() == 1 else 0.0)
+        self.client.close_input()
         if self.server is not None:
             await self.server.stop()
-        deadline = self.loop.time() + 1.0
-        while not self.client.is_empty and self.loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        self.client.release()
+        await self.client.close()

@@ -11,6 +11,7 @@ import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Protocol
 
 READ_CHUNK_BYTES = 262_144
 """Size of one read."""
@@ -25,6 +26,8 @@ INITIAL_RESTART_SECONDS = 0.5
 MAX_RESTART_SECONDS = 30.0
 MAX_RESTARTS = 5
 """Restarts in a row without an answer from the server."""
+CLOSE_SECONDS = 1.0
+"""Time for the client to read the last answers."""
 STOP_GRACE_SECONDS = 2.0
 """Time for the server to exit after its input closed, and again after each signal."""
 EXIT_GRACE_SECONDS = 0.2
@@ -59,6 +62,13 @@ class LineBuffer:
             if len(self.partial_line) > self._max_bytes:
                 del self.partial_line[TRUNCATED_HEAD_BYTES:]
                 self._is_too_long = True
+
+
+class Pausable(Protocol):
+    """Reader of messages that stops reading on request."""
+
+    def pause(self) -> None: ...
+    def resume(self) -> None: ...
 
 
 class Source:
@@ -104,7 +114,7 @@ class Outlet:
     def __init__(self, loop: AbstractEventLoop, fd: int, on_broken: Callable[[], None]) -> None:
         self._loop, self._fd, self._on_broken = loop, fd, on_broken
         self._waiting = bytearray()
-        self.source: Source | None = None
+        self.source: Pausable | None = None
         """Source that is paused while the queue is too long."""
         self.is_broken = False
         # Pipes and sockets only: terminals and files are shared with other programs and accept writes anyway.
@@ -173,6 +183,39 @@ def make_watchable(fd: int) -> int:
     return out
 
 
+class StandardStreams(Outlet):
+    """Client at our standard input and output."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        super().__init__(loop, 1, lambda: self._on_end())
+        self._on_end: Callable[[], None] = lambda: None
+        self._input: Source | None = None
+
+    def start(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
+        """Read messages until the input ends or the output breaks."""
+        self._on_end = on_end
+        self._input = Source(self._loop, make_watchable(0), on_line, on_end)
+
+    def pause(self) -> None:
+        if self._input is not None:
+            self._input.pause()
+
+    def resume(self) -> None:
+        if self._input is not None:
+            self._input.resume()
+
+    def close_input(self) -> None:
+        if self._input is not None:
+            self._input.close()
+
+    async def close(self) -> None:
+        """Write what the client has not read yet."""
+        deadline = self._loop.time() + CLOSE_SECONDS
+        while self._waiting and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        self.release()
+
+
 def restart_delay(restart_count: int) -> float | None:
     """Return the seconds before this restart in a row without an answer, from 0. None if no restarts remain."""
     if restart_count >= MAX_RESTARTS:
@@ -188,8 +231,10 @@ class ServerProcess:
         loop: AbstractEventLoop,
         process: subprocess.Popen[bytes],
         on_line: Callable[[bytes], None],
-        on_exit: Callable[[ServerProcess], None],
+        on_exit: Callable[[str], None],
+        client: Pausable,
     ) -> None:
+        """Start to read. `on_exit` gets a clause about how the server ended. `client` is paused while input waits."""
         assert process.stdin is not None
         assert process.stdout is not None
         self.process = process
@@ -200,9 +245,12 @@ class ServerProcess:
         """Whether the running server closed its input."""
         self._stdin = process.stdin.fileno()
         self.outlet = Outlet(loop, self._stdin, self._handle_input_closed)
+        self.outlet.source = client
+        self.write = self.outlet.write
         # Never readable: reports only that the other end closed.
         loop.add_reader(self._stdin, self._handle_input_closed)
         self.source = Source(loop, process.stdout.fileno(), on_line, self.handle_output_closed)
+        self.pause, self.resume = self.source.pause, self.source.resume
 
     @property
     def has_ended(self) -> bool:
@@ -234,7 +282,7 @@ class ServerProcess:
         if not self._is_released:
             self.is_input_closed = self.is_input_closed and not self.has_ended
             self.end()
-            self._on_exit(self)
+            self._on_exit(self.exit_description)
 
     def end(self) -> None:
         """Release the pipes and kill the process if it still runs."""
@@ -256,7 +304,7 @@ class ServerProcess:
                 with suppress(OSError):  # unwritten data for a closed reader
                     pipe.close()
 
-    async def stop(self) -> int | None:
+    async def stop(self) -> None:
         """Stop the server as the protocol says: close its input, then SIGTERM, then SIGKILL."""
         deadline = self._loop.time() + STOP_GRACE_SECONDS
         while not self.outlet.is_empty and not self.outlet.is_broken and self._loop.time() < deadline:
@@ -272,4 +320,3 @@ class ServerProcess:
                 stop_process()
         self.source.close()
         self._close_pipes()
-        return self.process.poll()

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import signal
-import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextvars import Context
 from typing import Any, NamedTuple
 
@@ -23,53 +20,20 @@ from mulligan.capture.run import ActiveRun, CallScope, scope
 from mulligan.capture.wrap import begin_call
 from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
 from mulligan.core.failure import Failure
+from mulligan.hooks import session_files
 from mulligan.proxy import messages
 from mulligan.proxy.messages import Envelope, Id, LooseEnvelope, ProtocolResponseError, ToolCall, to_function_result
-from mulligan.proxy.relay import PendingRequest, ProxyOptions, Relay
+from mulligan.proxy.relay import PendingRequest, Relay
 from mulligan.proxy.tools import RemoteTool, ServerTools
 from mulligan.recover import names as names_module
 from mulligan.recover.repair import suggest
-from mulligan.settings import Settings
 
 UNSET = msgspec.UNSET
 IDLE_RUN_SECONDS = 1800.0
 """Idle time after which the next call starts a new run: some connections last for days."""
-SWITCH_INTERVAL_SECONDS = 0.0001
-"""Switch interval of threads while the proxy runs."""
-FINAL_ANSWER_SECONDS = 2.0
-"""Time for pending calls to be answered after the server has ended."""
 
 current_call: contextvars.ContextVar[ToolCallRequest] = contextvars.ContextVar("calling")
 """Client call that the current attempt belongs to."""
-
-
-def serve(
-    options: ProxyOptions,
-    settings: Settings,
-    command: Sequence[str],
-    environment: Mapping[str, str],
-    process: subprocess.Popen[bytes],
-) -> int:
-    """Run the proxy in front of a started server until client or server ends. Return the exit code."""
-
-    async def run() -> int:
-        loop = asyncio.get_running_loop()
-        components = Components(settings, mode=options.mode)
-        relay = Relay(loop, options, command, environment, process)
-        calls = relay.calls = ToolCallRelay(relay, components)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, relay.finish, 128 + number)
-        try:
-            code = await relay.finished
-            await calls.close(FINAL_ANSWER_SECONDS if code == 1 else 0.0)
-            await relay.close()
-        finally:
-            components.recorder.close()
-        return code
-
-    # The recorder thread computes for milliseconds at a time. Messages must not wait that long for the GIL.
-    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
-    return asyncio.run(run())
 
 
 class ToolCallRelay:
@@ -83,6 +47,7 @@ class ToolCallRelay:
         self.active_calls: dict[Id, ToolCallRequest] = {}
         self.run: ActiveRun | None = None
         self._client = messages.ClientInfo()
+        self._session = ""
         self._base = Context()
         self._last_used = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -93,6 +58,9 @@ class ToolCallRelay:
 
     def build_list_handler(self, params: msgspec.Raw) -> Callable[[Envelope, bytes], None]:
         return self.tools.build_answer_handler(params)
+
+    def find_schema(self, tool: str) -> Any:
+        return self.tools.find_schema(tool)
 
     def begin(self, envelope: Envelope, line: bytes) -> bool:
         """Start handling a tool call. Return False if the request must be forwarded unchanged."""
@@ -118,7 +86,11 @@ class ToolCallRelay:
     def prepare_context(self, tool_call: ToolCall) -> Context:
         """Return a context for one call, inside the run of the connection."""
         now = self.relay.loop.time()
-        if self.run is None or (now - self._last_used > IDLE_RUN_SECONDS and not self.active_calls):
+        if (
+            self.run is None
+            or (now - self._last_used > IDLE_RUN_SECONDS and not self.active_calls)
+            or (not self.options.session and self._session != messages.find_session_id(tool_call))
+        ):
             self._begin_run(tool_call)
         self._last_used = now
         return self._base.copy()
@@ -130,10 +102,14 @@ class ToolCallRelay:
         if not client.name and isinstance(client_info, dict):
             names = {key: client_info.get(key) for key in ("name", "version")}
             client = msgspec.convert(names, messages.ClientInfo, strict=False)
+        self._session = self.options.session or messages.find_session_id(tool_call)
+        if self.capture.record != "off":
+            with self.capture.guard("announcing the proxy to hooks"):
+                session_files.add_proxied_server(self._session, self.options.name)
         metadata = {"door": "mcp", "server": self.options.name}
         self.run = ActiveRun(
             self.capture, client.name or "", is_standalone=True, version=client.version,
-            session=self.options.session, metadata=metadata,
+            session=self._session or None, metadata=metadata,
         )  # fmt: skip
         self.run.judge.is_logged = True
         self.run.start()
@@ -421,7 +397,7 @@ class ToolCallRequest:
                 return messages.build_error(self._id, f"{self.tool.tool_name} failed: {error}")
             notes = []
             if attempts is not None and attempts.changes:
-                notes = [attempts.prompt.note(self.tool.tool_name, attempts.changes)]
+                notes = [attempts.repair_note(self.tool.tool_name)]
             return self._render_success(last, notes, metadata)
         is_verbatim = attempts.tool.mode == "observe" or not failure.is_failure
         block = self._build_failure_block(attempts)

@@ -37,7 +37,9 @@ MAX_TOOL_NAMES = 1000
 OTHER_TOOL_NAME = "?"
 """Name under which all further tools are recorded."""
 STORE_TIMEOUT_SECONDS = 2.0
-"""Time that a tool list waits for the store."""
+"""Time that a tool list waits for the store if unknown tools must be blocked, and that pending pins have at the end."""
+UNPINNED_TIMEOUT_SECONDS = 0.1
+"""Time that a tool list waits for the store otherwise."""
 MAX_TOOL_TOKENS = 120
 """Limit for one description: a model reads all of them with every request."""
 MAX_SERVER_TOKENS = 1500
@@ -157,6 +159,10 @@ class ServerTools:
         schema = tool.schema()
         return unknown_arguments(arguments, compile_schema(schema)) if schema else []
 
+    def find_schema(self, name: str) -> Any:
+        """Return the schema of a listed tool, or None."""
+        return self._listed_definitions.get(name, {}).get("inputSchema")
+
     @property
     def names(self) -> list[str]:
         """Names of the listed tools that are not blocked."""
@@ -227,7 +233,8 @@ class ServerTools:
         raw_tools = decode_items(members["tools"])
         async with self._lock:
             if not self._has_loaded_pins:
-                await asyncio.wait((self._pins_task,), timeout=STORE_TIMEOUT_SECONDS)
+                seconds = STORE_TIMEOUT_SECONDS if self._options.should_pin else UNPINNED_TIMEOUT_SECONDS
+                await asyncio.wait((self._pins_task,), timeout=seconds)
                 if self._pins_task.done():
                     self._set_pins(self._pins_task.result())
             before = self._pins
