@@ -1,6 +1,7 @@
 """What a server costs: CPU an item for own ingest and for OTLP, acknowledged after commit; memory, start, packages.
+How many small writes it takes from 50 writers, on SQLite and PostgreSQL, and what a hostile batch does to them.
 
-    python benchmarks/server.py [--batches 20]
+    python benchmarks/server.py [--batches 20] [--rounds 3]
 
 CPU is that of the server's process, from the system's own books; what sends is another process and is not counted.
 Beside it floors are measured in the same run: for the start `python -c pass`, for what is sent `server_floor.py`, which
@@ -11,6 +12,7 @@ where it is installed (pip install arize-phoenix). Exit 1 if a target is missed,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import importlib.metadata
 import json
@@ -37,6 +39,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
+import postgres  # type: ignore[import-not-found]  # noqa: E402
+from server_writers import Measured, hostile_body, measure_writers  # noqa: E402
 from spans import Made, as_protobuf  # type: ignore[import-not-found]  # noqa: E402
 
 from mulligan.core.events import RunEnded, StepEnded  # noqa: E402
@@ -45,9 +49,18 @@ from mulligan.core.records import Run, Step, encode  # noqa: E402
 
 OWN, OTLP, IDLE, PACKAGES, MEGABYTES = 50.0, 80.0, 80.0, 25, 60.0
 """Targets: microseconds an item, megabytes, distributions."""
+SMALL_WRITES, SMALL_WRITES_SHARE, SMALL_WRITE_P99 = 1000.0, 0.5, 250.0
+"""Targets of small writes: a second, or their share of the floor; milliseconds."""
+HEALTH_CHECK, HOSTILE_P99_RATIO = 100.0, 2.0
+"""Targets beside a hostile batch: milliseconds of a health check, and p99 of the others against a quiet server."""
+ROUND_SECONDS = 3.0
 ITEMS = 500
 TICK = os.sysconf("SC_CLK_TCK")
 WORDS = "find the open orders of last week and tell me which of them have not been sent yet please".split()
+
+
+Row = tuple[str, float, float | None]
+"""Name, value and target of a line that is printed. A value above its target is missed."""
 
 
 class Server:
@@ -235,10 +248,53 @@ def phoenix() -> float | None:
             process.wait()
 
 
+def measure_small_writes(rounds: int, chance: random.Random) -> list[Row]:
+    """Rows of small writes on each store beside the floor, in alternating rounds, without and with a hostile batch."""
+    quiet: dict[str, list[Measured]] = {}
+    hostile: dict[str, list[Measured]] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        stores = {"SQLite": f"{folder}/small.db"}
+        try:
+            database = stack.enter_context(postgres.Server(durable=True))
+            stores["PostgreSQL"] = postgres.make_database(database.url, "small_writes")
+        except postgres.Unavailable as reason:
+            print(f"PostgreSQL is not measured: {reason}")
+        servers = {"floor": Server(str(Path(__file__).with_name("server_floor.py")), f"{folder}/floor.db")}
+        serve = ("-m", "mulligan", "serve", "--no-auth", "--port", "0", "--store")
+        servers |= {name: Server(*serve, where) for name, where in stores.items()}
+        for server in servers.values():
+            stack.callback(server.close)
+            measure_writers(server.port, 1.0)  # makes everything warm
+        for _ in range(rounds):
+            for name, server in servers.items():
+                quiet.setdefault(name, []).append(measure_writers(server.port, ROUND_SECONDS))
+            for name in stores:
+                body = hostile_body(chance)
+                hostile.setdefault(name, []).append(measure_writers(servers[name].port, ROUND_SECONDS, body))
+    floor = statistics.median(measured.per_second for measured in quiet["floor"])
+    rows: list[Row] = [("floor of small writes, a second", floor, None)]
+    for name in stores:
+        rate = statistics.median(measured.per_second for measured in quiet[name])
+        p99 = statistics.median(measured.p99 for measured in quiet[name])
+        hostile_p99 = statistics.median(measured.p99 for measured in hostile[name])
+        is_enough = rate >= SMALL_WRITES  # else its share of the floor counts
+        rows += [
+            (f"{name}, small writes a second", rate, None),
+            (f"{name}, floor over 2 x small writes", SMALL_WRITES_SHARE * floor / rate, None if is_enough else 1.0),
+            (f"{name}, small writes, p99 ms", p99, SMALL_WRITE_P99),
+            (f"{name}, health check, slowest ms", max(m.slowest_health_check for m in quiet[name]), None),
+            (f"{name}, hostile batch: p99 ratio", hostile_p99 / p99, HOSTILE_P99_RATIO),
+            (f"{name}, hostile batch: health ms", max(m.slowest_health_check for m in hostile[name]), HEALTH_CHECK),
+        ]
+    return rows
+
+
 def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--batches", type=int, default=20, help=f"of {ITEMS} items each")
-    count = options.parse_args().batches
+    options.add_argument("--rounds", type=int, default=3, help="of small writes on each server")
+    chosen = options.parse_args()
+    count = chosen.batches
     if count < 2:
         options.error("--batches must be at least 2: the first batch only warms the server up.")
     if not Path("/proc/self/smaps_rollup").exists():
@@ -260,7 +316,7 @@ def main() -> None:
             beside.close()
     packages, megabytes = installed()
     floor = statistics.median(start_of_python() for _ in range(3))
-    rows = [
+    rows: list[Row] = [
         ("own ingest, CPU us an item", own, OWN),
         ("OTLP, CPU us a span", otlp, OTLP),
         ("floor of own ingest, CPU us", own_floor, None),
@@ -274,6 +330,7 @@ def main() -> None:
         ("start, CPU s", server.start_cpu, None),
         ("start, times python -c pass", server.start_cpu / floor, None),
     ]
+    rows += measure_small_writes(chosen.rounds, chance)
     other = phoenix()
     if other is not None:
         rows.append(("start, times Phoenix", server.start_cpu / other, 1 / 20))
@@ -282,7 +339,7 @@ def main() -> None:
         is_missed = target is not None and value > target
         missed = missed or is_missed
         aim = f"   target {target:g}{'  MISSED' if is_missed else ''}" if target is not None else ""
-        print(f"{name:<34}{value:>10.2f}{aim}")
+        print(f"{name:<38}{value:>10.2f}{aim}")
     if other is None:
         print("Phoenix is not installed, so nothing stands beside the start.")
     sys.exit(1 if missed else 0)

@@ -52,6 +52,7 @@ from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
     ITEMS_KIND,
+    Batch,
     FixQuery,
     ForgetRequest,
     ForgetResult,
@@ -91,6 +92,33 @@ def failed_then_worked(run_id: str, started: int, after: int = 10) -> list[AnyEv
         StepEnded(step(2, run=run_id, arguments={"k": after, "q": run_id})),
         RunEnded(run(run_id, started, ended_at=started + 5, end_reason="finished")),
     ]
+
+
+def test_batches_that_are_stored_together_count_as_if_each_came_alone(store, write):
+    """Also those of one run, one that was stored before, and one with a compaction. Each has its own principal."""
+    write(*failed_then_worked("run_0", 900))
+    again = step(3, run="run_1", name="fetch", arguments={"k": 1})
+    compaction = ContextCompacted(Compaction(run="run_2", at=2002))
+    batches = [
+        Batch(DEFAULT_TENANT, failed_then_worked("run_1", 1000), "ja", 1, "anna"),
+        Batch(DEFAULT_TENANT, failed_then_worked("run_2", 2000), "jb", 1, "bert"),
+        Batch(DEFAULT_TENANT, [StepEnded(again), *failed_then_worked("run_1", 1000)], "jb", 2, "bert"),
+        Batch(DEFAULT_TENANT, failed_then_worked("run_3", 3000), "ja", 1, "anna"),  # stored before, by its position
+        Batch(DEFAULT_TENANT, [compaction], "jb", 3, "bert"),
+        Batch(DEFAULT_TENANT, failed_then_worked("run_0", 900), "jc", 1, "carl"),
+        Batch(DEFAULT_TENANT, failed_then_worked("run_4", 4000), "jc", 2, "carl"),
+    ]
+    # A start and its end are two records.
+    assert store.append_all(batches) == [4, 4, 1, 0, 1, 0, 4]
+    assert store.append_all(batches) == [0] * 7
+    histories = {history.run.id: history for history in store.export(DEFAULT_TENANT)}
+    assert {id: len(history.steps) for id, history in histories.items()} == {
+        "run_0": 2, "run_1": 3, "run_2": 2, "run_4": 2,
+    }  # fmt: skip
+    stats = store.stats(DEFAULT_TENANT, StatsQuery(now=0))
+    assert stats == counters.stats(list(histories.values()), StatsQuery(now=0))
+    (pattern,) = store.patterns(DEFAULT_TENANT, PatternQuery())
+    assert (pattern.occurrences, pattern.runs) == (4, 4)
 
 
 ASKED = RecallQuery(tool="search", fingerprint="f-k", run="run_now")

@@ -147,16 +147,16 @@ def test_a_store_that_is_away_is_told_and_the_next_one_is_kept(serving, anybody,
 def test_whoever_is_answered_finds_what_they_were_told_to_be_so(serving, anybody, monkeypatch):
     from mulligan.core.failure import StoreError
 
-    committer, answer, so = serving.server.committer, background.resolve_batch, []
+    committer, answer, so = serving.server.committer, background.resolve_batches, []
 
-    def answered(each, told):
+    def answered(told):
         so.append((committer.has_recent_write_failure, committer.stored_records))
-        answer(each, told)
+        answer(told)
 
     def fails(batches):
         raise StoreError("no room left")
 
-    monkeypatch.setattr(background, "resolve_batch", answered)
+    monkeypatch.setattr(background, "resolve_batches", answered)
     with monkeypatch.context() as patched:
         patched.setattr(serving.store, "append_all", fails)
         assert anybody.post("/v1/runs", {"id": "a", "end_reason": "finished"}).status == 503

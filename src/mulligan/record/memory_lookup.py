@@ -29,8 +29,10 @@ from mulligan.store.base import (
 )
 from mulligan.store.urls import StoreLocation, is_remote
 
+LOCK_TIMEOUT_SECONDS = 0.05
+"""Seconds that a failed call waits for a locked file: once for its own record, once to note the schema of its tool."""
 FLUSH_TIMEOUT_SECONDS = 0.25
-"""Seconds that a failed call waits until its own record is stored and the store is open."""
+"""Seconds that a failed call waits until its own record is stored and a store in the network is open."""
 LOOKUP_TIMEOUT_SECONDS = 0.1
 """Time limit of a fix query. When it expires, the query returns what it has found so far."""
 DATABASE_TIMEOUT_SECONDS = 1.0
@@ -53,6 +55,7 @@ class MemoryLookup:
         self._is_recorder_current = True
         self._schemas: dict[str, str] = {}
         """Digests of the tool schemas that are already stored, by tool."""
+        self._late_write: threading.Thread | None = None
         self.late_query: threading.Thread | None = None
         """A query thread that exceeded its time limit and is still running."""
 
@@ -159,7 +162,9 @@ class MemoryLookup:
 
     def _flush_recorder(self) -> None:
         # After one timeout, do not wait for the recorder again until it has caught up.
-        self._is_recorder_current = self._recorder.flush(FLUSH_TIMEOUT_SECONDS if self._is_recorder_current else 0)
+        is_networked = self._location is not None and self._location.is_networked
+        seconds = FLUSH_TIMEOUT_SECONDS if is_networked else LOCK_TIMEOUT_SECONDS
+        self._is_recorder_current = self._recorder.flush(seconds if self._is_recorder_current else 0)
 
     @contextlib.contextmanager
     def _open_store(self) -> Iterator[Store | None]:
@@ -182,16 +187,43 @@ class MemoryLookup:
         except StoreError:  # the recorder reports the same error
             yield None
             return
-        with contextlib.closing(temporary_store):
+        try:
             yield temporary_store
+        finally:
+            if not self._is_write_late():  # closing would wait for the write
+                temporary_store.close()
 
     def _note_schema(self, store: Store, tool: str, digest: str) -> None:
         """Store the schema digest of a tool. A changed schema invalidates promotions under the earlier one."""
         if digest and self._schemas.get(tool) != digest:
             entry = update_schema(store.get(DEFAULT_TENANT, SCHEMA_KIND, tool), digest, self._now())
-            if entry is not None:
-                store.put(DEFAULT_TENANT, SCHEMA_KIND, tool, entry)
+            if entry is not None and not self._write_in_time(
+                lambda: store.put(DEFAULT_TENANT, SCHEMA_KIND, tool, entry)
+            ):
+                return  # noted at the next failure
             self._schemas[tool] = digest
+
+    def _write_in_time(self, write: Callable[[], object]) -> bool:
+        """Write an entry. Return False if the store is locked: the write then continues on its own thread."""
+        if self._is_write_late():
+            return False
+        errors: list[BaseException] = []
+
+        def run_write() -> None:
+            try:
+                write()
+            except BaseException as error:  # noqa: BLE001 - raised where it was asked
+                errors.append(error)
+
+        self._late_write = threading.Thread(target=run_write, name="mulligan-schema", daemon=True)
+        self._late_write.start()
+        self._late_write.join(LOCK_TIMEOUT_SECONDS)
+        for error in errors:
+            raise error
+        return not self._is_write_late()
+
+    def _is_write_late(self) -> bool:
+        return self._late_write is not None and self._late_write.is_alive()
 
     def _find_fixes(
         self,

@@ -18,11 +18,12 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
+from starlette.types import Receive, Scope, Send
 
 from mulligan.core.failure import StoreError, UnsupportedOperationError
 from mulligan.server import access
 from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, RequiredRole
-from mulligan.server.background import Committer, Listener, Pruner
+from mulligan.server.background import Committer, Listener, Pruner, SliceWorker
 from mulligan.server.bodies import MIN_THREADED_DECODE_BYTES, ApiError, internal_error, invalid, store_unavailable
 from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter
 from mulligan.server.payloads import PayloadConverter
@@ -38,8 +39,20 @@ T = TypeVar("T")
 
 WARNING_INTERVAL_SECONDS = 60.0
 """Minimum seconds between two log warnings about an unavailable store."""
+PARTLY_STORED = "A part of this request is stored. Send all of it again: each record is stored once."
 READER_THREADS = 4
 """Reader threads. Each holds its own store connection, and more threads would only wait for each other."""
+
+
+class _GuardedEndpoint:
+    """Endpoint as an ASGI application, for Starlette a layer less than a function. It handles its own errors."""
+
+    def __init__(self, answer: Endpoint) -> None:
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self._answer(Request(scope, receive, send))
+        await response(scope, receive, send)
 
 
 class Server:
@@ -67,6 +80,7 @@ class Server:
         self.quotas = Quotas(store)
         self.browser_sessions = BrowserSessions(announce)
         self.committer = Committer(store, on_stored)
+        self.worker = SliceWorker()
         self.pruner = pruner
         self.rate_limiter = rate_limiter or RateLimiter()
         self.clock = clock
@@ -87,7 +101,7 @@ class Server:
     def route(self, path: str, endpoint: Endpoint, required_role: RequiredRole, *methods: str) -> Route:
         """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
 
-        async def guarded(request: Request) -> Response:
+        async def answer(request: Request) -> Response:
             try:
                 if required_role != "nothing":
                     await self.refresh_if_stale()
@@ -104,7 +118,7 @@ class Server:
 
         # An id may contain slashes, and escaped slashes arrive here decoded.
         full_path, used_methods = path.replace("{id}", "{id:path}"), methods or ("GET",)
-        return Route(full_path, guarded, methods=list(used_methods), name=f"{used_methods[0]} {path}")
+        return Route(full_path, _GuardedEndpoint(answer), methods=list(used_methods), name=f"{used_methods[0]} {path}")
 
     def _authorize(self, request: Request, required_role: RequiredRole) -> Caller:
         """Authenticate the request and check its role. Raise `ApiError` with the missing credential or role."""
@@ -171,12 +185,31 @@ class Server:
         return decoder(data)
 
     async def store_batch(
-        self, caller: Caller, build_batch: Callable[[], Batch], record_count: int, byte_count: int
+        self, caller: Caller, build_batch: Callable[[], Batch], record_count: int, byte_count: int, weight: int = 0
     ) -> int:
         """Store a batch once rate limit and quotas allow it. Return the number of new records."""
+        await self.admit(caller, record_count, byte_count)
+        return await self.committer.store_batch(caller, build_batch, weight or record_count, byte_count)
+
+    async def store_in_parts(self, caller: Caller, parts: Sequence[tuple[Callable[[], Batch], int]]) -> int:
+        """Store the batches of a large body one after the other, so that other callers get their turn in between.
+
+        Each comes with its weight. Return the number of new records.
+        """
+        new = 0
+        for number, (build_batch, weight) in enumerate(parts):
+            try:
+                new += await self.committer.store_batch(caller, build_batch, weight, 0)
+            except ApiError as error:
+                if number:
+                    error.message = f"{PARTLY_STORED} {error.message}"
+                raise
+        return new
+
+    async def admit(self, caller: Caller, record_count: int, byte_count: int) -> None:
+        """Check the rate limit and charge the quotas. Raise `ApiError` if one of them is exhausted."""
         self.rate_limiter.take(caller.tenant, caller.principal, record_count)
         await self.charge_quotas(caller, records=record_count, bytes=byte_count)
-        return await self.committer.store_batch(build_batch, record_count, byte_count)
 
     async def charge_quotas(self, caller: Caller, **amounts: int) -> None:
         """Charge the amounts to the tenant's quotas. Raise `ApiError` if a quota is exhausted."""
@@ -193,6 +226,7 @@ class Server:
 
     def close(self) -> None:
         self.stop()
+        self.worker.close()
         self.committer.close()
         try:
             self.quotas.close()

@@ -1,14 +1,15 @@
-"""Background threads of the server: group commit of received batches, and daily retention."""
+"""Background threads of the server: conversion of large bodies, group commit of batches, and daily retention."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from mulligan.core.events import AnyEvent, LessonLearned
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Record, decode, encode, new_id
 from mulligan.learn.lessons import ConsolidationScheduler
+from mulligan.server.access import Caller
 from mulligan.server.bodies import ApiError, internal_error, rate_limited, store_unavailable
 from mulligan.server.tenants import SERVER_ENTRY_KIND, SERVER_TENANT, Tenants
 from mulligan.store.audit import Actor, set_actor
@@ -23,12 +25,21 @@ from mulligan.store.base import DAY, Batch, Store
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+SlicedWork = Generator[None, None, T]
+"""Long work in short steps: it yields between them and returns its result."""
 Listener = Callable[[str, Sequence[AnyEvent]], None]
 """Called on the writer thread with the tenant and the stored events."""
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 """Limit of request bytes waiting to be stored. Above it callers receive 429."""
-MAX_COMMIT_RECORDS = 5000
-"""Limit of events in one transaction."""
+MAX_COMMIT_WEIGHT = 2000
+"""Batches join a transaction until it has this weight. A success weighs 1, a failure `FAILURE_WEIGHT`."""
+FAILURE_WEIGHT = 40
+"""Weight of a failure: what it costs to classify, redact and count it, compared with a success."""
+SLICE_SECONDS = 0.004
+"""How long one piece of work runs before the next caller's turn."""
+PAUSE_FACTOR = 1.0
+"""Pause after a slice as a multiple of its duration. Without it, other threads would wait for the interpreter lock."""
 WRITE_FAILURE_SECONDS = 15.0
 """How long the store counts as not writable after a failed write."""
 PRUNING_KEY = "pruning"
@@ -46,12 +57,117 @@ IDLE_TIME_FACTOR = 4
 """Idle time after each transaction, as a multiple of its duration, so that other queries come first."""
 
 
+class FairQueue(Generic[T]):
+    """Queue that takes turns: first between tenants, then between the callers of a tenant."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, dict[str, deque[T]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._tenants)
+
+    def push(self, caller: Caller, item: T) -> None:
+        callers = self._tenants.setdefault(caller.tenant, {})
+        callers.setdefault(caller.principal, deque()).append(item)
+
+    def pop(self) -> T:
+        """Remove and return the first item of the next caller. A caller with more items waits behind the others."""
+        tenant = next(iter(self._tenants))
+        callers = self._tenants.pop(tenant)
+        principal = next(iter(callers))
+        items = callers.pop(principal)
+        item = items.popleft()
+        if items:
+            callers[principal] = items
+        if callers:
+            self._tenants[tenant] = callers
+        return item
+
+
+# Conversion of large bodies
+
+
+class _PendingWork(NamedTuple):
+    caller: Caller
+    work: SlicedWork[Any]
+    result: asyncio.Future[Any]
+
+
+class SliceWorker:
+    """Thread that classifies and redacts large bodies in short slices, in turns, with a pause after each slice.
+
+    Python runs one thread at a time. So the event loop and the writer thread wait for one slice at most.
+    """
+
+    def __init__(self) -> None:
+        self._pending: FairQueue[_PendingWork] = FairQueue()
+        self._condition = threading.Condition()
+        self._is_closing = False
+        self._thread = threading.Thread(target=self._run, name="mulligan-converter", daemon=True)
+        self._thread.start()
+
+    async def run(self, caller: Caller, work: SlicedWork[T]) -> T:
+        """Do the work and return its result."""
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._condition:
+            if self._is_closing:
+                raise store_unavailable("The server is shutting down. Retry later.")
+            self._pending.push(caller, _PendingWork(caller, work, result))
+            self._condition.notify()
+        return await result
+
+    def close(self) -> None:
+        """Finish the pending work and stop the thread."""
+        with self._condition:
+            self._is_closing = True
+            self._condition.notify()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._pending and not self._is_closing:
+                    self._condition.wait()
+                if not self._pending:
+                    return
+                pending_work = self._pending.pop()
+            started_at = time.monotonic()
+            if not pending_work.result.cancelled() and not self._run_slice(pending_work, started_at + SLICE_SECONDS):
+                with self._condition:
+                    self._pending.push(pending_work.caller, pending_work)
+            if not self._is_closing:
+                time.sleep(PAUSE_FACTOR * (time.monotonic() - started_at))
+
+    def _run_slice(self, pending_work: _PendingWork, until: float) -> bool:
+        """Work until this time. Return whether the work has ended."""
+        try:
+            while True:
+                next(pending_work.work)
+                if time.monotonic() >= until:
+                    return False
+        except StopIteration as end:
+            _resolve([(pending_work.result, end.value)])
+        except Exception as error:  # noqa: BLE001 - returned to the sender
+            _resolve([(pending_work.result, _to_api_error(error))])
+        return True
+
+
+def complete(work: SlicedWork[T]) -> T:
+    """Do the work at once and return its result."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
 # Group commit
 
 
 class _PendingBatch(NamedTuple):
     build_batch: Callable[[], Batch]
-    event_count: int
+    weight: int
     byte_count: int
     result: asyncio.Future[int]
 
@@ -62,7 +178,7 @@ class Committer:
     def __init__(self, store: Store, on_stored: Listener) -> None:
         self._store = store
         self._on_stored = on_stored
-        self._pending: deque[_PendingBatch] = deque()
+        self._pending: FairQueue[_PendingBatch] = FairQueue()
         self._callbacks: list[Callable[[], None]] = []
         self.pending_bytes = 0
         """Request bytes that are not stored yet."""
@@ -85,22 +201,37 @@ class Committer:
         """
         return time.monotonic() - self.write_failed_at < WRITE_FAILURE_SECONDS
 
-    async def store_batch(self, build_batch: Callable[[], Batch], event_count: int, byte_count: int) -> int:
+    async def store_batch(self, caller: Caller, build_batch: Callable[[], Batch], weight: int, byte_count: int) -> int:
         """Store a batch and return the number of new records.
 
         `build_batch` runs on the writer thread, because redaction would block the event loop.
         """
         result: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        pending_batch = _PendingBatch(build_batch, event_count, byte_count, result)
+        pending_batch = _PendingBatch(build_batch, weight, byte_count, result)
         with self._condition:
-            if self._is_closing:
-                raise store_unavailable("The server is shutting down. Retry later.")
-            if self.pending_bytes and self.pending_bytes + byte_count > MAX_PENDING_BYTES:
-                raise rate_limited()
-            self.pending_bytes += byte_count
-            self._pending.append(pending_batch)
+            self._reserve(byte_count)
+            self._pending.push(caller, pending_batch)
             self._condition.notify()
         return await result
+
+    @contextlib.contextmanager
+    def holding(self, byte_count: int) -> Iterator[None]:
+        """Count the bytes of a large body as pending until all of it is stored."""
+        with self._condition:
+            self._reserve(byte_count)
+        try:
+            yield
+        finally:
+            with self._condition:
+                self.pending_bytes -= byte_count
+
+    def _reserve(self, byte_count: int) -> None:
+        """Add to the pending bytes, or raise `ApiError`. Call it with the lock."""
+        if self._is_closing:
+            raise store_unavailable("The server is shutting down. Retry later.")
+        if self.pending_bytes and self.pending_bytes + byte_count > MAX_PENDING_BYTES:
+            raise rate_limited()
+        self.pending_bytes += byte_count
 
     def run_before_next_commit(self, callback: Callable[[], None]) -> None:
         """Run a callback on the writer thread before the next commit."""
@@ -123,10 +254,10 @@ class Committer:
                     return
                 callbacks, self._callbacks = self._callbacks, []
                 group: list[_PendingBatch] = []
-                event_count = 0
-                while self._pending and (not group or event_count + self._pending[0].event_count <= MAX_COMMIT_RECORDS):
-                    group.append(self._pending.popleft())
-                    event_count += group[-1].event_count
+                weight = 0
+                while self._pending and weight < MAX_COMMIT_WEIGHT:
+                    group.append(self._pending.pop())
+                    weight += group[-1].weight
             try:
                 for callback in callbacks:
                     callback()
@@ -142,17 +273,18 @@ class Committer:
             try:
                 ready.append((pending_batch, pending_batch.build_batch()))
             except Exception as error:  # noqa: BLE001 - one caller's error must not fail the other batches
-                resolve_batch(pending_batch, _to_api_error(error))
+                resolve_batches([(pending_batch, _to_api_error(error))])
         results = self._append([batch for _, batch in ready]) if ready else []
-        for (pending_batch, batch), result in zip(ready, results, strict=True):
-            # Update the state before the caller is answered: a readiness check right after must agree with the answer.
+        # Update the state before the callers are answered: a readiness check right after must agree with the answer.
+        for (_, batch), result in zip(ready, results, strict=True):
             if isinstance(result, ApiError) and result.status == 503:
                 self.write_failed_at = time.monotonic()
             if isinstance(result, int):
                 self.write_failed_at = float("-inf")
                 self._learner.mark_changed(batch.tenant)
                 self.stored_records += result
-            resolve_batch(pending_batch, result)
+        resolve_batches([(pending_batch, result) for (pending_batch, _), result in zip(ready, results, strict=True)])
+        for (_, batch), result in zip(ready, results, strict=True):
             if isinstance(result, int) and result:
                 self._notify_listener(batch.tenant, batch.events)
 
@@ -194,17 +326,26 @@ def _to_api_error(error: Exception) -> ApiError:
     return internal_error("Not stored: internal server error. See the server's log.")
 
 
-def resolve_batch(pending_batch: _PendingBatch, result: int | ApiError) -> None:
-    def set_result() -> None:
-        if pending_batch.result.cancelled():
-            return  # The caller disconnected.
-        if isinstance(result, int):
-            pending_batch.result.set_result(result)
-        else:
-            pending_batch.result.set_exception(result)
+def resolve_batches(results: list[tuple[_PendingBatch, int | ApiError]]) -> None:
+    """Answer the callers of a transaction. One call wakes the event loop for all of them."""
+    if results:
+        _resolve([(pending_batch.result, result) for pending_batch, result in results])
+
+
+def _resolve(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
+    """Give requests their results. An `ApiError` is raised there."""
+
+    def set_results() -> None:
+        for future, result in results:
+            if future.cancelled():
+                continue  # The caller disconnected.
+            if isinstance(result, ApiError):
+                future.set_exception(result)
+            else:
+                future.set_result(result)
 
     try:
-        pending_batch.result.get_loop().call_soon_threadsafe(set_result)
+        results[0][0].get_loop().call_soon_threadsafe(set_results)
     except RuntimeError:
         log.warning("Response not sent: the server has stopped")
 

@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -17,17 +17,28 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.core.events import AnyEvent, FailureRecorded, StepEnded
-from mulligan.core.records import Fix, Precedent, Record, Step, encode
+from mulligan.core.records import Fix, History, Precedent, Record, Step, encode
 from mulligan.server import bodies, payloads
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
+from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
 from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
-from mulligan.server.payloads import YEAR_9999, BatchPayload, check_events
+from mulligan.server.payloads import YEAR_9999, BatchPayload, check_events, weigh_events
 from mulligan.store import wire_protocol
-from mulligan.store.base import DEFAULT_TENANT, Health, PruneResult, TrialReport
+from mulligan.store.base import DEFAULT_TENANT, Batch, Health, PruneResult, TrialReport
 
 T = TypeVar("T")
 
+Converted = tuple[list[AnyEvent], T]
+"""Events of a body, and what the response says about them."""
+BatchPart = tuple[Callable[[], Batch], int]
+"""Part of a large body: a function that builds its batch, and its weight."""
+MAX_BODY_FAILURES = 2000
+"""Limit of failures in one body: each is classified, which takes milliseconds."""
+MAX_INLINE_WEIGHT = 4 * FAILURE_WEIGHT
+"""A body up to this weight is converted on the event loop, which is quicker than to wait for a turn."""
+MAX_INLINE_EVENTS = 1000
+"""A batch of a library up to this size is stored in one transaction."""
 MAX_RECALL_RESULTS = 200
 """Limit of precedents and of fixes in one response."""
 EXPORT_BATCH_RUNS = 20
@@ -52,62 +63,128 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         data = await bodies.read_body(request, bodies.JSON)
         return await server.decode(data, partial(bodies.parse_json, type=type)), len(data)
 
-    async def store_events(caller: Caller, events: Sequence[AnyEvent], size: int) -> int:
-        if not events:
-            return 0
-        build_batch = partial(converter.build_event_batch, caller.tenant, caller.principal, events)
-        return await server.store_batch(caller, build_batch, len(events), size)
+    async def store_events(request: Request, work: SlicedWork[Converted[T]], sizes: BodySize) -> tuple[int, T]:
+        """Convert a body and store its events. A large one is converted on its own thread and stored in parts."""
+        caller: Caller = request.state.caller
+        if sizes.failures > MAX_BODY_FAILURES:
+            message = f"{sizes.failures:,} failures in one body. The limit is {MAX_BODY_FAILURES:,}. Send less at once."
+            raise ApiError(413, "too_large", message)
+        if sizes.weight <= MAX_INLINE_WEIGHT:
+            events, answer = complete(work)
+            if not events:
+                return 0, answer
+            build_batch = partial(converter.build_event_batch, caller.tenant, caller.principal, events)
+            return await server.store_batch(caller, build_batch, len(events), sizes.bytes, sizes.weight), answer
+        await server.admit(caller, sizes.records, sizes.bytes)
+        with server.committer.holding(sizes.bytes):
+            events, answer = await server.worker.run(caller, work)
+            return await store_large(caller, events, partial(number_part, caller)), answer
+
+    async def store_large(
+        caller: Caller,
+        events: Sequence[AnyEvent],
+        build_last: Callable[[list[AnyEvent]], BatchPart],
+        is_linked: bool = False,
+    ) -> int:
+        prepare = converter.prepare_parts(caller.tenant, events, is_linked)
+        (*parts, last), started_runs = await server.worker.run(caller, prepare)
+        existing_runs = await server.run_in_reader(server.store.existing_runs, caller.tenant, started_runs)
+        batches = [number_part(caller, part) for part in parts]
+        new = await server.store_in_parts(caller, [*batches, build_last(last)])
+        return new - len(set(started_runs) - existing_runs)  # Their start and their end are one record of the body.
+
+    def number_part(caller: Caller, part: list[AnyEvent]) -> BatchPart:
+        return partial(converter.number_batch, caller.tenant, caller.principal, part), weigh_events(part)
 
     async def batch(request: Request) -> Response:
         payload: BatchPayload
         payload, size = await read_payload(request, BatchPayload)
-        check_events(payload.events)
         caller: Caller = request.state.caller
-        build_batch = partial(converter.build_journal_batch, caller.tenant, caller.principal, payload)
-        new = await server.store_batch(caller, build_batch, len(payload.events), size)
+        if len(payload.events) <= MAX_INLINE_EVENTS:
+            complete(check_events(payload.events))
+            build_batch = partial(converter.build_journal_batch, caller.tenant, caller.principal, payload)
+            weight = weigh_events(payload.events)
+            new = await server.store_batch(caller, build_batch, len(payload.events), size, weight)
+            return json_response({"new": new, "offset": payload.offset})
+        await server.admit(caller, len(payload.events), size)
+        with server.committer.holding(size):
+            await server.worker.run(caller, check_events(payload.events))
+
+            def end_journal(part: list[AnyEvent]) -> BatchPart:
+                """Store the journal's position with the last part: until then, the client sends all of it again."""
+                end = partial(converter.build_journal_end, caller.tenant, caller.principal, payload, part)
+                return end, weigh_events(part)
+
+            new = await store_large(caller, payload.events, end_journal, is_linked=True)
         return json_response({"new": new, "offset": payload.offset})
 
     async def runs(request: Request) -> Response:
         items, size = await read_payload(request, payloads.RunPayloads)
+        run_payloads = list(_with_path_prefixes(items, payloads.RunPayload))
         now = server.clock()
-        converted = [
-            converter.convert_run(run_payload, now, path_prefix)
-            for path_prefix, run_payload in _with_path_prefixes(items, payloads.RunPayload)
-        ]
-        events = [event for _, run_events in converted for event in run_events]
-        new = await store_events(request.state.caller, events, size)
-        return json_response({"new": new, "runs": [id for id, _ in converted]})
+
+        def convert() -> SlicedWork[Converted[list[str]]]:
+            ids: list[str] = []
+            events: list[AnyEvent] = []
+            for path_prefix, run_payload in run_payloads:
+                id, run_events = yield from converter.convert_run(run_payload, now, path_prefix)
+                ids.append(id)
+                events += run_events
+            return events, ids
+
+        steps = sum(len(run.steps) for _, run in run_payloads)
+        failures = sum(len(run.failures) + sum(map(_has_failed, run.steps)) for _, run in run_payloads)
+        new, ids = await store_events(request, convert(), BodySize(size, len(run_payloads) + steps, failures))
+        return json_response({"new": new, "runs": ids})
 
     async def steps(request: Request) -> Response:
         items, size = await read_payload(request, payloads.StepPayloads)
+        step_payloads = list(_with_path_prefixes(items, payloads.StepPayload))
         now = server.clock()
-        events = [
-            converter.convert_step(step_payload, now, path_prefix)
-            for path_prefix, step_payload in _with_path_prefixes(items, payloads.StepPayload)
-        ]
-        return json_response({"new": await store_events(request.state.caller, events, size)})
+
+        def convert() -> SlicedWork[Converted[None]]:
+            events: list[AnyEvent] = []
+            for path_prefix, step_payload in step_payloads:
+                events.append(converter.convert_step(step_payload, now, path_prefix))
+                yield
+            return events, None
+
+        failures = sum(_has_failed(step) for _, step in step_payloads)
+        new, _ = await store_events(request, convert(), BodySize(size, len(step_payloads), failures))
+        return json_response({"new": new})
 
     async def failures(request: Request) -> Response:
         items, size = await read_payload(request, payloads.FailurePayloads)
         caller: Caller = request.state.caller
-        events: list[AnyEvent] = []
-        for path_prefix, failure_payload in _with_path_prefixes(items, payloads.FailurePayload):
-            failure = failure_payload.resolve_names(path_prefix)
+        failure_payloads = [
+            (path_prefix, failure_payload.resolve_names(path_prefix))
+            for path_prefix, failure_payload in _with_path_prefixes(items, payloads.FailurePayload)
+        ]
+        for path_prefix, failure in failure_payloads:
             if failure.run is None:
                 raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
-            step = await server.run_in_reader(find_step, caller.tenant, failure.run, failure.step)
-            if step.has_failed:
-                merged = converter.merge_failure(step, failure, path_prefix)
-                events += [FailureRecorded(step.run, step.seq, merged)] if merged is not None else []
-                continue
-            target = step.type, step.name
-            failure_step = converter.build_failure_step(failure, step.run, target, server.clock(), path_prefix)
-            events.append(StepEnded(failure_step))
-        return json_response({"new": await store_events(caller, events, size)})
+        run_ids = {failure.run for _, failure in failure_payloads if failure.run is not None}
+        histories = {id: await server.run_in_reader(server.store.run, caller.tenant, id) for id in run_ids}
 
-    def find_step(tenant: str, run: str, seq: int | None) -> Step:
+        def convert() -> SlicedWork[Converted[None]]:
+            events: list[AnyEvent] = []
+            for path_prefix, failure in failure_payloads:
+                yield
+                step = find_step(histories[failure.run or ""], failure.run or "", failure.step)
+                if step.has_failed:
+                    merged = converter.merge_failure(step, failure, path_prefix)
+                    events += [FailureRecorded(step.run, step.seq, merged)] if merged is not None else []
+                    continue
+                target = step.type, step.name
+                failure_step = converter.build_failure_step(failure, step.run, target, server.clock(), path_prefix)
+                events.append(StepEnded(failure_step))
+            return events, None
+
+        new, _ = await store_events(request, convert(), BodySize(size, len(failure_payloads), len(failure_payloads)))
+        return json_response({"new": new})
+
+    def find_step(history: History | None, run: str, seq: int | None) -> Step:
         """Return the step that a failure belongs to. Without a step number, it stands for the run."""
-        history = server.store.run(tenant, run)
         if seq is None:
             return Step(run=run, seq=0, call=0, type="run", name=history.run.agent if history is not None else "")
         stored_steps = history.steps if history is not None else ()
@@ -165,6 +242,22 @@ def _build_memory_routes(server: Server) -> Iterable[BaseRoute]:
         server.route("/v1/outcomes", outcomes, "ingest", "POST"),
         server.route("/v1/export", export, "read", "POST"),
     ]
+
+
+class BodySize(NamedTuple):
+    """What a body costs before it is converted."""
+
+    bytes: int
+    records: int
+    failures: int
+
+    @property
+    def weight(self) -> int:
+        return self.records + FAILURE_WEIGHT * self.failures
+
+
+def _has_failed(step: payloads.StepPayload) -> bool:
+    return step.failure is not None or step.outcome == "failure"
 
 
 class ExportRequest(Record, frozen=True):

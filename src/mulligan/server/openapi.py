@@ -44,7 +44,7 @@ STATUSES = {
     403: "Insufficient role, or a cross-site request.",
     404: "Not found, or it belongs to another tenant.",
     408: "The body was not received within a minute.",
-    413: "Body above 5 MB, or above 20 MB decompressed.",
+    413: "Body above 5 MB, above 20 MB decompressed, or with more than 2,000 failures.",
     415: "Unsupported content type or encoding.",
     421: "Host name not allowed.",
     429: "Rate limit or quota exceeded. Retry after Retry-After.",

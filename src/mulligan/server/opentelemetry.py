@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
@@ -25,7 +26,9 @@ from mulligan.core.records import Run
 from mulligan.server import bodies, protobuf
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
+from mulligan.server.background import FAILURE_WEIGHT
 from mulligan.server.bodies import JSON, ApiError, invalid, json_response
+from mulligan.server.payloads import MAX_PART_WEIGHT
 from mulligan.server.protobuf import LogRecord
 from mulligan.store.base import Batch, Store
 from mulligan.transcripts import otlp
@@ -48,6 +51,8 @@ Decoder = Callable[[bytes], tuple[list[Span], int]]
 PROTOBUF = "application/x-protobuf"
 REJECTED = "Invalid span: it needs a trace id of 16 bytes and a span id of 8 bytes."
 METRICS = "Metrics are not stored. mulligan derives its metrics from runs."
+MAX_FAILED_SPANS = 10_000
+"""Limit of failed spans in one export."""
 MAX_OPEN_TRACES = 2000
 """Traces in memory. An evicted one is read from the store when more of its spans arrive."""
 SPAN_KEY, ATTEMPT_GROUP_KEY = "span", "of"
@@ -61,12 +66,19 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
     traces = Traces(server.store, server.converter.classify)
 
     async def store_spans(caller: Caller, spans: list[Span], size: int) -> None:
-        def build_batch() -> Batch:
-            events = traces.events(caller.tenant, spans)
+        def build_batch(part: list[Span]) -> Batch:
+            events = traces.events(caller.tenant, part)
             return server.converter.build_event_batch(caller.tenant, caller.principal, events)
 
+        failures = sum(span.has_failed for span in spans)
+        if failures > MAX_FAILED_SPANS:
+            message = f"{failures:,} failed spans in one export. The limit is {MAX_FAILED_SPANS:,}. Send less at once."
+            raise ApiError(413, "too_large", message)
+        await server.admit(caller, len(spans), size)
         try:
-            await server.store_batch(caller, build_batch, len(spans), size)
+            with server.committer.holding(size):
+                parts = [(partial(build_batch, part), weight) for part, weight in split_spans(spans)]
+                await server.store_in_parts(caller, parts)
         except BaseException:
             server.committer.run_before_next_commit(lambda: traces.forget(caller.tenant, spans))
             raise
@@ -94,8 +106,8 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
             message = REJECTED if rejected else note
             if not is_json:
                 return Response(protobuf.encode_response(rejected, message), media_type=PROTOBUF)
-            partial = {"partialSuccess": {rejected_name: str(rejected), "errorMessage": message}}
-            return json_response(partial if message else {})
+            partial_success = {"partialSuccess": {rejected_name: str(rejected), "errorMessage": message}}
+            return json_response(partial_success if message else {})
 
         return receive
 
@@ -109,6 +121,31 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         "/v1/metrics": endpoint("rejectedDataPoints", lambda data: ([], 0), lambda data: ([], 0), METRICS),
     }
     return [server.route(path, receive, "ingest", "POST") for path, receive in endpoints.items()]
+
+
+def split_spans(spans: list[Span]) -> Iterator[tuple[list[Span], int]]:
+    """Yield the spans in parts that are quick to store, with the weight of each. Only a large trace is divided."""
+    by_trace: dict[str, list[Span]] = {}
+    for span in spans:
+        by_trace.setdefault(span.trace, []).append(span)
+    part: list[Span] = []
+    weight = 0
+    for trace_spans in by_trace.values():
+        if part and weight + sum(map(_weigh_span, trace_spans)) > MAX_PART_WEIGHT:
+            yield part, weight
+            part, weight = [], 0
+        for span in sort_spans(trace_spans):
+            part.append(span)
+            weight += _weigh_span(span)
+            if weight >= MAX_PART_WEIGHT:
+                yield part, weight
+                part, weight = [], 0
+    if part:
+        yield part, weight
+
+
+def _weigh_span(span: Span) -> int:
+    return FAILURE_WEIGHT if span.has_failed else 1
 
 
 def _from_json(data: bytes) -> tuple[list[Span], int]:

@@ -29,13 +29,14 @@ from mulligan.core.events import (
     redact_all,
 )
 from mulligan.core.failure import Failure, Kind, SettingsError
-from mulligan.core.links import attach_links, link_recoveries
+from mulligan.core.links import attach_links, judge_calls
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
     EndReason,
     History,
     LessonVerdict,
+    Link,
     Outcome,
     Run,
     Step,
@@ -44,6 +45,7 @@ from mulligan.core.records import (
     new_id,
 )
 from mulligan.redaction import Redactor
+from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
 from mulligan.server.bodies import invalid
 from mulligan.server.tenants import Tenant, Tenants, load_or_create_key
 from mulligan.store.base import Batch, KeyValueStore
@@ -55,6 +57,10 @@ COPIED_RUN_FIELDS = ("agent", "version", "environment", "session", "parent", "tr
 COPIED_STEP_FIELDS = ("parent", "type", "name", "server", "arguments", "result", "duration_seconds")
 MAX_BODY_ITEMS = 10_000
 """Limit of items in one list of a body."""
+MAX_PART_WEIGHT = 1000
+"""Weight at which a large body is stored in parts, each in a transaction of its own: 25 failures."""
+REDACTED_WEIGHT = 200
+"""Weight of the events that are redacted without a pause."""
 YEAR_9999 = 253_402_300_799_999
 Id = Annotated[str, Meta(min_length=1, max_length=200, description="Opaque id chosen by the sender.")]
 Name = Annotated[str, Meta(max_length=200)]
@@ -199,6 +205,8 @@ class PayloadConverter:
         self._journal = new_id("journal")
         self._offset = 0
         self._lock = threading.Lock()
+        self._redaction_lock = threading.Lock()
+        """Held while a redactor works, which the writer thread and the thread for large bodies share."""
 
     def record_redactor(self, tenant: str) -> RecordRedactor:
         """Return the redactor of a tenant, with its own unredacted arguments and its own key.
@@ -215,25 +223,53 @@ class PayloadConverter:
 
     def build_journal_batch(self, tenant: str, principal: str, payload: BatchPayload) -> Batch:
         """Build the redacted batch for a journal chunk from a client."""
-        journal = f"remote:{payload.client}:{payload.journal}"
-        return Batch(tenant, self._redact(tenant, payload.events), journal, payload.offset, principal)
+        return self.build_journal_end(tenant, principal, payload, self._redact(tenant, payload.events))
+
+    def build_journal_end(
+        self, tenant: str, principal: str, payload: BatchPayload, redacted_events: Sequence[AnyEvent]
+    ) -> Batch:
+        """Build the last batch of a journal chunk that is stored in parts."""
+        return Batch(tenant, redacted_events, _journal_name(payload), payload.offset, principal)
 
     def build_event_batch(self, tenant: str, principal: str, events: Sequence[AnyEvent]) -> Batch:
         """Build the redacted batch for events without a journal.
 
         Run id and step number identify each event, so sending it again has no further effect.
         """
-        linked_events = link_complete_runs(events)
+        return self.number_batch(tenant, principal, self._redact(tenant, complete(link_complete_runs(events))))
+
+    def number_batch(self, tenant: str, principal: str, events: Sequence[AnyEvent]) -> Batch:
+        """Build the batch for redacted events. Call it in the order of the commits: positions only grow."""
         with self._lock:
             self._offset += 1
-            return Batch(tenant, self._redact(tenant, linked_events), self._journal, self._offset, principal)
+            return Batch(tenant, events, self._journal, self._offset, principal)
+
+    def prepare_parts(
+        self, tenant: str, events: Sequence[AnyEvent], is_linked: bool = False
+    ) -> SlicedWork[tuple[list[list[AnyEvent]], list[str]]]:
+        """Link and redact the events of a large body.
+
+        Return them in parts that are quick to store, and the ids of the runs that start in one part and end in another.
+        """
+        linked_events = events if is_linked else (yield from link_complete_runs(events))
+        redacted_events: list[AnyEvent] = []
+        for part in split_events(linked_events, REDACTED_WEIGHT):
+            redacted_events += self._redact(tenant, part)
+            yield
+        if weigh_events(redacted_events) <= MAX_PART_WEIGHT:
+            return [redacted_events], []
+        ordered_events, started_runs = end_runs_last(redacted_events)
+        return list(split_events(ordered_events, MAX_PART_WEIGHT)), started_runs
 
     def _redact(self, tenant: str, events: Sequence[AnyEvent]) -> list[AnyEvent]:
-        return redact_all(self._prices.add_costs(events), self.record_redactor(tenant))
+        with self._redaction_lock:
+            return redact_all(self._prices.add_costs(events), self.record_redactor(tenant))
 
     # Payloads of other programs
 
-    def convert_run(self, payload: RunPayload, now: int, path_prefix: str = "") -> tuple[str, list[AnyEvent]]:
+    def convert_run(
+        self, payload: RunPayload, now: int, path_prefix: str = ""
+    ) -> SlicedWork[tuple[str, list[AnyEvent]]]:
         """Convert a run with its steps and failures. Return the run's id and its events."""
         started_at, ended_at, end_reason = payload.started_at, payload.ended_at, payload.end_reason
         if ended_at is not None and started_at is not None and ended_at < started_at:
@@ -259,6 +295,7 @@ class PayloadConverter:
             if seq in steps:
                 raise invalid(f"Duplicate seq {seq}. Each step needs its own number.", f"{item_path}seq")
             steps[seq] = step
+            yield
         for number, step in enumerate(steps.values()):
             first = steps.get(step.call)
             if first is not None and first.call != first.seq:  # Otherwise different calls would be grouped into one.
@@ -266,6 +303,7 @@ class PayloadConverter:
                 raise invalid(message, f"{path_prefix}steps[{number}].call")
         failure_steps: list[Step] = []
         for number, failure_payload in enumerate(payload.failures):
+            yield
             item_path = f"{path_prefix}failures[{number}]."
             failure = failure_payload.resolve_names(item_path)
             _check_run(failure.run, run.id, item_path)
@@ -397,7 +435,52 @@ class PayloadConverter:
         )  # fmt: skip
 
 
-def link_complete_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
+def weigh_events(events: Sequence[AnyEvent]) -> int:
+    """Return what it costs to redact and store these events, as a number of successes."""
+    return sum(map(_weigh_event, events))
+
+
+def _weigh_event(event: AnyEvent) -> int:
+    has_failure = isinstance(event, FailureRecorded) or (isinstance(event, StepEnded) and event.step.has_failed)
+    return FAILURE_WEIGHT if has_failure else 1
+
+
+def split_events(events: Sequence[AnyEvent], max_weight: int) -> Iterator[list[AnyEvent]]:
+    """Yield the events in parts, each of which ends where it has reached this weight."""
+    part: list[AnyEvent] = []
+    weight = 0
+    for event in events:
+        part.append(event)
+        weight += _weigh_event(event)
+        if weight >= max_weight:
+            yield part
+            part, weight = [], 0
+    if part:
+        yield part
+
+
+def end_runs_last(events: Sequence[AnyEvent]) -> tuple[list[AnyEvent], list[str]]:
+    """Let each run end after its steps, so that a run that is stored in parts is complete when it ends.
+
+    Return the events and the ids of the runs that got a start of their own for this.
+    """
+    last_steps = {event.step.run: number for number, event in enumerate(events) if isinstance(event, StepEnded)}
+    ordered_events: list[AnyEvent] = []
+    ends: dict[str, list[AnyEvent]] = {}
+    started_runs: list[str] = []
+    for number, event in enumerate(events):
+        if isinstance(event, RunEnded) and last_steps.get(event.run.id, -1) > number:
+            ordered_events.append(RunStarted(msgspec.structs.replace(event.run, ended_at=None, end_reason=None)))
+            ends.setdefault(event.run.id, []).append(event)
+            started_runs.append(event.run.id)
+            continue
+        ordered_events.append(event)
+        if isinstance(event, StepEnded) and last_steps[event.step.run] == number:
+            ordered_events += ends.pop(event.step.run, ())
+    return ordered_events, started_runs
+
+
+def link_complete_runs(events: Sequence[AnyEvent]) -> SlicedWork[list[AnyEvent]]:
     """Link the recoveries of runs that arrived completely, before redaction hides their values.
 
     The store links the calls of runs that arrive in pieces. It sees only redacted values and therefore matches equal
@@ -413,7 +496,12 @@ def link_complete_runs(events: Sequence[AnyEvent]) -> list[AnyEvent]:
         is_complete = sorted(step.seq for step in run_steps) == list(range(1, len(run_steps) + 1))
         if is_complete and any(step.has_failed for step in run_steps):
             run = ended[id]
-            history = History(run=run, steps=tuple(run_steps), links=tuple(link_recoveries(run_steps, run)))
+            links: list[Link] = []
+            for _, call, call_links in judge_calls(run_steps, run, is_final=True):
+                links += call_links if call.has_succeeded else ()
+                yield
+            links.sort(key=lambda link: link.failed_call)
+            history = History(run=run, steps=tuple(run_steps), links=tuple(links))
             linked_steps.update(((id, step.seq), step) for step in attach_links(history).steps)
     return [
         StepEnded(linked_steps.get((event.step.run, event.step.seq), event.step), event.messages)
@@ -428,9 +516,14 @@ def _check_run(run: str | None, expected: str, path_prefix: str) -> None:
         raise invalid(f"Invalid run: this item belongs to run {expected!r}. Omit run.", f"{path_prefix}run")
 
 
-def check_events(events: Sequence[AnyEvent]) -> None:
+def _journal_name(payload: BatchPayload) -> str:
+    return f"remote:{payload.client}:{payload.journal}"
+
+
+def check_events(events: Sequence[AnyEvent]) -> SlicedWork[None]:
     """Reject implausible timestamps, numbers and ids, because one of them would distort all counters."""
     for index, event in enumerate(events):
+        yield
         for is_valid, message, field in _checks(event):
             if not is_valid:
                 raise invalid(message, f"events[{index}].{field}")

@@ -105,8 +105,8 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
     ]
 
 
-ROUTE_GROUPS: tuple[RouteGroup, ...] = (build_routes, ingest.build_routes, opentelemetry.build_routes)
-"""Route groups of the API. The `serve` command adds the dashboard."""
+ROUTE_GROUPS: tuple[RouteGroup, ...] = (ingest.build_routes, opentelemetry.build_routes, build_routes)
+"""Route groups of the API, the busiest routes first. The `serve` command adds the dashboard."""
 
 
 @cache

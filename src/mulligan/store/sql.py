@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mulligan.core.events import AnyEvent
+from mulligan.core.events import AnyEvent, ContextCompacted
 from mulligan.core.records import (
     Fix,
     History,
@@ -53,12 +54,12 @@ from mulligan.store.base import (
     RunQuery,
     TrialReport,
 )
-from mulligan.store.connection import Connection, Lookup, RowReader, upsert
+from mulligan.store.connection import Connection, Insert, Lookup, RowReader, upsert
 from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.fix_votes import SketchCache
 from mulligan.store.rows import decode_body
 from mulligan.store.tables import TABLE_NAMES
-from mulligan.store.writer import BatchWriter, ConcurrentAppendError
+from mulligan.store.writer import BatchWriter, ConcurrentAppendError, runs_of
 
 if TYPE_CHECKING:
     from mulligan.store.retention import PruneRound
@@ -66,7 +67,13 @@ if TYPE_CHECKING:
 READ_BATCH_RUNS = 500
 """Runs that one statement reads."""
 
-_ADVANCE_OFFSET_SQL = f"{upsert('journals', 'tenant journal', 'position')} WHERE journals.position < excluded.position"
+_POSITION_LOOKUP = Lookup.of("journals", "tenant journal", "position", is_locking=True)
+_POSITION_INSERT = Insert.of(
+    "journals",
+    "tenant journal position",
+    "ON CONFLICT (tenant, journal) DO UPDATE SET position = excluded.position "
+    "WHERE journals.position < excluded.position",
+)
 _RUN_LOOKUP = Lookup.of("runs", "tenant id", "body")
 _UPSERT_DECISION_SQL = upsert("pattern_decisions", "tenant id", "body")
 _SELECT_ENTRY_SQL = "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?"
@@ -127,14 +134,17 @@ class DatabaseStore(abc.ABC):
                 return self._append_batches(writer, batches)
 
     def _append_batches(self, writer: Connection, batches: Sequence[Batch]) -> list[int]:
+        """Store batches by tenant: one waits for its tenant's turn, and no two processes may wait for each other."""
         counts = [0] * len(batches)
-        # By tenant: a batch waits for its tenant's turn, and no two processes may wait for each other.
-        for index in sorted(range(len(batches)), key=lambda index: batches[index].tenant):
-            tenant, events, journal, offset, principal = batches[index]
-            # Journal positions only grow: a batch that was applied before is skipped.
-            if offset > 0 and writer.execute(_ADVANCE_OFFSET_SQL, (tenant, journal, offset)).rowcount:
-                is_imported = journal.startswith(IMPORT_PREFIX)
-                counts[index] = self._batch_writer.append(writer, tenant, events, self._clock(), is_imported, principal)
+        indices = sorted(range(len(batches)), key=lambda index: batches[index].tenant)
+        for tenant, tenant_indices in itertools.groupby(indices, key=lambda index: batches[index].tenant):
+            new_indices = _advance_offsets(writer, tenant, [(index, batches[index]) for index in tenant_indices])
+            for merged_indices in _merge_batches([(index, batches[index]) for index in new_indices]):
+                is_imported = batches[merged_indices[0]].journal.startswith(IMPORT_PREFIX)
+                merged = [(batches[index].events, batches[index].principal) for index in merged_indices]
+                new_counts = self._batch_writer.append_merged(writer, tenant, merged, self._clock(), is_imported)
+                for index, count in zip(merged_indices, new_counts, strict=True):
+                    counts[index] = count
         return counts
 
     def offset(self, tenant: str, journal: str) -> int:
@@ -423,6 +433,50 @@ class DatabaseStore(abc.ABC):
 
 def _has_messages(step: Step) -> bool:
     return bool(step.messages) or step.answer is not None
+
+
+def _advance_offsets(writer: Connection, tenant: str, batches: list[tuple[int, Batch]]) -> list[int]:
+    """Advance the journals of these batches. Return the numbers of those that were not applied before.
+
+    Journal positions only grow: a batch that was applied before is skipped.
+    """
+    keys = {(tenant, batch.journal) for _, batch in batches if batch.offset > 0}
+    positions = {journal: position for _, journal, position in writer.look_up(_POSITION_LOOKUP, sorted(keys))}
+    new_numbers: list[int] = []
+    advanced: dict[str, int] = {}
+    for number, (_, _, journal, offset, _) in batches:
+        if offset > positions.get(journal, 0):
+            advanced[journal] = positions[journal] = offset
+            new_numbers.append(number)
+    rows = [(tenant, journal, position) for journal, position in sorted(advanced.items())]
+    if writer.put(_POSITION_INSERT, rows) != len(rows):
+        raise ConcurrentAppendError  # another process has just stored one of them
+    return new_numbers
+
+
+def _merge_batches(batches: list[tuple[int, Batch]]) -> Iterator[list[int]]:
+    """Yield the numbers of batches that can be stored together, in order: no two have records of the same run."""
+    merged: list[int] = []
+    merged_runs: set[str] = set()
+    previous: Batch | None = None
+    for number, batch in batches:
+        runs = runs_of(batch.events)
+        has_compaction = any(isinstance(event, ContextCompacted) for event in batch.events)
+        if previous is not None and (
+            has_compaction
+            or not merged_runs.isdisjoint(runs)
+            or batch.journal.startswith(IMPORT_PREFIX) != previous.journal.startswith(IMPORT_PREFIX)
+        ):
+            yield merged
+            merged, merged_runs = [], set()
+        merged.append(number)
+        merged_runs |= runs
+        previous = None if has_compaction else batch
+        if has_compaction:
+            yield merged
+            merged, merged_runs = [], set()
+    if merged:
+        yield merged
 
 
 class StoreTransaction:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from mulligan.core import fork_safety
-from mulligan.core.failure import StoreError
+from mulligan.core.failure import StoreError, StoreLockedError
 from mulligan.core.records import encode_into
 from mulligan.store.base import DEFAULT_TENANT, Health, Progress, journals_of, now
 from mulligan.store.connection import Insert, Lookup, SuccessRow
@@ -179,11 +179,20 @@ class SqliteStore(DatabaseStore):
     """Store in one SQLite file, which is created with its folder if missing."""
 
     def __init__(
-        self, path: Path, clock: Callable[[], int] = now, fsync: bool = False, progress: Progress | None = None
+        self,
+        path: Path,
+        clock: Callable[[], int] = now,
+        fsync: bool = False,
+        progress: Progress | None = None,
+        busy_ms: int = BUSY_MS,
     ) -> None:
-        """`progress` is called while a store of an earlier version is migrated."""
+        """`progress` is called while a store of an earlier version is migrated.
+
+        `busy_ms` is the longest wait for a locked store.
+        """
         super().__init__(clock, journals_of(path))
         self.path = path
+        self._busy_ms = busy_ms
         self._threads = threading.local()
         # A commit survives a crash of the process. With `fsync` it also survives a crash of the machine, but waits for
         # the disk.
@@ -209,13 +218,17 @@ class SqliteStore(DatabaseStore):
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         _create_file(self.path)
         with self.writer.lock:
-            read_schema_version_at(self.path)
+            read_schema_version_at(self.path, self._busy_ms)
 
     def _connect(self) -> SqliteConnection:
         if self._is_closed:
             raise sqlite3.ProgrammingError("the store is closed")
         connection = sqlite3.connect(
-            self.path, timeout=BUSY_MS / 1000, isolation_level=None, check_same_thread=False, factory=SqliteConnection
+            self.path,
+            timeout=self._busy_ms / 1000,
+            isolation_level=None,
+            check_same_thread=False,
+            factory=SqliteConnection,
         )
         connection.create_function("folded", 1, str.casefold, deterministic=True)
         return connection
@@ -356,11 +369,11 @@ def detect_network_filesystem(path: Path) -> str:
     return filesystem_type if filesystem_type in NETWORK_FILESYSTEMS else ""
 
 
-def read_schema_version_at(path: Path) -> int:
+def read_schema_version_at(path: Path, busy_ms: int = BUSY_MS) -> int:
     """Return the schema version of a file and write nothing. Raise StoreError if it is not a store or is newer."""
     with (
         translate_errors(path),
-        contextlib.closing(sqlite3.connect(path, timeout=BUSY_MS / 1000, isolation_level=None)) as connection,
+        contextlib.closing(sqlite3.connect(path, timeout=busy_ms / 1000, isolation_level=None)) as connection,
     ):
         connection.execute("PRAGMA query_only=ON")
         connection.execute("BEGIN")  # one snapshot: another process may be creating the store
@@ -456,7 +469,7 @@ def translate_errors(path: Path) -> Iterator[None]:
                 f"No disk space left for {path} ({text}). Free some space, or set MULLIGAN_HOME."
             ) from error
         if "locked" in text:
-            raise StoreError(f"{path} is locked by another process ({text}). Try again later.") from error
+            raise StoreLockedError(f"{path} is locked by another process ({text}). Try again later.") from error
         raise StoreError(f"Cannot use {path} ({text}). Check its permissions, or set MULLIGAN_HOME.") from error
     except IsADirectoryError as error:
         raise StoreError(f"{path} is a folder. Use a file in it, for example {path / 'mulligan.db'}.") from error

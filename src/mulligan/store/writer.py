@@ -13,6 +13,7 @@ than that needs an exclusive transaction: `ConcurrentAppendError` asks for one.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
 
@@ -172,7 +173,8 @@ class _Transaction(msgspec.Struct):
     writer: Connection
     tenant: str
     now: int
-    principal: str
+    principals: Mapping[str, str]
+    """Principal that sent the records, by run."""
     has_provisional: bool
     """Whether any run may have provisional links. Mostly none does, which saves a statement per run."""
     has_compactions: bool
@@ -213,8 +215,28 @@ class BatchWriter:
         principal: str = "",
     ) -> int:
         """Store a batch. Return how many of its records were new."""
-        principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
-        transaction = self._begin(writer, tenant, now, principal)
+        return sum(self.append_merged(writer, tenant, [(batch, principal)], now, is_imported))
+
+    def append_merged(
+        self,
+        writer: Connection,
+        tenant: str,
+        batches: Sequence[tuple[Sequence[AnyEvent], str]],
+        now: int,
+        is_imported: bool,
+    ) -> list[int]:
+        """Store batches with their principals by the same statements. Return how many records of each were new.
+
+        No two of them may have records of the same run, and one with compactions must be alone.
+        """
+        principals: dict[str, str] = {}
+        runs_by_batch: list[set[str]] = []
+        for events, principal in batches:
+            runs_by_batch.append(runs_of(events))
+            principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
+            principals.update(dict.fromkeys(runs_by_batch[-1] or ("",), principal))
+        batch = batches[0][0] if len(batches) == 1 else [event for events, _ in batches for event in events]
+        transaction = self._begin(writer, tenant, now, principals)
         changes_by_run, compactions = _group_by_run(batch)
         stored_runs = load_runs(writer, tenant, changes_by_run)
         orphan_rows = writer.execute("SELECT run, stored_at FROM orphaned_runs WHERE tenant = ?", (tenant,))
@@ -227,32 +249,38 @@ class BatchWriter:
                 _replace_failures(transaction, id, changes)
             if not (changes.steps or changes.started or changes.ended or id in stored_runs):
                 del changes_by_run[id]
-        stored_count = self._put_runs(transaction, changes_by_run, stored_runs, is_imported)
+        new_counts = self._put_runs(transaction, changes_by_run, stored_runs, is_imported)
         new_orphans = [id for id, changes in changes_by_run.items() if changes.run is None]
         if compactions or new_orphans or transaction.orphans:
             transaction.require_exclusive()
         writer.put(_ORPHAN, [(tenant, id, now) for id in new_orphans])
-        stored_count += _put_steps(writer, tenant, changes_by_run)
+        _put_steps(writer, tenant, changes_by_run)
         _put_messages(writer, tenant, batch)
         for id, changes in changes_by_run.items():
+            new_counts[id] += len(changes.steps)
             if changes.run is not None:
                 self._count_changes(transaction, stored_runs.get(id), changes.run, changes)
         transaction.counters.write(writer, tenant)
         if transaction.trials or transaction.items:
             writer.lock(tenant, "turn")
-            fix_votes.add_votes(writer, tenant, transaction.trials, principal)
+            for principal in sorted({principals[trials.run.id] for trials in transaction.trials}):
+                trials = [trials for trials in transaction.trials if principals[trials.run.id] == principal]
+                fix_votes.add_votes(writer, tenant, trials, principal)
             for items in transaction.items:
                 put_items(writer, tenant, items)
-        return stored_count + _put_compactions(writer, tenant, compactions)
+        compaction_count = _put_compactions(writer, tenant, compactions)
+        return [compaction_count + sum(new_counts[run] for run in runs) for runs in runs_by_batch]
 
-    def _begin(self, writer: Connection, tenant: str, now: int, principal: str) -> _Transaction:
+    def _begin(self, writer: Connection, tenant: str, now: int, principals: Mapping[str, str]) -> _Transaction:
         """Validate the cache. Every half hour, settle idle runs and record the time of the principal's last write."""
         forgotten, has_provisional, has_compactions = writer.execute(_STATE_SQL, (tenant, tenant)).fetchone()
-        transaction = _Transaction(writer, tenant, now, principal, bool(has_provisional), bool(has_compactions))
+        transaction = _Transaction(writer, tenant, now, principals, bool(has_provisional), bool(has_compactions))
         if int(forgotten or 0) != self._forgotten or len(self._trails) > MAX_TRAILS:
             self._forgotten = int(forgotten or 0)
             self._trails.clear()
-        if now - self._principal_noted_at.get((tenant, principal), -HOUR) >= IDLE_MILLISECONDS:
+        for principal in sorted(set(principals.values())):
+            if now - self._principal_noted_at.get((tenant, principal), -HOUR) < IDLE_MILLISECONDS:
+                continue
             transaction.require_exclusive()
             self.settle_idle(writer, tenant, now)
             fix_queries.update_principal(writer, tenant, principal, now)
@@ -265,27 +293,28 @@ class BatchWriter:
         changes_by_run: dict[str, _RunChanges],
         stored_runs: dict[str, StoredRun],
         is_imported: bool,
-    ) -> int:
-        stored_count = 0
+    ) -> Counter[str]:
+        """Store new and changed runs. Return how many records about each were new."""
+        new_counts: Counter[str] = Counter()
         new_runs: list[Run] = []
         updated_runs: list[Run] = []
         for id, changes in changes_by_run.items():
             old = stored_runs[id].run if id in stored_runs else None
-            stored_count += changes.apply_ends(old)
+            new_counts[id] = changes.apply_ends(old)
             if changes.run is not None and changes.run is not old:
                 (new_runs if old is None else updated_runs).append(changes.run)
         # A run counts as stored since its first record, which may have arrived as an orphan.
         rows = [
             run_row(
                 transaction.tenant, run, transaction.orphans.get(run.id) or transaction.now, is_imported,
-                transaction.principal,
+                transaction.principals[run.id],
             )
             for run in new_runs
         ]  # fmt: skip
         if transaction.writer.put(RUN, rows) != len(rows):
             raise ConcurrentAppendError  # another process has just stored one of them
         update_runs(transaction.writer, transaction.tenant, updated_runs)
-        return stored_count
+        return new_counts
 
     def _count_changes(self, transaction: _Transaction, old: StoredRun | None, run: Run, changes: _RunChanges) -> None:
         """Update all data derived from a run by its changes in the batch."""
@@ -492,9 +521,9 @@ def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges)
             ]
             continue
         sql = "SELECT principal FROM runs WHERE tenant = ? AND id = ?"
-        (principal,) = writer.execute(sql, (tenant, run)).fetchone() or (transaction.principal,)
+        (principal,) = writer.execute(sql, (tenant, run)).fetchone() or (transaction.principals[run],)
         new_step = _with_failure(stored_step, event.failure)
-        if new_step == stored_step or principal != transaction.principal:
+        if new_step == stored_step or principal != transaction.principals[run]:
             continue
         transaction.require_exclusive()
         writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?", (tenant, run, event.seq))
@@ -564,10 +593,24 @@ def _group_by_run(batch: Sequence[AnyEvent]) -> tuple[dict[str, _RunChanges], li
     return changes_by_run, compactions
 
 
-def _put_steps(writer: Connection, tenant: str, changes_by_run: dict[str, _RunChanges]) -> int:
+def runs_of(events: Sequence[AnyEvent]) -> set[str]:
+    """Return the ids of the runs of which a batch has records."""
+    ids: set[str] = set()
+    for event in events:
+        if isinstance(event, StepEnded):
+            ids.add(event.step.run)
+        elif isinstance(event, RunStarted | RunEnded):
+            ids.add(event.run.id)
+        elif isinstance(event, FailureRecorded):
+            ids.add(event.run)
+    return ids
+
+
+def _put_steps(writer: Connection, tenant: str, changes_by_run: dict[str, _RunChanges]) -> None:
+    """Store the steps. Afterwards only the new ones are in `changes_by_run`."""
     count = sum(len(changes.steps) for changes in changes_by_run.values())
     if not count:
-        return 0
+        return
     # Generators: building rows while they are inserted reuses memory that was just freed, which is faster.
     successes = chain.from_iterable(
         filter(None if changes.is_failure_free else is_first_attempt_success, changes.steps)
@@ -593,7 +636,6 @@ def _put_steps(writer: Connection, tenant: str, changes_by_run: dict[str, _RunCh
             changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
         writer.put(STEP, [step_row(tenant, step) for changes in changes_by_run.values() for step in changes.steps])
     writer.execute("RELEASE steps")
-    return stored_count
 
 
 def _put_messages(writer: Connection, tenant: str, batch: Sequence[AnyEvent]) -> None:
