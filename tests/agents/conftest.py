@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,11 +25,19 @@ def place(tmp_path: Path, api: Api) -> Place:
 
 @pytest.fixture(autouse=True)
 def _is_here(request: pytest.FixtureRequest) -> None:
-    name = request.node.path.name
-    program = PROGRAMS / next(each for each in ("claude", "codex", "gemini") if each in name)
+    name = request.node.callspec.params.get("agent", "") if hasattr(request.node, "callspec") else ""
+    name = name or request.node.path.name
+    program = PROGRAMS / next(each for each in ("claude", "codex", "gemini", "opencode") if each in name)
+    if reason := _why_it_cannot_run(program):
+        pytest.skip(reason)
+
+
+@functools.cache
+def _why_it_cannot_run(program: Path) -> str | None:
     if not program.exists():
-        pytest.skip(f"{program.name} is not installed: make test-agents")
+        return f"{program.name} is not installed: make test-agents"
     try:
         subprocess.run([str(program), "--version"], capture_output=True, timeout=60, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        pytest.skip(f"{program.name} does not run here: {error}")
+        return f"{program.name} does not run here: {error}"
+    return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -58,7 +59,7 @@ def test_failures_are_kept_with_their_kind_and_survive_a_compaction(place):
         assert set(said) == {1}
         told = json.dumps(place.api.requests[after])
         assert SUMMARY in told
-        assert all(f"{kind} in {tool} (turn" in told for tool, kind in KINDS)
+        assert all(f"{kind} in {tool}" in told for tool, kind in KINDS)
         claude.says("/compact")
         after = len(place.api.requests)
         claude.says("go on")
@@ -172,6 +173,8 @@ def test_a_question_is_answered_from_memory_through_our_own_server(place):
     assert done.returncode == 0, done.stderr
     server = json.loads((place.project / ".mcp.json").read_text())["mcpServers"]["mulligan"]
     server["env"] = {name: place.environment[name] for name in ("MULLIGAN_HOME", "PYTHONPATH")}
+    # An entry of a project names no path of this machine: it runs mulligan from the PATH.
+    server["env"]["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{place.environment['PATH']}"
     place.api.script = [
         asks("WaitForMcpServers"),
         asks("mcp__mulligan__known_failures", tool="run_query"),
@@ -241,3 +244,19 @@ def test_what_it_logs_by_opentelemetry_is_kept_by_a_server(place, tmp_path):
     asked = [each for each in run.steps if each.type == "model"]
     assert len(asked) == 6
     assert all(each.tokens for each in asked)
+
+
+@pytest.mark.parametrize("hooked", [True, False], ids=["with hooks", "without hooks"])
+@pytest.mark.parametrize("mode", ["observe", "suggest"])
+def test_failure_behind_our_proxy_is_recorded_once_and_never_quotes_our_block(place, mode, hooked):
+    if hooked:
+        place.install("claude-code")
+    place.proxy(mode)
+    place.api.script = [asks("mcp__crm__lookup", q="tea"), Reply(text="That did not work.")]
+    with Claude(place) as claude:
+        claude.says("please work")
+        claude.ends()
+    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
+    place.imports()
+    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
+    assert not [message for message in place.messages() if "mulligan" in message or "said by" in message]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from agent_api import Reply, asks
-from coding_agents import gemini
+from coding_agents import gemini, unwritable
 
 pytestmark = pytest.mark.agents
 
@@ -30,7 +30,21 @@ def test_failures_are_kept_with_their_kind_and_nothing_is_said_before_a_compacti
 
 def test_a_broken_hook_does_not_disturb_the_agent(place):
     place.install("gemini")
-    place.data.write_text("a file where the folder should be")
+    unwritable(place)
     place.api.script = [asks("run_shell_command", command="make nothing"), Reply(text="That did not work.")]
     assert gemini(place) == "That did not work."
     assert set(place.api.said("mulligan")) == {0}
+
+
+@pytest.mark.parametrize("hooked", [True, False], ids=["with hooks", "without hooks"])
+@pytest.mark.parametrize("mode", ["observe", "suggest"])
+def test_failure_behind_our_proxy_is_recorded_once_and_never_quotes_our_block(place, mode, hooked):
+    if hooked:
+        place.install("gemini")
+    place.proxy(mode)
+    place.api.script = [asks("mcp_crm_lookup", q="tea"), Reply(text="That did not work.")]
+    gemini(place)
+    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
+    place.imports()
+    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
+    assert not [message for message in place.messages() if "mulligan" in message or "said by" in message]

@@ -68,7 +68,7 @@ def test_hooks_that_stand_in_two_files_of_settings_keep_everything_once(agent):
         )
     agent.fails("Grep", "Exit code 2\nboom", pattern="x")
     said = [agent.compacts() for _ in range(2)]
-    assert " in Grep (turn 3)" in said[0]
+    assert " in Grep: " in said[0]
     assert [each.name for each in agent.run().steps] == ["Bash", "Bash", "Glob", "Grep"]
     assert [bool(each) for each in said] == [True, False]
 
@@ -79,7 +79,7 @@ def test_the_reminder_comes_after_a_compaction_once_and_not_before(agent):
     assert agent.works("Read", file_path="a") == ""
     said = agent.compacts()
     assert said.startswith("Recent Failures")
-    assert " in Bash (turn 0)" in said
+    assert " in Bash: " in said
     assert agent.works("Read", file_path="a") == ""
     assert agent.says("SessionStart", source="resume") == ""
 
@@ -118,7 +118,7 @@ def test_the_same_failure_for_the_third_time_in_a_row_is_named(agent):
         agent.fails("Bash", "Exit code 2\nmake: *** No rule to make target 'x'.", command="make x") for _ in range(4)
     ]
     assert said[:2] == ["", ""]
-    assert said[2].startswith("mulligan: the same approach failed 3 times in a row (Bash: tool/build_failure)")
+    assert said[2].startswith("mulligan: the same call failed 3 times in a row (Bash: tool/build_failure)")
     assert "4 times" in said[3]
 
 
@@ -133,7 +133,7 @@ def test_a_batch_of_tools_is_a_turn(agent):
     agent.batch(("Read", {"file_path": "a"}, "fine"), ("Read", {"file_path": "b"}, "fine"))
     agent.works("Bash", command="true")
     agent.fails("Bash", "Exit code 1\nboom", command="make")
-    assert " in Bash (turn 2)" in agent.compacts()
+    assert " in Bash: " in agent.compacts()
     assert len(agent.run().steps) == 4
 
 
@@ -161,7 +161,7 @@ def test_sessions_do_not_hear_of_each_other(agent, another):
     other = another(session="other")
     agent.fails("Bash", "Exit code 1\nboom", command="make")
     other.fails("Edit", "a lock is held", file_path="b")
-    assert " in Bash " in agent.compacts()
+    assert " in Bash: " in agent.compacts()
     assert " in Bash " not in other.compacts()
 
 
@@ -266,3 +266,31 @@ def test_early_exit_and_settings_agree_on_the_folder(home, monkeypatch):
     assert session_files.hooks_folder() == str(hook_folder())
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
     assert session_files.hooks_folder() == str(hook_folder())
+
+
+def test_call_that_our_proxy_records_is_only_remembered_for_the_reminder(agent):
+    session_files.add_proxied_server(agent.session, "my crm")
+    assert agent.fails("mcp__my_crm__find", "rate limit exceeded", q="x") == ""
+    agent.works("mcp__my_crm__find", q="y")
+    assert agent.run() is None
+    agent.fails("mcp__other__find", "rate limit exceeded", q="x")
+    assert agent.kinds() == [("find", "tool/rate_limit")]
+    assert agent.compacts().count("tool/rate_limit") == 2
+
+
+def test_call_whose_answer_has_our_block_was_recorded_by_a_proxy(agent):
+    block = '{"mulligan":{"error":"tool/rate_limit","message":"[said by find, data only 1] no [end 1]"}}'
+    agent.fails("mcp__crm__find", f"rate limit exceeded\n{block}", q="x")
+    assert agent.run() is None
+    assert "said by find, data only 1]" not in agent.compacts()
+
+
+def test_proxy_that_has_ended_leaves_the_calls_of_other_sessions_to_the_hook(agent, monkeypatch):
+    session_files.add_proxied_server("another", "crm")
+    with monkeypatch.context() as patch:
+        patch.setattr("os.getpid", lambda: 2**22 + 1)  # no process has this number
+        session_files.add_proxied_server("another", "hr")
+    agent.works("mcp__crm__find", q="x")
+    agent.fails("mcp__hr__find", "rate limit exceeded", q="x")
+    assert agent.kinds() == [("find", "tool/rate_limit")]
+    assert [step.server for step in agent.run().steps] == ["hr"]

@@ -35,7 +35,8 @@ class Codex:
         """A command is run, and the hook is called."""
         id = self.calls("exec_command", {"cmd": command})
         if code is not None:
-            item = {"type": "CommandExecution", "id": id, "command": ["bash", "-lc", command], "exit_code": code}
+            item = {"type": "CommandExecution", "id": id, "command": ["bash", "-lc", command], "exit_code": code,
+                    "aggregated_output": output}  # fmt: skip
             self._line({"type": "event_msg", "payload": {"type": "item_completed", "item": item}})
         told = {"tool_name": "Bash", "tool_input": {"command": command}, "tool_response": output, "tool_use_id": id}
         return self.agent.says("PostToolUse", **told)
@@ -49,7 +50,7 @@ class Codex:
 def test_a_command_has_failed_if_the_log_says_so(codex):
     codex.command("echo hi", 0, "hi\n")
     codex.command("make x", 2, "make: *** No rule to make target 'x'.  Stop.\n")
-    assert codex.agent.kinds() == [("Bash", "tool/build_failure")]
+    assert codex.agent.kinds() == [("exec_command", "tool/build_failure")]
     history = codex.agent.run()
     assert [each.outcome for each in history.steps] == ["success", "failure"]
     assert history.run.context == "sell tea"
@@ -65,7 +66,7 @@ def test_a_command_of_which_the_log_says_nothing_has_not(codex):
 def test_the_reminder_comes_after_a_compaction_once_and_not_before(codex):
     assert codex.command("make x", 2, "make: *** No rule to make target 'x'.") == ""
     said = codex.agent.compacts()
-    assert " in Bash (turn 0)" in said
+    assert " in exec_command: " in said
     assert codex.command("true", 0) == ""
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -42,7 +45,7 @@ COMPACT = json.dumps({"session_id": "s1", "cwd": "/src/shop", "hook_event_name":
 def begun(home: Path, shell: str = "") -> subprocess.Popen[str]:
     return subprocess.Popen(
         ["sh", "-c", shell or build_hook_command("claude-code")],
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "MULLIGAN_HOME": str(home)},
+        env={"PATH": os.environ["PATH"], "HOME": str(home), "MULLIGAN_HOME": str(home), "TMPDIR": str(home.parent)},
         cwd=home.parent,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -76,12 +79,76 @@ def test_several_at_once_lose_nothing_of_each_other(tmp_path):
     for number, process in enumerate(work, 1):
         process.stdin.write(failing(number))
     assert [ended(process, "") for process in work] == [""] * 8
+    assert ended(begun(tmp_path), failing(8)) == ""  # stores what waited too long for the others
     store = SqliteStore(tmp_path / "mulligan.db")
     (history,) = store.runs(DEFAULT_TENANT, RunQuery())
     assert [step.seq for step in history.steps] == list(range(1, 9))
     known = tracker.from_json(store.get(DEFAULT_TENANT, "session", "s1"))
     assert len(known.failures) + len(known.pending) == 8
     store.close()
+
+
+@contextlib.contextmanager
+def locked(home: Path) -> Iterator[None]:
+    """Another process holds the store."""
+    program = (
+        "import sqlite3, sys; store = sqlite3.connect(sys.argv[1], isolation_level=None); "
+        "store.execute('BEGIN EXCLUSIVE'); print('locked', flush=True); sys.stdin.read(); store.execute('ROLLBACK')"
+    )
+    holder = subprocess.Popen(
+        [sys.executable, "-c", program, home / "mulligan.db"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert holder.stdout.readline() == b"locked\n"
+    yield
+    holder.communicate()
+
+
+def seconds(home: Path, event: str) -> float:
+    began = time.monotonic()
+    assert ended(begun(home), event) == ""
+    return time.monotonic() - began
+
+
+def test_locked_store_delays_no_hook_and_nothing_is_lost(tmp_path):
+    SqliteStore(tmp_path / "mulligan.db").close()
+    usual = min(seconds(tmp_path, failing(number)) for number in (1, 2, 3))
+    with locked(tmp_path):
+        delayed = [seconds(tmp_path, event) for event in (failing(4), failing(5, "s2"), COMPACT)]
+    assert min(delayed) <= usual + 0.3  # the limit is 0.1 s, and this machine is busy
+    assert "Recent Failures" in ended(begun(tmp_path), failing(6))  # after the compaction meanwhile
+    store = SqliteStore(tmp_path / "mulligan.db")
+    (history,) = store.runs(DEFAULT_TENANT, RunQuery())
+    assert [step.arguments["command"] for step in history.steps] == [f"make part{number}" for number in (1, 2, 3, 4, 6)]
+    assert len(history.compactions) == 1
+    store.close()
+    assert not list((tmp_path / "hooks").glob("s1.spool"))
+
+
+def test_command_stores_what_a_hook_could_not(tmp_path, types, monkeypatch):
+    SqliteStore(tmp_path / "mulligan.db").close()
+    with locked(tmp_path):
+        ended(begun(tmp_path), failing())
+        ended(begun(tmp_path), json.dumps({**json.loads(COMPACT), "hook_event_name": "SessionEnd"}))
+    spool = next((tmp_path / "hooks").glob("*.spool")).read_bytes()
+    assert b"make part1" in spool
+    monkeypatch.setenv("MULLIGAN_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    assert types("runs")[0] == 0
+    store = SqliteStore(tmp_path / "mulligan.db")
+    (history,) = store.runs(DEFAULT_TENANT, RunQuery())
+    store.close()
+    assert (history.run.session, history.run.end_reason, len(history.steps)) == ("s1", "finished", 1)
+    assert not list((tmp_path / "hooks").iterdir())
+
+
+def test_spooled_event_holds_no_secret(tmp_path):
+    SqliteStore(tmp_path / "mulligan.db").close()
+    with locked(tmp_path):
+        event = json.loads(failing()) | {
+            "error": "Exit code 1\nAuthorization: Bearer ghp_0123456789abcdefghij0123456789abcdef"
+        }
+        ended(begun(tmp_path), json.dumps(event))
+    assert b"ghp_0123456789" not in b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
 
 
 def no_folder(home: Path) -> None:
@@ -105,14 +172,15 @@ def bad_settings(home: Path) -> None:
 
 
 @pytest.mark.parametrize("breaks", [no_folder, corrupt, foreign, bad_settings])
-def test_a_hook_that_is_broken_is_silent_and_counted(tmp_path, breaks, types, monkeypatch):
+def test_a_hook_that_is_broken_tells_the_user_once_and_is_counted(tmp_path, breaks, types, monkeypatch):
     home = tmp_path / "home"
     home.mkdir()
     breaks(home)
     home = home / "blocked" if breaks is no_folder else home
     shell = loud(build_hook_command("claude-code"))
-    assert ended(begun(home, shell), failing()) == ""
-    assert ended(begun(home, shell), COMPACT) == ""
+    notes = [ended(begun(home, shell), event) for event in (failing(), COMPACT)]
+    assert json.loads(notes[0])["systemMessage"].startswith("mulligan records nothing: ")
+    assert notes[1] == ""
     if breaks is no_folder:
         return  # there is nowhere to count
     monkeypatch.setenv("MULLIGAN_HOME", str(home))
@@ -151,7 +219,7 @@ def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
     assert "mulligan-hook claude-code|codex|gemini" in complained
 
 
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode"}))  # its plugin sends no successes
 def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
     called = {"tool_name": "Read", "tool_use_id": "t1", "tool_input": {}, "tool_response": "fine"}
     events = {

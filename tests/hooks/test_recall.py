@@ -30,6 +30,26 @@ def test_a_recipe_that_worked_in_three_sessions_of_this_folder_is_said(another):
     assert "after Read(" in said[3]
 
 
+def test_it_is_said_too_if_the_log_has_the_failed_call_before_its_event(another):
+    for number in range(3):
+        overcome(another(session=f"s{number}"))
+    agent = another(session="new")
+    write_session_log(agent, ("Edit", EDIT, f"<tool_use_error>{STALE}</tool_use_error>"))
+    assert "after Read(" in agent.is_refused("Edit", STALE, **EDIT)
+    assert len(agent.kinds()) == 1
+
+
+def test_nothing_is_said_of_an_earlier_failure_that_only_the_log_has(another):
+    for number in range(3):
+        overcome(another(session=f"s{number}"))
+    agent = another(session="new")
+    earlier = ("Edit", EDIT, f"<tool_use_error>{STALE}</tool_use_error>")
+    write_session_log(agent, earlier, ("Bash", {"command": "make"}, "Exit code 2"))
+    next(agent.ids)
+    assert agent.fails("Bash", "Exit code 2", command="make") == ""
+    assert [tool for tool, _ in agent.kinds()] == ["Edit", "Bash"]
+
+
 def test_what_worked_in_another_folder_is_not(another):
     for number in range(5):
         overcome(another(session=f"s{number}"))
@@ -102,6 +122,12 @@ def test_gemini_makes_the_call_that_is_proven_only_where_repairs_are_asked_for(l
     told = list_items(another(name="gemini", session="newer"), 500, BAD)["hookSpecificOutput"]
     assert told["tailToolCallRequest"] == {"name": "mcp__crm__list", "args": {"limit": 100, "query": "tea"}}
     assert "limit 500 -> 100" in told["additionalContext"]
+
+
+def test_gemini_is_told_too_if_its_log_has_the_failed_call_before_its_event(learned):
+    write_log(learned, 500)
+    assert "limit=100" in list_items(learned, 500, BAD)["hookSpecificOutput"]["additionalContext"]
+    assert len(learned.kinds()) == 1
 
 
 def test_a_call_that_may_have_done_something_is_not_made_again(learned, another, monkeypatch):
@@ -178,8 +204,8 @@ def write_session_log(agent, *calls):
     session = ClaudeCode(agent.session)
     entries = [session.user("fix the cart")]
     for number, (name, arguments, error) in enumerate(calls, start=1):
-        entries.append(session.call(f"t{number}", name, 2 * number, **arguments))
-        entries.append(session.result(f"t{number}", error or "fine", 2 * number + 1, is_error=bool(error)))
+        entries.append(session.call(f"toolu_{number}", name, 2 * number, **arguments))
+        entries.append(session.result(f"toolu_{number}", error or "fine", 2 * number + 1, is_error=bool(error)))
     write(agent.log, *entries)
 
 

@@ -14,9 +14,10 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from mulligan import prompt
+from mulligan.classify.classifier import classify
 from mulligan.core.calls import diff_arguments
 from mulligan.core.failure import Failure, Kind
-from mulligan.core.records import Effects, Link, Outcome, Step
+from mulligan.core.records import Change, Effects, Link, Outcome, Step
 from mulligan.learn.tracker import (
     MAX_PENDING_FAILURES,
     MAX_TRACKED_FAILURES,
@@ -34,7 +35,7 @@ from mulligan.redaction import find_unsafe_text
 TOOLS: dict[str, Effects] = {"lookup": "none", "search": "none", "edit": "once", "pay": "once"}
 ARGUMENTS = ("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd")
 CODES = ("timeout", "conflict")
-LINE = re.compile(r"- (\S+) in (\S+) \(turn (\d+)(?:, (\d+) times)?\)")
+LINE = re.compile(r"- (\S+) in ([^\s:,]+)(?:, (\d+) times)?: ")
 
 
 @dataclass
@@ -160,8 +161,8 @@ class Rules(RuleBasedStateMachine):
         said = self.tracker.reminder
         lines = said.splitlines()[1:]
         told = [LINE.match(line) for line in lines]
-        assert [(hit[1], hit[2], int(hit[3]), int(hit[4] or 1)) for hit in told if hit] == [
-            (f"tool/{each.code}", each.tool, each.turn, each.count) for each in self.records
+        assert [(hit[1], hit[2], int(hit[3] or 1)) for hit in told if hit] == [
+            (f"tool/{each.code}", each.tool, each.count) for each in self.records
         ]
         assert ["What worked" in line for line in lines] == [bool(each.worked) for each in self.records]
         assert bool(self.records) == ("Recent Failures" in said) == ("void repeating these patterns" in said)
@@ -192,7 +193,8 @@ class Rules(RuleBasedStateMachine):
             assert (each.kind, each.step.name, each.turn, each.count) == (
                 f"tool/{known.code}", known.tool, known.turn, known.count,
             )  # fmt: skip
-            assert (each.total, sum(each.recoveries.values())) == (known.total, known.worked)
+            worked = sum(each.recoveries.values()) + sum(each.working_calls.values())
+            assert (each.total, worked) == (known.total, known.worked)
             assert known.worked <= known.total
 
 
@@ -413,3 +415,54 @@ def test_failures_that_nobody_could_fingerprint_are_told_apart_by_kind():
         TrackedFailure(Step(run="r", seq=1, call=1, failure=Failure.of(Kind("tool", code))), 0) for code in CODES
     )
     assert one.identity != other.identity
+
+
+def shell(number: int, command: str, error: str = "", **fields: object) -> Step:
+    failure = classify(text=error, tool="Bash", source="tool", is_error=True) if error else None
+    outcome = {"outcome": "failure", "failure": failure, "links_decided": True} if error else {}
+    return Step(run="r", seq=number, call=number, name="Bash", arguments={"command": command}, **outcome, **fields)
+
+
+def link(method: str, *tools: str) -> Link:
+    changes = () if tools else (Change(operation="substitute", path="command"),)
+    return Link(run="r", failed_call=1, recovering_call=3, method=method, changes=changes, intermediate_tools=tools)
+
+
+def reminder_after(*steps: Step) -> str:
+    tracker = Tracker()
+    for step in steps:
+        tracker.observe_step(step)
+        tracker.mark_turn()
+    tracker.compact()
+    return tracker.reminder
+
+
+def test_reminder_names_the_command_the_test_and_the_command_that_worked():
+    failed = shell(1, "pytest -x", "Exit code 1\nFAILED tests/test_cart.py::test_total - assert 3 == 4")
+    said = reminder_after(failed, shell(3, "pytest -x --no-cov", links=(link("agent"),)))
+    assert "] pytest -x: " in said
+    assert "tests/test_cart.py::test_total" in said
+    assert "What worked: [said by the agent, data only " in said
+    assert "] pytest -x --no-cov [end" in said
+    assert "turn" not in said
+
+
+def test_reminder_names_the_calls_after_which_the_same_call_worked():
+    edit = Step(run="r", seq=2, call=2, name="Edit", arguments={"file_path": "src/cart.py", "old_string": "x"})
+    failed = shell(1, "make test", "Exit code 2\nmake: *** [test] Error 1")
+    again = shell(3, "make test", links=(link("prerequisite", "Edit"),))
+    assert "the same call after Edit(src/cart.py)" in reminder_after(failed, edit, again)
+    unknown = Step(run="r", seq=2, call=2, name="Edit")  # a hook reports most successes by name only
+    assert "What worked" not in reminder_after(failed, unknown, again)
+
+
+def test_failure_that_names_nothing_to_avoid_is_not_in_a_reminder():
+    failed = shell(1, "", "Exit code 1")
+    assert reminder_after(failed) == ""
+
+
+def test_reminder_bounds_and_sanitizes_a_command():
+    failed = shell(1, f"echo \x1b[31m{'x' * 5000}\nrm -rf /", "Exit code 1\nboom")
+    said = reminder_after(failed)
+    assert find_unsafe_text(said) == []
+    assert len(said) < 500

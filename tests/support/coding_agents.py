@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,10 +16,16 @@ from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
+PROXY = [sys.executable, "-I", "-m", "mulligan", "proxy"]
 PROGRAMS = ROOT / ".agents" / "node_modules" / ".bin"
 
 SERVER = """
 import json, sys
+earlier = set()
+def answer_call(q):
+    fails = q == "tea" or q == "once" and q not in earlier
+    earlier.add(q)
+    return {"isError": fails, "content": [{"type": "text", "text": "rate limit exceeded" if fails else "found it"}]}
 for line in sys.stdin:
     asked = json.loads(line)
     if "id" not in asked:
@@ -28,7 +35,7 @@ for line in sys.stdin:
         "initialize": lambda: {"protocolVersion": asked["params"]["protocolVersion"], "capabilities": {"tools": {}},
                                "serverInfo": {"name": "crm", "version": "1"}},
         "tools/list": lambda: {"tools": [{"name": "lookup", "description": "finds", "inputSchema": schema}]},
-        "tools/call": lambda: {"isError": True, "content": [{"type": "text", "text": "rate limit exceeded"}]},
+        "tools/call": lambda: answer_call(asked["params"].get("arguments", {}).get("q")),
     }.get(asked["method"], dict)()
     print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": answer}), flush=True)
 """
@@ -46,6 +53,8 @@ class Place:
         (self.project / "a.txt").write_text("hello\n")
         (folder / "crm.py").write_text(SERVER)
         self.crm = str(folder / "crm.py")
+        self.server = [sys.executable, self.crm]
+        """How the MCP server is started."""
         self.environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
@@ -61,6 +70,31 @@ class Place:
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
 
+    def proxy(self, mode: str) -> None:
+        """Put our proxy in front of the server, as `install proxy` does, for an agent that hands on no environment."""
+        command = [*PROXY, "--mode", mode, "--name", "crm", "--", *self.server]
+        variables = {"MULLIGAN_HOME": str(self.data)}
+        program = self.home.parent / "proxied.py"
+        program.write_text(f"import os\nos.environ.update({variables!r})\nos.execv({sys.executable!r}, {command!r})\n")
+        self.server = [sys.executable, str(program)]
+
+    def imports(self) -> None:
+        """Also import the logs of the agents."""
+        done = subprocess.run(
+            [sys.executable, "-m", "mulligan", "scan", "--import"],
+            env=self.environment, cwd=self.project, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert done.returncode in (0, 1), done.stderr
+
+    def messages(self) -> list[str]:
+        """Messages and details of the stored failures."""
+        store = SqliteStore(self.data / "mulligan.db")
+        try:
+            steps = [step for run in store.runs(DEFAULT_TENANT, RunQuery()) for step in run.steps]
+            return [f"{step.failure.message} {step.failure.detail}" for step in steps if step.failure is not None]
+        finally:
+            store.close()
+
     def kinds(self) -> list[tuple[str, str]]:
         """What failed, of which kind, in the order in which it was kept."""
         store = SqliteStore(self.data / "mulligan.db")
@@ -75,7 +109,7 @@ class Claude:
     """Claude Code, spoken to as a program speaks to it."""
 
     def __init__(self, place: Place, *options: str) -> None:
-        config = {"mcpServers": {"crm": {"command": sys.executable, "args": [place.crm]}}}
+        config = {"mcpServers": {"crm": {"command": place.server[0], "args": place.server[1:]}}}
         environment = place.environment | {
             "CLAUDE_CONFIG_DIR": str(place.home / ".claude"),
             "ANTHROPIC_BASE_URL": place.api.url,
@@ -144,8 +178,10 @@ base_url = "{place.api.url}/v1"
 wire_api = "responses"
 env_key = "FAKE_KEY"
 [mcp_servers.crm]
-command = "{sys.executable}"
-args = ["{place.crm}"]
+command = "{place.server[0]}"
+args = {json.dumps(place.server[1:])}
+startup_timeout_sec = 60
+required = true
 """
     )
     environment = place.environment | {"CODEX_HOME": str(folder), "FAKE_KEY": "none"}
@@ -167,7 +203,9 @@ def gemini(place: Place, prompt: str = "please work") -> str:
     file = place.home / ".gemini" / "settings.json"
     settings = json.loads(file.read_text()) if file.exists() else {}
     file.parent.mkdir(exist_ok=True)
-    file.write_text(json.dumps(settings | {"security": {"auth": {"selectedType": "gemini-api-key"}}}))
+    server = {"command": place.server[0], "args": place.server[1:], "trust": True}
+    settings |= {"security": {"auth": {"selectedType": "gemini-api-key"}}, "mcpServers": {"crm": server}}
+    file.write_text(json.dumps(settings))
     environment = place.environment | {
         "GEMINI_API_KEY": "none",
         "GOOGLE_GEMINI_BASE_URL": place.api.url,
@@ -183,10 +221,49 @@ def gemini(place: Place, prompt: str = "please work") -> str:
     return done.stdout.strip()
 
 
+def opencode(place: Place, prompt: str = "please work") -> list[dict[str, Any]]:
+    """OpenCode works once through the script: what it said, line by line."""
+    folder = place.home / ".config" / "opencode"
+    folder.mkdir(parents=True, exist_ok=True)
+    model = {"name": "m", "limit": {"context": 200_000, "output": 1000}}
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "options": {"baseURL": f"{place.api.url}/v1", "apiKey": "none"},
+        "models": {"m": model},
+    }
+    settings = {
+        "provider": {"fake": provider},
+        "model": "fake/m",
+        "autoupdate": False,
+        "share": "disabled",
+        "mcp": {"crm": {"type": "local", "command": place.server}},
+    }
+    (folder / "opencode.json").write_text(json.dumps(settings))
+    # OpenCode believes the lock file. Else it installs this package, which our plugin does not import: 10 s.
+    wanted = {"dependencies": {"@opencode-ai/plugin": "1.18.18"}}
+    (folder / "package.json").write_text(json.dumps(wanted))
+    (folder / "package-lock.json").write_text(json.dumps({"lockfileVersion": 3, "packages": {"": wanted}}))
+    (folder / "node_modules").mkdir(exist_ok=True)
+    environment = place.environment | {
+        "OPENCODE_DISABLE_AUTOUPDATE": "1",
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+    }
+    environment.pop("PYTHONPATH")
+    done = subprocess.run(
+        [str(PROGRAMS / "opencode"), "run", "--format", "json", prompt],
+        env=environment, cwd=place.project, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 def unwritable(place: Place) -> None:
+    shutil.rmtree(place.data, ignore_errors=True)  # `install` may have created it
     place.data.write_text("a file where the folder should be")
 
 
 def corrupt(place: Place) -> None:
-    place.data.mkdir()
+    place.data.mkdir(exist_ok=True)
     (place.data / "mulligan.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)

@@ -3,17 +3,18 @@
 Claude Code: PostToolUseFailure reports an error inside a tool. An error before execution, such as an edit whose text
 is not found or invalid arguments, appears only in PostToolBatch, between marks.
 
-Codex: the event does not say whether a command failed; the exit code is in the session log. Rejected calls and errors
-of MCP servers trigger no hook: they are read from the log at a compaction.
+Codex: the event does not say whether a command failed, and rejected calls and errors of MCP servers trigger no hook.
+Calls are therefore read from the session log, with the reader that `mulligan scan` uses.
 
 Gemini CLI: a tool's response says whether it failed; a shell's response contains the exit code. PreCompress comes
 before each model call, and only the log shows a compression. Its hook cannot return text, so the reminder follows with
-the next prompt or tool result.
+the next prompt or tool result. A call of an unknown tool triggers no hook; it is read from the log at the end.
+
+OpenCode: a plugin sends failed calls, compactions and the end of a turn. Successes are read from its database.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -41,6 +42,7 @@ EVENT_TYPES: dict[str, dict[str, EventType]] = {
         "SessionEnd": "ended",
     },
     "codex": {"PostToolUse": "calls", "SessionStart": "compacted", "SessionEnd": "ended"},
+    "opencode": {"ToolFailed": "calls", "SessionCompacted": "compacted", "SessionIdle": "ended"},
     "gemini": {"AfterTool": "calls", "BeforeAgent": "prompted", "PreCompress": "compacting", "SessionEnd": "ended"},
 }
 
@@ -80,6 +82,19 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
         return self.type == "calls" and self.name != "PostToolUseFailure"
 
 
+class SpooledEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Event that could not be stored: the store was locked or unavailable. Its calls are redacted."""
+
+    id: str
+    at: int
+    """Time of the event in UTC milliseconds."""
+    event: AgentEvent
+    """The event without its calls."""
+    calls: list[tuple[str, Step]]
+    proxied: list[str] = []
+    """Ids of calls that our proxy has recorded."""
+
+
 def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
     """Return the event, or None if there is nothing to do. Events are not validated by the agents."""
     name = _text(event.get("hook_event_name"))
@@ -103,6 +118,14 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
 
 
 def _parse_call(event_name: str, raw_call: Mapping[str, Any], log: str) -> AgentCall:
+    if event_name == "ToolFailed":
+        from mulligan.transcripts.opencode import parse_part
+
+        part = raw_call.get("part")
+        call = parse_part(part) if isinstance(part, dict) else None
+        if call is None:
+            return AgentCall(id="", name="")
+        return AgentCall(id=call.id, name=call.name, arguments=call.arguments, error=call.error)
     name, server = split_tool_name(_text(raw_call.get("tool_name")))
     id, response, error, is_rejected = _text(raw_call.get("tool_use_id")), raw_call.get("tool_response"), None, False
     match event_name:
@@ -117,6 +140,9 @@ def _parse_call(event_name: str, raw_call: Mapping[str, Any], log: str) -> Agent
             error = _find_gemini_error(response)
             details = response.get("error")
             is_rejected = isinstance(details, dict) and details.get("type") in REJECTION_ERROR_TYPES
+    context = raw_call.get("mcp_context")
+    if isinstance(context, dict) and _text(context.get("server_name")) and _text(context.get("tool_name")):
+        name, server = context["tool_name"], context["server_name"]
     milliseconds = raw_call.get("duration_ms")
     return AgentCall(
         id=id,
@@ -138,12 +164,12 @@ def _find_marked_error(response: str) -> str | None:
 
 
 def _find_gemini_error(response: Mapping[str, Any]) -> str | None:
+    from mulligan.transcripts.gemini import find_command_error  # most events need no transcript reader
+
     content = _content_text(response.get("llmContent")) or _content_text(response.get("returnDisplay"))
-    content = content.strip().removeprefix("<untrusted_context>").removesuffix("</untrusted_context>").strip()
     if error := response.get("error"):
         return _text(error.get("message") if isinstance(error, dict) else error) or content or "failed"
-    code = re.search(r"^Exit Code: (\d{1,5})\s*$", content, re.MULTILINE)
-    return content if code and int(code[1]) else None
+    return find_command_error(content)
 
 
 def _content_text(content: Any) -> str:
@@ -231,10 +257,20 @@ class HookState(msgspec.Struct, omit_defaults=True):
     """Time of the last event in UTC milliseconds."""
     seq: int = 0
     """Number of steps so far."""
+    is_stored: bool = False
+    """Whether the run is stored. Calls of servers behind our proxy are in the proxy's run."""
     read: int = 0
     """Offset in the file of successful calls."""
+    spooled: str = ""
+    """Id of the last spooled event that was stored."""
     ids: list[str] = []
     """Recent call ids, each with whether it succeeded."""
+    failed_calls: dict[str, int] = {}
+    """Recent failed calls by id, each with its number in the run."""
+    logged: int = 0
+    """Number of calls of the session log that are recorded."""
+    unlogged: list[tuple[str, int]] = []
+    """Recent calls of events without an id, each with its number in the run, until the log has them."""
     batches: list[str] = []
     """Recent batches, by the ids of their calls."""
     compacted: int = 0

@@ -9,6 +9,8 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -17,14 +19,16 @@ from msgspec.structs import replace
 from mulligan import settings as settings_file
 from mulligan.classify.classifier import Classifier, classify
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunEnded, RunStarted, StepEnded, redact_event
-from mulligan.core.failure import Failure, TookEffect
-from mulligan.core.records import Compaction, Outcome, Run, Step, decode, encode
+from mulligan.core.failure import Failure, StoreError, StoreLockedError, TookEffect, strip_own_blocks
+from mulligan.core.links import link_recoveries
+from mulligan.core.records import Compaction, Link, Outcome, Run, Step, decode, digest, encode, new_id
 from mulligan.hooks import agents, session_files
 from mulligan.hooks.agents import (
     HOOK_STATE_KIND,
     AgentCall,
     AgentEvent,
     HookState,
+    SpooledEvent,
     join_tool_name,
     run_id_prefix,
     split_tool_name,
@@ -40,6 +44,8 @@ from mulligan.store.sql import StoreTransaction
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import sqlite_path
 
+MAX_LOCK_WAIT_MS = 80
+"""Wait for a locked store. The agent waits for its hook, so the event is then spooled."""
 MAX_ERROR_CHARS = 8192
 """Longest error text that is classified."""
 DUPLICATE_COMPACTION_MS = 5000
@@ -76,7 +82,7 @@ class EventProcessor:
 
     def __init__(self, event: AgentEvent, settings: Settings) -> None:
         self.event, self.settings = event, settings
-        self.now = int(time.time() * 1000)
+        self.now = self.event_time = int(time.time() * 1000)
         options: dict[str, Any] = {
             "names": settings.redact_names,
             "patterns": settings.redact_patterns,
@@ -92,35 +98,72 @@ class EventProcessor:
         self.tracker = Tracker()
         self.events: list[AnyEvent] = []
         """Records to store."""
-        self.failed: list[Step] = []
-        """New failures of this event."""
+        self.failed: dict[str, Step] = {}
+        """New failures of this event by the id of their call."""
+        self.proxied_ids: set[str] = set()
+        """Calls whose answer shows that our proxy has recorded them."""
+        self.spool_bytes = 0
+        """Size of the spooled events when they were read."""
+        self.has_ended = False
+        """Whether the last event is the end of the session."""
         self.identical_failures = 0
         """How often the last failure has occurred in a row."""
+        self.logged_calls: list[tuple[str, Step]] = []
+        """Calls of the session log in order, each with its id. Empty without a log."""
+        self.merged_digests: dict[str, str] = {}
+        """Digests of the calls of the log that this event adds, by id."""
 
     def process(self) -> dict[str, Any] | None:
         """Store the event and return the response."""
         event = self.event
         # Before the transaction: other processes do not wait for this.
         calls = [(call.id, self._build_step(call)) for call in event.calls if not call.is_interrupted]
-        if event.agent == "codex" and event.type in ("compacted", "ended") and event.log:
-            from mulligan.hooks.recall import read_log
+        self.logged_calls = self._read_logged_calls()
+        spooled = SpooledEvent(
+            id=new_id("event"), at=self.now, event=replace(event, calls=()), calls=calls, proxied=[*self.proxied_ids]
+        )
+        try:
+            store = SqliteStore(store_path(self.settings), fsync=self.settings.fsync, busy_ms=MAX_LOCK_WAIT_MS)
+            try:
+                with store.transaction(DEFAULT_TENANT) as transaction:
+                    message = self._update_session(transaction, spooled)
+                self._update_session_files()
+                return self._build_response(store, message)
+            finally:
+                store.close()
+        except StoreError as error:
+            from mulligan.record.journal import EVENT_FRAME, encode_frame  # rarely needed
 
-            failed = read_log(event.agent, event.log, self.classify)[1]
-            calls += [(id, self._apply_record_level(step)) for id, step in failed]
-        store = SqliteStore(_store_path(self.settings), fsync=self.settings.fsync)
+            with suppress(OSError):
+                session_files.append_frame(event.session, encode_frame(EVENT_FRAME, encode(spooled)))
+                if isinstance(error, StoreLockedError):
+                    return None
+            raise
+
+    def import_spool(self) -> None:
+        """Store the spooled events of the session."""
+        store = SqliteStore(store_path(self.settings), fsync=self.settings.fsync)
         try:
             with store.transaction(DEFAULT_TENANT) as transaction:
-                message = self._update_session(transaction, calls)
-            return self._build_response(store, message)
+                self._update_session(transaction, None)
+            self._update_session_files()
         finally:
             store.close()
+
+    def _read_logged_calls(self) -> list[tuple[str, Step]]:
+        """Return the calls of the session log. The reader is that of `mulligan scan`, so both see the same calls."""
+        if not self.event.log:
+            return []
+        from mulligan.hooks.recall import read_log
+
+        return read_log(self.event.agent, self.event.log, self.event.session, self.classify)
 
     def _build_response(self, store: SqliteStore, message: str) -> dict[str, Any] | None:
         if self.failed and self.settings.mode != "observe":
             from mulligan.hooks.recall import Hints
 
             hints = Hints(store, self.prompt, self.settings, self.now, self.state)
-            last = self.failed[-1]
+            last = list(self.failed.values())[-1]
             if self.event.agent == "gemini" and (replacement := hints.find_replacement_call(last)):
                 arguments, note = replacement
                 return agents.build_response(self.event, note, (join_tool_name(last), arguments))
@@ -134,7 +177,9 @@ class EventProcessor:
     def _build_step(self, call: AgentCall) -> Step:
         failure, outcome = None, "success"
         if call.error is not None:
-            error = call.error
+            error = strip_own_blocks(call.error)
+            if error != call.error:
+                self.proxied_ids.add(call.id)
             if len(error) > MAX_ERROR_CHARS:
                 error = truncate_text(error, MAX_ERROR_CHARS * 3 // 4, MAX_ERROR_CHARS // 4)
             arguments = call.arguments if isinstance(call.arguments, dict) else None
@@ -174,28 +219,116 @@ class EventProcessor:
 
     # The session, within the transaction
 
-    def _update_session(self, transaction: StoreTransaction, calls: Iterable[tuple[str, Step]]) -> str:
-        """Apply the event to the stored session and return the text for the model."""
-        event = self.event
+    def _update_session(self, transaction: StoreTransaction, current: SpooledEvent | None) -> str:
+        """Apply spooled events and this one to the stored session. Return the text for the model."""
         with suppress(msgspec.MsgspecError, UnicodeError):  # invalid state is replaced
             self.state = decode(transaction.get(HOOK_STATE_KIND, self.session) or encode(self.state), HookState)
         with suppress(msgspec.MsgspecError, UnicodeError):
             self.tracker = tracker.from_json(transaction.get(SESSION_KIND, self.session) or b"")
         self.state.at = self.now
+        self._add_logged_calls()
         self._count_successes()
-        for id, step in calls:
-            self._add_step(id, step)
-        if event.ends_turn:
-            self._end_turn(call.id for call in event.calls)
-        message = self._handle_compaction() if event.type in ("compacting", "compacted") else ""
-        if event.type != "compacting":
-            message = message or self.tracker.take_reminder()
+        for spooled in self._read_spool():
+            self._apply_event(transaction, spooled)
+            self.state.spooled = spooled.id
+        # The model has read the answers to earlier calls. The log may already have the calls of this event.
+        reported_calls = current.calls if current is not None else ()
+        reported_ids = {id.strip("-") or self._find_logged_id(step) for id, step in reported_calls}
+        self.failed = {id: step for id, step in self.failed.items() if id in reported_ids}
+        message = ""
+        if current is not None:
+            self._apply_event(transaction, current)
+            message = self.tracker.take_reminder() if current.event.type != "compacting" else ""
         self._store_session(transaction)
-        if event.type == "ended":
-            session_files.remove_session_files(event.session)
-        else:
-            session_files.write_open_tools(event.session, self._open_tool_names())
         return message
+
+    def _apply_event(self, transaction: StoreTransaction, spooled: SpooledEvent) -> None:
+        event, self.event_time = spooled.event, spooled.at
+        self.proxied_ids.update(spooled.proxied)
+        for id, step in spooled.calls:
+            self._add_reported_call(id, step)
+        if event.ends_turn:
+            self._end_turn(id for id, _ in spooled.calls)
+        if event.type in ("compacting", "compacted"):
+            self._handle_compaction()
+        self.has_ended = event.type == "ended"
+        if self.has_ended:
+            self._end_run(transaction)
+
+    def _read_spool(self) -> list[SpooledEvent]:
+        """Return the spooled events that are not stored yet."""
+        path = Path(session_files.session_file_path(self.event.session.encode("utf-8", "replace"), ".spool"))
+        spooled_events: list[SpooledEvent] = []
+        if path.exists():
+            from mulligan.record.journal import read_frames  # rarely needed
+
+            self.spool_bytes = path.stat().st_size
+            for frame in read_frames(path):
+                with suppress(msgspec.MsgspecError, UnicodeError):  # written by another version
+                    spooled_events.append(decode(frame.payload, SpooledEvent))
+        ids = [spooled.id for spooled in spooled_events]
+        return spooled_events[ids.index(self.state.spooled) + 1 :] if self.state.spooled in ids else spooled_events
+
+    def _update_session_files(self) -> None:
+        """Update the files after the commit: until then they hold what is not stored."""
+        if self.has_ended:
+            session_files.remove_session_files(self.event.session)
+        else:
+            session_files.remove_spool(self.event.session, self.spool_bytes)
+            session_files.write_open_tools(self.event.session, self._open_tool_names())
+
+    def _add_logged_calls(self) -> None:
+        """Add the calls that the log has gained, with the failures that they recover."""
+        state, calls = self.state, self.logged_calls
+        new_calls = calls[state.logged :]
+        state.logged = max(state.logged, len(calls))
+        if not new_calls:
+            return
+        links = self._link_recoveries(())
+        for id, logged_step in new_calls:
+            key = None if logged_step.server else f"{state.agent}:{logged_step.name}"
+            step = self._apply_record_level(replace(logged_step, key=key, links_decided=logged_step.has_failed))
+            call_digest = _digest_call(step)
+            reported_call = next((call for call in state.unlogged if call[0] == call_digest), None)
+            if reported_call is not None:
+                state.unlogged.remove(reported_call)
+                if step.has_failed:
+                    state.failed_calls[id] = reported_call[1]
+                continue
+            self._add_step(id, step, links.get(logged_step.call, ()))
+            self.merged_digests[id] = call_digest
+
+    def _link_recoveries(self, later_steps: Iterable[Step]) -> dict[int, list[tuple[str, Link]]]:
+        """Return the links that `scan` finds, by recovering call, each with the id of the failed call."""
+        ids = {step.call: id for id, step in self.logged_calls}
+        steps = sorted((step for _, step in self.logged_calls), key=lambda step: step.seq)
+        links: dict[int, list[tuple[str, Link]]] = {}
+        for link in link_recoveries([*steps, *later_steps]):
+            links.setdefault(link.recovering_call, []).append((ids.get(link.failed_call, ""), link))
+        return links
+
+    def _add_reported_call(self, id: str, step: Step) -> None:
+        """Add a call of this event, unless the log had it."""
+        has_id = bool(id.strip("-"))
+        if not has_id and self._find_logged_id(step):
+            return
+        seq, recoveries = self.state.seq, None
+        if self.logged_calls and step.outcome == "success":
+            arguments = next((call.arguments for call in self.event.calls if call.id == id), step.arguments)
+            last = max(self.logged_calls, key=lambda call: call[1].seq)[1]
+            number = last.seq + 1
+            unredacted = replace(
+                step, run=last.run, seq=number, call=number, arguments=arguments, key=None, started_at=0
+            )
+            recoveries = self._link_recoveries([unredacted]).get(number, ())
+        self._add_step(id, step, recoveries)
+        if not has_id and self.state.seq > seq:
+            self.state.unlogged.append((_digest_call(step), self.state.seq))
+
+    def _find_logged_id(self, step: Step) -> str:
+        """Return the id of a call whose event has none, if this event has read it as the last call of the log."""
+        last_id = self.logged_calls[-1][0] if self.logged_calls else ""
+        return last_id if self.merged_digests.get(last_id) == _digest_call(step) else ""
 
     def _count_successes(self) -> None:
         """Add the successful calls of events that exited early."""
@@ -205,7 +338,8 @@ class EventProcessor:
             for name, id in calls:
                 if name not in steps_by_tool:
                     steps_by_tool[name] = self._redact(self._name_tool(*split_tool_name(name)))
-                self._add_step(id, replace(steps_by_tool[name], started_at=timestamp))
+                if not self.logged_calls:  # the log has them with their arguments
+                    self._add_step(id, replace(steps_by_tool[name], started_at=timestamp))
             self._end_turn(id for _, id in calls)
 
     def _end_turn(self, ids: Iterable[str]) -> None:
@@ -217,7 +351,8 @@ class EventProcessor:
             self.state.batches = [*self.state.batches[-HookState.MAX_BATCHES :], batch]
         self.tracker.mark_turn()
 
-    def _add_step(self, id: str, step: Step) -> None:
+    def _add_step(self, id: str, step: Step, recoveries: Iterable[tuple[str, Link]] | None = None) -> None:
+        """Add a step, once. `recoveries` are its links if the log has decided them."""
         state = self.state
         call_key = f"{id} {step.outcome == 'success'}"
         if id and id != "-":
@@ -225,21 +360,33 @@ class EventProcessor:
             # installed in two settings files.
             if call_key in state.ids or f"{id} False" in state.ids:
                 return
-            state.ids = [*state.ids[-HookState.MAX_CALL_IDS :], call_key]
+            state.ids = [*state.ids[-max(HookState.MAX_CALL_IDS, len(self.logged_calls)) :], call_key]
+        is_proxied = id in self.proxied_ids or session_files.is_proxied(self.event.session, join_tool_name(step))
         if not state.seq:
-            state.started_at = step.started_at
             state.run = f"{run_id_prefix(state.agent, self.session)}{state.folder_suffix}"
-            self.events.append(redact_event(RunStarted(self._build_run()), self.redactor))
             self.tracker.begin(state.run)
+        if not is_proxied and not state.is_stored:
+            state.is_stored, state.started_at = True, step.started_at
+            self.events.append(redact_event(RunStarted(self._build_run()), self.redactor))
         state.seq += 1
         step = replace(step, run=state.run, seq=state.seq, call=state.seq)
-        if step.outcome == "success":
-            step = self._add_links(id, step)
-        if step.has_failed and step.failure is not None:
-            self.failed.append(step)
+        if step.outcome == "success" and recoveries is None:
+            step = self._add_links(step)
+        elif step.outcome == "success":
+            links = tuple(
+                replace(link, run=state.run, failed_call=number, recovering_call=state.seq, provisional=False)
+                for failed_id, link in recoveries or ()
+                if (number := state.failed_calls.get(failed_id)) is not None
+            )
+            step = self._redact(replace(step, links=links))
+        elif id and id != "-":
+            state.failed_calls[id] = state.seq
+        if step.has_failed and step.failure is not None and not is_proxied:
+            self.failed[id] = step
             self.identical_failures = self._count_identical_failures(step)
         self.tracker.observe_step(step)
-        self.events.append(StepEnded(step))
+        if not is_proxied:  # the proxy has stored the call and answered the model; a reminder still needs it
+            self.events.append(StepEnded(step))
 
     def _build_run(self) -> Run:
         folder = self.event.folder
@@ -252,19 +399,14 @@ class EventProcessor:
             context=agents.find_user_prompt(self.event.log) or None,
         )
 
-    def _add_links(self, id: str, step: Step) -> Step:
-        """Return a success with the failed calls that it recovers."""
+    def _add_links(self, step: Step) -> Step:
+        """Return a success with the failed calls that it recovers, as far as they are known without a log."""
         failures = [*self.tracker.failures, *self.tracker.pending]
         if not any(failure.is_open and failure.step.tool_key == step.tool_key for failure in failures):
             return step
-        from mulligan.hooks.recall import link_success, read_log
+        from mulligan.hooks.recall import link_success
 
-        arguments = next((call.arguments for call in self.event.calls if call.id == id), None)
-
-        def read_steps() -> list[Step]:
-            return read_log(self.event.agent, self.event.log, self.classify, for_links=True)[0]
-
-        return replace(step, links=link_success(step, arguments, failures, read_steps, self._redact))
+        return replace(step, links=link_success(step, failures))
 
     def _count_identical_failures(self, step: Step) -> int:
         """Count how often this failure has occurred in a row, without a success in between."""
@@ -275,30 +417,37 @@ class EventProcessor:
                 return earlier.count + 1 if is_recent and not earlier.successes_since else 1
         return 1
 
-    def _handle_compaction(self) -> str:
+    def _handle_compaction(self) -> None:
         state, position = self.state, (self.state.seq, self.tracker.turns)
-        if self.now - state.compacted < DUPLICATE_COMPACTION_MS and state.compacted_at == position:
-            return ""
+        if self.event_time - state.compacted < DUPLICATE_COMPACTION_MS and state.compacted_at == position:
+            return
         self.tracker.compact(self.prompt)
-        state.compacted, state.compacted_at = self.now, position
-        if state.seq:
+        state.compacted, state.compacted_at = self.event_time, position
+        if state.is_stored:
             known_failures = self.tracker.known_failures
-            compaction = Compaction(session=self.session, at=self.now, reason="agent", known_failures=known_failures)
+            compaction = Compaction(
+                session=self.session, at=self.event_time, reason="agent", known_failures=known_failures
+            )
             self.events.append(ContextCompacted(compaction))
-        return self.tracker.take_reminder() if self.event.type == "compacted" else ""
 
-    def _store_session(self, transaction: StoreTransaction) -> None:
+    def _end_run(self, transaction: StoreTransaction) -> None:
         state = self.state
-        if self.event.type == "ended" and state.seq:
-            state.read = 0  # the session files are removed; a resumed session starts new ones
+        state.read = 0  # the session files are removed; a resumed session starts new ones
+        if state.is_stored:
             run = next((event.run for event in self.events if isinstance(event, RunStarted)), None)
             run = run or transaction.run(state.run)
             run = run or Run(id=state.run, agent=state.agent, session=self.session, started_at=state.started_at)
-            self.events.append(RunEnded(replace(run, ended_at=self.now, end_reason="finished")))
+            self.events.append(RunEnded(replace(run, ended_at=self.event_time, end_reason="finished")))
+
+    def _store_session(self, transaction: StoreTransaction) -> None:
+        state = self.state
         if self.events:
             transaction.append(self.events)
         if state.seq or self.tracker.turns:
             transaction.put(SESSION_KIND, self.session, tracker.to_json(self.tracker))
+            state.ids = state.ids[-HookState.MAX_CALL_IDS :]
+            state.unlogged = state.unlogged[-HookState.MAX_BATCHES :]
+            state.failed_calls = dict(list(state.failed_calls.items())[-HookState.MAX_CALL_IDS :])
             transaction.put(HOOK_STATE_KIND, self.session, encode(state))
 
     def _open_tool_names(self) -> Iterator[str]:
@@ -308,12 +457,29 @@ class EventProcessor:
         for failure in (*self.tracker.pending, *self.tracker.failures):
             if failure.is_open and self.tracker.turns - failure.turn <= MAX_TURNS_TO_RECOVERY:
                 yield join_tool_name(failure.step)
+                if self.event.agent == "codex" and failure.step.server is None:
+                    yield from ("Bash", "apply_patch")  # its events name every command so
                 if failure.step.failure is not None and failure.step.failure.kind.code in REREAD_KIND_CODES:
                     yield from ("Read", "read_file")
 
 
-def _store_path(settings: Settings) -> Any:
+def _digest_call(step: Step) -> str:
+    """Return what identifies a call whose event has no id."""
+    return digest(encode((step.tool_key, step.arguments, step.outcome)), 8).hex()
+
+
+def store_path(settings: Settings) -> Any:
     """Return the path of the embedded store, even if the settings name a server: a hook must not wait for a network."""
     url = settings.store_url
     is_file = ("://" not in url and not url.startswith("memory:")) or url.startswith("sqlite:")
     return sqlite_path(url if is_file else str(settings.folder / "mulligan.db"))
+
+
+def import_spools(settings: Settings) -> None:
+    """Store the spooled events of all sessions, for commands that read the store of the hooks."""
+    from mulligan.record.journal import read_frames  # rarely needed
+
+    for path in sorted(Path(session_files.hooks_folder()).glob("*.spool")):
+        for frame in islice(read_frames(path), 1):
+            with suppress(msgspec.MsgspecError, UnicodeError):  # written by another version
+                EventProcessor(decode(frame.payload, SpooledEvent).event, settings).import_spool()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
     ModuleType = type(sys)
 
-AGENTS = ("claude-code", "codex", "gemini")
+AGENTS = ("claude-code", "codex", "gemini", "opencode")
 MAX_EVENT_BYTES = 32_000_000
 """Limit of an event. A larger one is ignored."""
 UNUSED_MODULES = ("ipaddress", "platform", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")
@@ -26,8 +26,9 @@ def main() -> None:
     """Process one event. Internal errors are counted but never shown: the agent must continue."""
     agent = sys.argv[1] if len(sys.argv) > 1 else ""
     if agent not in AGENTS:
-        os.write(2, b"mulligan-hook claude-code|codex|gemini: hands mulligan an event of that agent, given on stdin.\n")
+        os.write(2, b"mulligan-hook %s: reads an event of that agent on stdin.\n" % "|".join(AGENTS).encode())
         os._exit(1)  # not 2, which makes some agents stop
+    data = b""
     try:
         data = _read_stdin()
         if should_process(agent, data):
@@ -38,6 +39,12 @@ def main() -> None:
                 response = response[os.write(1, response) :]
     except BaseException as error:  # noqa: BLE001 - a hook must not fail
         session_files.record_internal_error(agent, error)
+        is_for_user = type(error).__name__ in ("StoreError", "SettingsError")
+        if is_for_user and session_files.mark_noted(find_field(data, b"session_id")):
+            from msgspec import json
+
+            # Shown to the user, not to the model.
+            os.write(1, json.encode({"systemMessage": f"mulligan records nothing: {error}"}))
     os._exit(0)  # skips the interpreter's shutdown, which would double the run time
 
 
@@ -76,7 +83,7 @@ def should_process(agent: str, data: bytes) -> bool:
             return session_files.has_session_files(session)
         case b"BeforeAgent":
             return b"*" in session_files.read_open_tools(session)
-        case b"PostToolUseFailure":
+        case b"PostToolUseFailure" | b"ToolFailed" | b"SessionCompacted" | b"SessionIdle":
             return True
         case b"PostToolUse" | b"PostToolBatch" | b"AfterTool":
             calls = _parse_calls(data)
@@ -101,12 +108,14 @@ def _may_have_failed(agent: str, event: bytes, data: bytes) -> bool:
     if b'"error":' in data and b'"error":null' not in data:
         return True
     _, mark, code = data.partition(b"Exit Code: ")
-    return bool(mark) and not code.startswith((b"0", b"(none)"))
+    return b"\\nSignal: " in data or (bool(mark) and not code.startswith((b"0", b"(none)")))
 
 
 def _parse_calls(data: bytes) -> list[tuple[bytes, bytes]]:
     """Return tool and id of each call, or an empty list if the bytes alone do not show them."""
     names, ids = list(_find_values(data, b"tool_name")), list(_find_values(data, b"tool_use_id"))
+    if b'"mcp_context":' in data:  # Gemini CLI names the server and its tool once more
+        names = [b"mcp__%s__%s" % (find_field(data, b"server_name"), names[-1])] if names else []
     ids = ids or [b"-"] * len(names)  # an agent that sends no ids
     is_safe = all(value and session_files.SAFE_BYTES.issuperset(value) for value in (*names, *ids))
     return list(zip(names, ids, strict=True)) if is_safe and len(names) == len(ids) else []

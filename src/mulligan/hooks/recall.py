@@ -8,16 +8,13 @@ A hint is a fix that worked in this folder, or a lesson; in mode `repair` also t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
-
-from msgspec.structs import replace
 
 from mulligan.classify.fingerprint import build_template
 from mulligan.core.calls import wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
-from mulligan.core.links import link_recoveries
 from mulligan.core.records import RUN_SPECIFIC, Effects, Fix, Lesson, Link, Precedent, Step
 from mulligan.hooks.agents import HookState
 from mulligan.learn.tracker import TrackedFailure, is_read_only
@@ -29,7 +26,7 @@ from mulligan.store.sqlite import SqliteStore
 LOOKUP_TIMEOUT_SECONDS = 0.05
 """Time limit of a memory lookup. It then returns the fixes found so far."""
 MAX_LINKED_LOG_BYTES = 32 * 1024 * 1024
-"""A longer log is not read for links: the agent waits for its hook."""
+"""A longer log is not read: the agent waits for its hook."""
 LOG_FORMATS = {"gemini": "gemini-cli"}
 """Transcript format of an agent's log, unless it has the agent's name."""
 PROMOTED_STATES = ("promoted", "approved")
@@ -46,57 +43,42 @@ MAX_SEEDS = 1000
 # Recovery links
 
 
-def read_log(
-    agent: str, log: str, classify: Callable[..., Failure], *, for_links: bool = False
-) -> tuple[list[Step], list[tuple[str, Step]]]:
-    """Return the calls in a session log, and the failed ones each with its id. Both are empty if it is unreadable."""
-    from mulligan.transcripts.formats import FORMATS  # only after a failure, and at a compaction of Codex
+def read_log(agent: str, log: str, session: str, classify: Callable[..., Failure]) -> list[tuple[str, Step]]:
+    """Return the calls in a session log as they ended, each with its id. Empty if the log is unreadable."""
+    from mulligan.transcripts import opencode
+    from mulligan.transcripts.formats import FORMATS  # most events need no reader
     from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
     from mulligan.transcripts.run_builder import ReaderState
 
-    steps: list[Step] = []
-    failed: list[tuple[str, Step]] = []
-    reading = ReaderState(classify, keeps_results=for_links, on_failure=lambda id, step: failed.append((id, step)))
+    calls: list[tuple[str, Step]] = []
+    reading = ReaderState(classify, keeps_results=True, on_call=lambda id, step: calls.append((id, step)))
+    run = None
     try:
-        if log and (not for_links or Path(log).stat().st_size <= MAX_LINKED_LOG_BYTES):
+        if agent == "opencode" or Path(log).stat().st_size <= MAX_LINKED_LOG_BYTES:
             with LogLines(Path(log)) as lines:
-                for history in FORMATS[LOG_FORMATS.get(agent, agent)].read(lines, reading):
+                log_format = FORMATS[LOG_FORMATS.get(agent, agent)]
+                histories = (
+                    opencode.read(lines, reading, session) if agent == "opencode" else log_format.read(lines, reading)
+                )
+                for history in histories:
                     if history.run.parent is None:  # skips the runs of subagents
-                        steps = list(history.steps)
+                        run = history.run.id
     except (UnreadableFileError, OSError):
-        pass  # the failures that hooks reported are known without the log
-    return steps, failed
+        return []  # the failures that hooks reported are known without the log
+    return [(id, step) for id, step in calls if step.type == "tool" and step.run == run]
 
 
-def link_success(
-    success: Step,
-    arguments: Any,
-    failures: Iterable[TrackedFailure],
-    log_steps: Callable[[], Sequence[Step]],
-    redact: Callable[[Step], Step],
-) -> tuple[Link, ...]:
-    """Return the links from remembered failures to a success of the same tool.
-
-    `success` is redacted, `arguments` are not. `log_steps` reads the session's log.
-    """
-    candidates = [
+def link_success(success: Step, failures: Iterable[TrackedFailure]) -> tuple[Link, ...]:
+    """Return the link from the last failed call with the same arguments to this success. Both are redacted."""
+    same = [
         failure
         for failure in failures
-        if failure.is_open and failure.step.run == success.run and failure.step.tool_key == success.tool_key
+        if failure.is_open
+        and failure.step.run == success.run
+        and failure.step.tool_key == success.tool_key
+        and failure.step.arguments == success.arguments
     ]
-    same = [failure for failure in candidates if failure.step.arguments == success.arguments]
-    if same:
-        return (_link_same(same[-1], success),)
-    if not candidates or not isinstance(arguments, dict):
-        return ()
-    link, failed = _link_by_log(success, arguments, log_steps())
-    failed_arguments = redact(failed).arguments if failed is not None else None
-    match = next((failure for failure in reversed(candidates) if failure.step.arguments == failed_arguments), None)
-    if link is None or failed is None or match is None:
-        return ()
-    calls = {"failed_call": match.step.call, "recovering_call": success.call}
-    session_link = replace(link, run=success.run, **calls, provisional=False)
-    return redact(replace(success, links=(session_link,))).links
+    return (_link_same(same[-1], success),) if same else ()
 
 
 def _link_same(failure: TrackedFailure, success: Step) -> Link:
@@ -111,23 +93,6 @@ def _link_same(failure: TrackedFailure, success: Step) -> Link:
         intermediate_tools=tools,
         evidence=("same_arguments",),
     )
-
-
-def _link_by_log(
-    success: Step, arguments: dict[str, Any], steps: Sequence[Step]
-) -> tuple[Link, Step | None] | tuple[None, None]:
-    """Link the success as the last call of the log. Return its link and the failed step."""
-    calls = list(steps)
-    last = calls[-1] if calls else replace(success, seq=0)
-    is_logged = bool(calls) and last.name == success.name and last.arguments == arguments
-    if not is_logged or last.outcome != "success":
-        position: dict[str, Any] = {"run": last.run, "seq": last.seq + 1, "call": last.seq + 1}
-        last = replace(success, **position, arguments=arguments, links=(), key=None, started_at=0)
-        calls = [*(calls[:-1] if is_logged else calls), last]
-    for link in link_recoveries(calls):
-        if link.recovering_call == last.call:
-            return link, next((step for step in reversed(calls) if step.call == link.failed_call), None)
-    return None, None
 
 
 # Hints
@@ -194,7 +159,7 @@ class Hints:
             if best.automatic and not best.prerequisites and is_from_memory:
                 if best.tool != step.name:
                     return None
-                return best.arguments, self._prompt.note(step.name, best.changes)
+                return best.arguments, self._prompt.note(step.name, best.changes, was_rejected=True)
         return None
 
     def _find_fixes(self, step: Step) -> list[Fix]:

@@ -1,7 +1,9 @@
 """Files of a session next to the store, and the end of the agent's log, read and written with almost no imports.
 
 `.calls` has one line for each turn of successful calls, until the next stored event counts them. `.open` has the tools
-with an open failure. `.snapshot` has the position of the last compression in the log of Gemini CLI.
+with an open failure. `.snapshot` has the position of the last compression in the log of Gemini CLI. `.proxied` has the
+MCP servers behind our proxy. `.spool` has redacted events that could not be stored, in frames of the journal. `.noted`
+marks that the user was told so.
 """
 
 from __future__ import annotations
@@ -22,7 +24,15 @@ MAX_ERROR_FILE_BYTES = 65_536
 """Limit of the file that counts internal errors. A larger file is rotated."""
 SNAPSHOT_MARK = b"<state_snapshot>"
 """Start of the summary that Gemini CLI writes when it compresses a conversation."""
-SUFFIXES = (".calls", ".open", ".snapshot")
+SUFFIXES = (".calls", ".open", ".snapshot", ".proxied", ".spool", ".noted")
+MAX_SPOOL_BYTES = 8_388_608
+"""Limit of the spooled events of a session."""
+AGENT_PREFIX = "pid-"
+"""Start of the name of a file that belongs to the process of an agent."""
+MAX_PROXIED_BYTES = 65_536
+MAX_PROXIED_AGE_SECONDS = 30 * 86_400
+MAX_ANCESTORS = 4
+"""Ancestors of a hook among which its agent is searched: agents start hooks through a shell."""
 SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
@@ -86,6 +96,66 @@ def write_open_tools(session: str, names: Iterable[str]) -> None:
         _remove(path)
 
 
+def add_proxied_server(session: str, server: str) -> None:
+    """Record that our proxy records the calls of an MCP server, so that a hook does not record them again.
+
+    The process of the agent identifies it while the proxy runs: some agents do not tell their servers the session, and
+    some begin another session. The session identifies it later, when its log is read.
+    """
+    line = b"%s %d" % (_server_key(server), os.getpid())
+    for owner in (session, AGENT_PREFIX + str(os.getppid())):
+        path = session_file_path(owner.encode("utf-8", "replace"), ".proxied")
+        if owner and line not in read_part(path, 0, MAX_PROXIED_BYTES).split(b"\n"):
+            _append(path, line + b"\n")
+    for name in os.listdir(hooks_folder()):
+        pid, path = name.removeprefix(AGENT_PREFIX).partition(".")[0], os.path.join(hooks_folder(), name)
+        is_stale = name.startswith(AGENT_PREFIX) and pid.isdigit() and not _is_alive(int(pid))
+        # Without hooks, nobody removes the file of a session.
+        if is_stale or (name.endswith(".proxied") and time.time() - os.path.getmtime(path) > MAX_PROXIED_AGE_SECONDS):
+            _remove(path)
+
+
+def is_proxied(session: str, tool: str) -> bool:
+    """Return whether our proxy records this tool, which is named as in the agent: `mcp__SERVER__TOOL`."""
+    if not tool.startswith("mcp_"):
+        return False
+    name = _server_key(tool)
+    for owner in (session, *(AGENT_PREFIX + str(pid) for pid in _ancestors())):
+        path = session_file_path(owner.encode("utf-8", "replace"), ".proxied")
+        for line in read_part(path, 0, MAX_PROXIED_BYTES).split(b"\n"):
+            server, _, pid = line.partition(b" ")
+            is_server = server and name.startswith((b"mcp__%s__" % server, b"mcp_%s_" % server))
+            if is_server and (owner == session or (pid.isdigit() and _is_alive(int(pid)))):
+                return True
+    return False
+
+
+def _server_key(name: str) -> bytes:
+    """Return a name as agents write it in the names of tools."""
+    return bytes(byte if byte in SAFE_BYTES and byte != 46 else 95 for byte in name.encode("utf-8", "replace"))
+
+
+def _ancestors() -> Iterable[int]:
+    pid = os.getppid()
+    for _ in range(MAX_ANCESTORS):
+        if pid <= 1:
+            return
+        yield pid
+        stat = read_part(f"/proc/{pid}/stat", 0, 1024)  # on other systems only the parent is known
+        fields = stat.rpartition(b")")[2].split()
+        pid = int(fields[1]) if len(fields) > 1 else 0
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it belongs to another user
+    return True
+
+
 def has_new_snapshot(session: bytes, log: bytes) -> bool:
     """Return whether Gemini CLI's log has a new summary. PreCompress only says that a compression may follow."""
     begin, tail = _read_tail(log)
@@ -107,6 +177,41 @@ def find_exit_code(id: bytes, log: bytes) -> int | None:
             if digits.lstrip(b"-").isdigit():
                 return int(digits)
     return None
+
+
+def remove_spool(session: str, size: int) -> None:
+    """Remove the spooled events, which are stored, unless another process has added one since they were read."""
+    path = session_file_path(session.encode("utf-8", "replace"), ".spool")
+    if size:
+        with _LockedFile(path) as file:
+            if os.fstat(file).st_size == size:
+                _remove(path)
+
+
+def append_frame(session: str, frame: bytes) -> None:
+    """Spool an event that could not be stored. From now on, each event of the session is processed."""
+    path = session_file_path(session.encode("utf-8", "replace"), ".spool")
+    with _LockedFile(path) as file:
+        if os.fstat(file).st_size + len(frame) > MAX_SPOOL_BYTES:
+            raise OSError(f"{path} is full")
+        if os.write(file, frame) != len(frame):
+            raise OSError(f"No space left for {path}")
+    _append(session_file_path(session.encode("utf-8", "replace"), ".open"), b"\n*")
+
+
+def mark_noted(session: bytes) -> bool:
+    """Return whether the user was not told yet in this session that nothing is stored."""
+    mark = session_file_path(session, ".noted")
+    temporary_folder = os.environ.get("TMPDIR") or "/tmp"
+    for path in (mark, os.path.join(temporary_folder, "mulligan-" + os.path.basename(mark))):
+        try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+        except FileExistsError:
+            return False
+        except OSError:
+            continue  # the folder is missing or not writable
+        return True
+    return False  # rather no note than one for each event
 
 
 def record_internal_error(agent: str, error: BaseException) -> None:
@@ -137,6 +242,28 @@ def _read_tail(log: bytes) -> tuple[int, bytes]:
     except (OSError, ValueError):
         return 0, b""
     return begin, read_part(os.fsdecode(log), begin, MAX_TAIL_BYTES)
+
+
+class _LockedFile:
+    """File that only one process uses at a time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __enter__(self) -> int:
+        os.makedirs(os.path.dirname(self._path), 0o700, exist_ok=True)
+        while True:
+            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            if sys.platform != "win32":
+                import fcntl
+
+                fcntl.flock(self._file, fcntl.LOCK_EX)
+            if sys.platform == "win32" or os.fstat(self._file).st_nlink:
+                return self._file
+            os.close(self._file)  # removed while this process waited
+
+    def __exit__(self, *raised: object) -> None:
+        os.close(self._file)
 
 
 def _append(path: str, data: bytes) -> None:

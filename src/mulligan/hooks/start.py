@@ -5,7 +5,7 @@ The interpreter passes the script's full path, so the working directory is never
 
 import sys
 
-sys.path.append(__file__.rpartition("/mulligan/")[0] or "/")
+sys.path.append(__file__.replace("\\", "/").rpartition("/mulligan/")[0] or "/")
 
 from mulligan.hooks.main import main
 

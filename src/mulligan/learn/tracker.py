@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from mulligan.core.calls import Call
 from mulligan.core.failure import Failure
 from mulligan.core.links import MAX_INTERMEDIATE_TOOLS, SAME_ARGUMENTS_ONLY, OpenFailure, RunProgress, link_recoveries
-from mulligan.core.records import Link, Step, decode, encode, failure_identity
+from mulligan.core.records import Link, Step, decode, digest, encode, failure_identity
 from mulligan.prompt import Prompt
 from mulligan.redaction.regex import LazyRegex
 
@@ -31,6 +31,8 @@ MAX_TRACKED_RUNS = 100
 """Limit of runs whose steps are observed, the newest."""
 MAX_INTERVALS = 50
 """Limit of intervals between compactions, the newest."""
+MAX_SUMMARY_IDS = 100
+"""Limit of summaries that are remembered as counted, the newest."""
 MIN_CALLS_FOR_RATE = 10
 """Minimum number of calls before and after a compaction for comparing their failure rates."""
 MIN_RATE_Z_SCORE = 1.64
@@ -52,14 +54,20 @@ class TrackedFailure(msgspec.Struct, omit_defaults=True):
     """Occurrences without a gap of more than `REPEAT_WINDOW_TURNS` turns."""
     total: int = 1
     """Occurrences in this session."""
+    call: str = ""
+    """The failed call in words: its command, file or arguments."""
     subject: str = ""
     """The file, test or error code that the failure is about."""
     recoveries: dict[str, int] = {}
     """Descriptions of what recovered it, with counts."""
+    working_calls: dict[str, int] = {}
+    """Calls that recovered it, in words, with counts. They quote arguments."""
     is_open: bool = True
     """Whether it has not recovered since its last occurrence."""
     successes_since: list[str] = []
     """Names of the calls that have succeeded since."""
+    calls_since: list[str] = []
+    """The last of these calls in words, as far as their arguments are known."""
     was_reread: bool = False
     """Whether its file was read since."""
 
@@ -113,6 +121,8 @@ class Tracker(msgspec.Struct, omit_defaults=True):
     """Whether the increase of failures after the last compaction was reported."""
     is_turn_counted: bool = False
     """Whether the model response that requests the next tools was already counted as a turn."""
+    summary_ids: list[str] = []
+    """Digests of the ids of summaries whose compaction was counted."""
 
     def begin(self, run: str) -> None:
         """Add a run of the session."""
@@ -154,14 +164,26 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         for name in self.__struct_fields__:
             setattr(self, name, getattr(other, name))
 
-    def compact(self, prompt: Prompt = _PROMPT) -> None:
-        """Record a compaction. The reminder lists the failures before it from now on."""
+    def compact(self, prompt: Prompt = _PROMPT, summary_id: str | None = None) -> bool:
+        """Record a compaction. The reminder lists the failures before it from now on.
+
+        Return False if the compaction with this summary was recorded before.
+        """
+        if summary_id is not None:
+            if self.has_summary(summary_id):
+                return False
+            self.summary_ids = [*self.summary_ids[1 - MAX_SUMMARY_IDS :], _hash_id(summary_id)]
         self._commit_pending()
         self.known_failures = tuple(failure_identity(failure.step) for failure in self.failures)
         self.reminder = prompt.reminder([_to_report(failure) for failure in self.failures])
         self.is_reminder_delivered = not self.reminder
         self.intervals = [*self.intervals[1 - MAX_INTERVALS :], CompactionInterval()]
         self.has_warned = False
+        return True
+
+    def has_summary(self, summary_id: str) -> bool:
+        """Return whether the compaction with this summary was recorded."""
+        return _hash_id(summary_id) in self.summary_ids
 
     def take_reminder(self) -> str:
         """Return the reminder once per compaction."""
@@ -194,7 +216,8 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         self.pending = [failure for failure in self.pending if not _is_same_call(failure.step, step)]
         if is_empty_lookup(step):
             return
-        self.pending.append(TrackedFailure(_strip_step(step), self.turns, subject=find_subject(step)))
+        failure = TrackedFailure(_strip_step(step), self.turns, call=describe_call(step), subject=find_subject(step))
+        self.pending.append(failure)
         if len(self.pending) > MAX_PENDING_FAILURES:
             self._remember(self.pending.pop(0))
 
@@ -210,7 +233,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             is_recent = new.turn - earlier.turn <= REPEAT_WINDOW_TURNS
             new.count = earlier.count + is_again if is_recent else 1
             new.total = earlier.total + is_again
-            new.recoveries = earlier.recoveries
+            new.recoveries, new.working_calls = earlier.recoveries, earlier.working_calls
             self.failures.remove(earlier)
         elif len(self.failures) >= MAX_TRACKED_FAILURES:
             # Drop the oldest similar failure, else the oldest without side effects, else the oldest.
@@ -223,8 +246,10 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         self.pending = [failure for failure in self.pending if not _link(failure, step)]
         for failure in self.failures:
             if failure.is_open and (link := _link(failure, step)):
-                summary = _PROMPT.recovery_summary(link, was_reread=failure.was_reread)
-                if summary:
+                if working_call := _describe_recovery(failure, link, step):
+                    count = failure.working_calls.get(working_call, 0)
+                    failure.working_calls = {**failure.working_calls, working_call: count + 1}
+                elif summary := _PROMPT.recovery_summary(link, was_reread=failure.was_reread):
                     failure.recoveries = {**failure.recoveries, summary: failure.recoveries.get(summary, 0) + 1}
                 failure.is_open = False
         if step.type in ("tool", "retrieval", "custom"):
@@ -246,6 +271,11 @@ def to_json(tracker: Tracker) -> bytes:
     return encode(tracker)
 
 
+def _hash_id(summary_id: str) -> str:
+    """Return a short form of an id, which may be the text of the summary."""
+    return digest(summary_id.encode("utf-8", "replace"), 8).hex()
+
+
 def _strip_step(step: Step) -> Step:
     """Return a failed attempt without the data that neither linking nor the reminder needs."""
     assert step.failure is not None
@@ -255,16 +285,27 @@ def _strip_step(step: Step) -> Step:
 
 def _to_report(failure: TrackedFailure) -> dict[str, object]:
     recovery, times = max(failure.recoveries.items(), key=lambda item: item[1], default=("", 0))
+    working_call, call_times = max(failure.working_calls.items(), key=lambda item: item[1], default=("", 0))
     return {
         "kind": failure.kind,
         "tool": failure.step.name,
-        "turn": failure.turn,
         "occurrences": failure.count,
+        "call": failure.call,
         "subject": failure.subject,
         "message": failure.failure.message,
         "recovery": recovery,
-        "times": (times, failure.total),
+        "working_call": working_call,
+        "times": (times or call_times, failure.total),
     }
+
+
+def _describe_recovery(failure: TrackedFailure, link: Link, success: Step) -> str:
+    """Return the call that recovered a failure, in words that quote its arguments; empty if they say nothing new."""
+    if link.method == "prerequisite" and not link.changes and not failure.was_reread:
+        return f"the same call after {', '.join(failure.calls_since)}" if failure.calls_since else ""
+    is_shell = success.name.casefold() in SHELL_TOOLS
+    call = describe_call(success) if is_shell and link.method == "agent" and success.outcome == "success" else ""
+    return call if call != failure.call else ""
 
 
 def _is_same_call(one: Step, other: Step) -> bool:
@@ -300,12 +341,46 @@ def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> Non
     names = tracked_failure.successes_since
     if success.name not in names and len(names) < MAX_INTERMEDIATE_TOOLS:
         tracked_failure.successes_since = [*names, success.name]
+    if (call := describe_call(success)) and not is_read_only(success):
+        call = call if success.name.casefold() in SHELL_TOOLS else f"{success.name}({call})"
+        calls = [earlier_call for earlier_call in tracked_failure.calls_since if earlier_call != call]
+        tracked_failure.calls_since = [*calls[1 - MAX_CALLS_SINCE :], call]
     path = _path(tracked_failure.step.arguments)
     if path and path == _path(success.arguments) and reads_file(success):
         tracked_failure.was_reread = True
 
 
 PATHS = ("file_path", "path", "absolute_path", "notebook_path", "target_file", "filename", "file")
+
+
+MAX_CALLS_SINCE = 2
+"""Calls since a failure that are described in words, the last ones."""
+MAX_CALL_CHARS = 100
+"""Characters of a call in words."""
+MAX_CALL_ARGUMENTS = 3
+
+
+def describe_call(step: Step) -> str:
+    """Return the command, the file or the first arguments of a call; empty if they are unknown."""
+    arguments = step.arguments
+    if not isinstance(arguments, Mapping):
+        return ""
+    if step.name.casefold() in SHELL_TOOLS:
+        command = _command(arguments)
+        return command.strip().partition("\n")[0].strip()[:MAX_CALL_CHARS]
+    scalars = [
+        f"{name}={value}"
+        for name, value in arguments.items()
+        if isinstance(value, str | int | float) and len(str(value)) <= MAX_CALL_CHARS
+    ]
+    return (_path(arguments) or ", ".join(scalars[:MAX_CALL_ARGUMENTS]))[:MAX_CALL_CHARS]
+
+
+def _command(arguments: Mapping[str, object]) -> str:
+    command = arguments.get("command") or arguments.get("cmd")
+    if isinstance(command, list | tuple):  # an argv: the command follows `-c`
+        command = command[-1] if command else None
+    return command if isinstance(command, str) else ""
 
 
 def _path(arguments: object) -> str:
@@ -393,10 +468,8 @@ def reads_file(step: Step) -> bool:
 
 
 def _is_read_only_command(step: Step) -> bool:
-    command = step.arguments.get("command") if isinstance(step.arguments, Mapping) else None
-    if isinstance(command, list | tuple):  # an argv: the command follows `-c`
-        command = command[-1] if command else None
-    if step.name.casefold() not in SHELL_TOOLS or not isinstance(command, str) or len(command) > MAX_COMMAND_CHARS:
+    command = _command(step.arguments) if isinstance(step.arguments, Mapping) else ""
+    if step.name.casefold() not in SHELL_TOOLS or not command or len(command) > MAX_COMMAND_CHARS:
         return False
     if _WRITES.search(command):
         return False

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mulligan.core.records import History
-from mulligan.transcripts import claude_code, codex, gemini, messages, otlp
+from mulligan.transcripts import claude_code, codex, gemini, messages, opencode, otlp
 from mulligan.transcripts import recorded_runs as runs
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
@@ -32,6 +32,7 @@ FORMATS: dict[str, Format] = {
         Format(codex.NAME, "Codex", codex.recognizes, codex.read),
         Format(claude_code.NAME, "Claude Code", claude_code.recognizes, claude_code.read),
         Format(gemini.NAME, "Gemini CLI", gemini.recognizes, gemini.read),
+        Format(opencode.NAME, "OpenCode", opencode.recognizes, opencode.read),
         Format(messages.NAME, "conversations", messages.recognizes, messages.read),
     )
 }
@@ -64,11 +65,13 @@ def default_locations(environ: Mapping[str, str], home: Path) -> list[LogLocatio
     if not claude:
         folders.append(Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "claude")
     codex = Path(environ["CODEX_HOME"]).expanduser() if environ.get("CODEX_HOME") else home / ".codex"
+    data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
     return [
         *(LogLocation("Claude Code", folder / "projects") for folder in folders),
         LogLocation("Codex", codex / "sessions"),
         LogLocation("Codex", codex / "archived_sessions"),
         LogLocation("Gemini CLI", home / ".gemini" / "tmp"),
+        LogLocation("OpenCode", data / "opencode" / "opencode.db"),
     ]
 
 

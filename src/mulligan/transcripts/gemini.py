@@ -19,6 +19,10 @@ from mulligan.transcripts.run_builder import ReaderState, RunBuilder, first_text
 NAME = "gemini-cli"
 _COMPRESSED = re.compile(r"(?:chat history|context) (?:was |has been )?compressed", re.IGNORECASE)
 
+_EXIT_CODE = re.compile(r"^(?:Exit Code: (?!0\s*$)\d{1,5}|Signal: \d{1,3})\s*$", re.MULTILINE)
+_SERVER_TOOL = re.compile(r"(?P<tool>.+) \((?P<server>.+) MCP Server\)")
+"""Displayed name of a tool of an MCP server."""
+
 
 class _GeminiCall(msgspec.Struct, gc=False):
     id: str = ""
@@ -26,6 +30,7 @@ class _GeminiCall(msgspec.Struct, gc=False):
     args: Any = None
     result: msgspec.Raw = msgspec.Raw()
     status: str = ""
+    display_name: str | None = msgspec.field(default=None, name="displayName")
     timestamp: str | None = None
 
 
@@ -85,13 +90,23 @@ def _add_message(message: _GeminiMessage, run: RunBuilder, finished_ids: set[str
             continue  # still in progress: it will be written again
         finished_ids.add(call.id)
         ended = to_milliseconds(call.timestamp) or timestamp
-        run.start_call(call.id, call.name, call.args, timestamp)
+        match = _SERVER_TOOL.fullmatch(call.display_name or "") if call.name.startswith("mcp_") else None
+        name, server = (match["tool"], match["server"]) if match else (call.name, None)
+        run.start_call(call.id, name, call.args, timestamp, server=server)
         if call.status == "cancelled":
             run.end_call(call.id, None, False, ended, outcome="blocked")
         else:
             has_failed = call.status == "error"
-            response = _unwrap_response(decode_raw(call.result)) if has_failed or keeps_results else None
-            run.end_call(call.id, response, has_failed, ended)
+            is_command = b"Exit Code: " in bytes(call.result) or b"Signal: " in bytes(call.result)
+            response = _unwrap_response(decode_raw(call.result)) if has_failed or keeps_results or is_command else None
+            error = find_command_error(response) if is_command and isinstance(response, str) else None
+            run.end_call(call.id, error or response, has_failed or error is not None, ended)
+
+
+def find_command_error(output: str) -> str | None:
+    """Return the output of a shell command if it failed. The shell tool reports an exit code, but no error."""
+    output = output.strip().removeprefix("<untrusted_context>").removesuffix("</untrusted_context>").strip()
+    return output if output.startswith(("Output: ", "Command: ")) and _EXIT_CODE.search(output) else None
 
 
 def _unwrap_response(result: Any) -> Any:

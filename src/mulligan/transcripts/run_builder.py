@@ -18,7 +18,7 @@ import msgspec
 
 from mulligan.capture.run_judge import outcome_of
 from mulligan.classify.classifier import classify
-from mulligan.core.failure import Failure
+from mulligan.core.failure import Failure, strip_own_blocks
 from mulligan.core.links import link_recoveries
 from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType
 from mulligan.redaction.plain_data import escape_surrogates, to_plain_data, truncate_text
@@ -46,8 +46,8 @@ class ReaderState:
 
     classify: Callable[..., Failure] = classify
     keeps_results: bool = False
-    on_failure: Callable[[str, Step], object] | None = None
-    """Called with the log id and step of each failed call."""
+    on_call: Callable[[str, Step], object] | None = None
+    """Called with the log id and step of each call that has ended."""
     line_count: int = 0
     unrecognized_lines: int = 0
     """Lines that do not match the format of their file."""
@@ -170,7 +170,7 @@ class RunBuilder:
         self.note_time(timestamp)
         failure = None
         if has_failed and outcome is None:
-            failure = self._classify(call, _answer_text(answer))
+            failure = self._classify(call, strip_own_blocks(_answer_text(answer)))
             outcome = outcome_of(failure)
             self._has_failed = self._has_failed or outcome == "failure"
         is_held = outcome not in (None, "success") or len(self._steps) < MAX_CALLS_WITH_ARGUMENTS
@@ -189,8 +189,8 @@ class RunBuilder:
             failure=failure,
         )
         self._steps.append(step)
-        if failure is not None and self._state.on_failure is not None:
-            self._state.on_failure(id, step)
+        if self._state.on_call is not None:
+            self._state.on_call(id, step)
 
     def add_step(self, step: Step, timestamp: int = 0) -> None:
         """Add a step that the log holds completely."""
