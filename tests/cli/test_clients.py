@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import tomllib
@@ -18,13 +17,11 @@ from mulligan.cli.clients import (
     MCP_CLIENTS,
     StartCommand,
     build_start_command,
-    can_start_isolated,
     parse_mulligan_arguments,
-    unwrap_proxy,
-    wrap_with_proxy,
 )
+from mulligan.cli.server_entries import find_broken_entries
 
-OURS = ["-I", "-m", "mulligan", "proxy", "--name", "git", "--"]
+OURS = ["/bin/sh", "-c", clients.USER_WRAPPER, sys.executable, str(clients.SCRIPT), "proxy", "--name", "git", "--"]
 PLACES = {
     "claude-desktop": ".config/Claude/claude_desktop_config.json",
     "claude-code": ".claude.json",
@@ -87,22 +84,23 @@ def client(request, monkeypatch):
     known = MCP_CLIENTS[request.param]
     path = Path.home() / PLACES[request.param]
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(TEXTS[known.file_format].replace("SERVERS", known.servers_key))
+    path.write_text(TEXTS[known.file_format].replace("SERVERS", known.server_files[0].key[0]))
     return known, path
 
 
 def started(known, path):
     """What the client would run."""
     if known.file_format == "json":
-        about = json.loads(path.read_text())[known.servers_key]["git"]
+        about = json.loads(path.read_text())[known.server_files[0].key[0]]["git"]
         return [about["command"], *about["args"]]
     if known.file_format == "toml":
-        about = tomllib.loads(path.read_text())[known.servers_key]["git"]
+        about = tomllib.loads(path.read_text())[known.server_files[0].key[0]]["git"]
         return [about["command"], *about["args"]]
     lines = path.read_text().splitlines()
     command = next(line for line in lines if line.startswith("    cmd: "))
     args = [line.strip()[2:] for line in lines if line.startswith("    - ")]
-    return [each.strip("'\"") for each in (command.split(": ")[1], *args)]
+    words = (command.partition(": ")[2], *args)
+    return [json.loads(word) if word.startswith('"') else word.strip("'") for word in words]
 
 
 @pytest.mark.slow
@@ -112,35 +110,22 @@ def test_the_proxy_is_put_before_a_server_and_taken_away_again(types, client):
     code, said, _ = types("install", "proxy", "--client", known.name, "--server", "git")
     assert code == 0
     assert "now go through mulligan" in said
-    assert started(known, path) == [sys.executable, *OURS, "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
-    copy = next(path.parent.glob(f"{path.name}.before-mulligan-*"))
-    assert copy.read_text() == before
-
-    assert "nothing to change" in types("install", "proxy", "--client", known.name, "--server", "git")[1]
+    assert started(known, path) == [*OURS, "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
+    assert "Nothing to change" in types("install", "proxy", "--client", known.name, "--server", "git")[1]
     assert types("uninstall", "proxy", "--client", known.name, "--server", "git")[0] == 0
     assert started(known, path) == ["uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
-    assert "nothing to change" in types("uninstall", "proxy", "--client", known.name, "--server", "git")[1]
-    if known.file_format == "json":
-        assert json.loads(path.read_text()) == json.loads(before)
-    elif known.file_format == "toml":
-        assert tomllib.loads(path.read_text()) == tomllib.loads(before)
-        assert "# of the team" in path.read_text()
+    assert "Nothing to change" in types("uninstall", "proxy", "--client", known.name, "--server", "git")[1]
+    assert path.read_text() == before
 
 
-def test_earlier_proxy_is_replaced_once_and_taken_away(types, client):
+def test_proxy_with_other_options_replaces_the_first(types, client):
     known, path = client
-    types("install", "proxy", "--client", known.name, "--server", "git")
-    now = path.read_text()
-    quoted = {"json": '"-I",', "toml": '"-I",', "yaml": '- "-I"\n'}[known.file_format]
-    earlier = re.sub(rf"\s*{re.escape(quoted)}", "\n" if known.file_format == "yaml" else "", now, count=1)
-    path.write_text(earlier)
-    assert started(known, path)[1:] == [*OURS[1:], "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
+    before = path.read_text()
+    types("install", "proxy", "--client", known.name, "--server", "git", "--pin")
     assert types("install", "proxy", "--client", known.name, "--server", "git")[0] == 0
-    assert started(known, path)[1:] == [*OURS, "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
-    assert "nothing to change" in types("install", "proxy", "--client", known.name, "--server", "git")[1]
-    path.write_text(earlier)
-    assert types("uninstall", "proxy", "--client", known.name, "--server", "git")[0] == 0
-    assert started(known, path) == ["uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
+    assert started(known, path) == [*OURS, "uvx", "mcp-server-git", "--repository", "/srv/caf\u00e9"]
+    types("uninstall", "proxy", "--client", known.name, "--server", "git")
+    assert path.read_text() == before
 
 
 def test_everything_else_stays_as_it_was(types, client):
@@ -149,9 +134,9 @@ def test_everything_else_stays_as_it_was(types, client):
     types("install", "proxy", "--client", known.name, "--server", "git", "--repair", "--pin")
     if known.file_format == "json":
         old, new = json.loads(before), json.loads(path.read_text())
-        assert new[known.servers_key]["git"]["args"][4:8] == ["--name", "git", "--repair", "--pin"]
+        assert new[known.server_files[0].key[0]]["git"]["args"][5:9] == ["--name", "git", "--repair", "--pin"]
         for each in (old, new):
-            del each[known.servers_key]["git"]["command"], each[known.servers_key]["git"]["args"]
+            del each[known.server_files[0].key[0]]["git"]["command"], each[known.server_files[0].key[0]]["git"]["args"]
         assert new == old
     else:
         kept = set(before.splitlines()) - set(path.read_text().splitlines())
@@ -174,14 +159,6 @@ def test_a_server_that_is_not_there_is_refused_with_those_that_are(types, client
         assert "git" in complaint
 
 
-def test_a_server_that_is_reached_by_an_address_is_refused(types, client):
-    known, _ = client
-    name = "developer" if known.file_format == "yaml" else "web"
-    code, _, complaint = types("install", "proxy", "--client", known.name, "--server", name)
-    assert code == 2
-    assert "has no command" in complaint
-
-
 def test_a_file_that_is_not_understood_is_left_alone(types, client):
     known, path = client
     broken = {"json": "{", "toml": "[", "yaml": "extensions:\n  git:\n    cmd: |\n      uvx\n"}[known.file_format]
@@ -197,17 +174,9 @@ def test_a_project_has_a_file_of_its_own(types, tmp_path, monkeypatch):
     (tmp_path / ".mcp.json").write_text('{"mcpServers": {"git": {"command": "uvx"}}}')
     assert types("install", "proxy", "--client", "claude-code", "--project", "--server", "git")[0] == 0
     about = json.loads((tmp_path / ".mcp.json").read_text())["mcpServers"]["git"]
-    assert [about["command"], *about["args"]] == [sys.executable, *OURS, "uvx"]
+    words = ["sh", "-c", clients.SHARED_WRAPPER, "mulligan", "proxy", "--name", "git", "--", "uvx"]
+    assert [about["command"], *about["args"]] == words
     assert types("install", "proxy", "--client", "goose", "--project", "--server", "git")[0] == 2
-
-
-def test_wrapping_twice_is_wrapping_once():
-    start = StartCommand("npx", ("-y", "server", "--", "x"))
-    once = wrap_with_proxy(start, "s", ["--pin"])
-    assert wrap_with_proxy(once, "s", []) == wrap_with_proxy(start, "s", [])
-    assert unwrap_proxy(once) == start
-    assert unwrap_proxy(start) is None
-    assert unwrap_proxy(StartCommand("/usr/bin/mulligan", ("proxy", "--", "npx"))) == StartCommand("npx", ())
 
 
 @pytest.mark.slow
@@ -237,33 +206,11 @@ FORMS = {
     "isolated": ("/usr/bin/python3", ("-I", "-m", "mulligan")),
     "by hand": ("python3", ("-E", "-P", "-m", "mulligan")),
     "by path": ("/usr/bin/python3", ("-ESP", "/srv/packages/mulligan/cli/start.py")),
-    "by path on Windows": ("C:\\python.exe", ("-ESP", "C:\\lib\\mulligan\\serve\\cli\\start.py")),
+    "by path on Windows": ("C:\\python.exe", ("-ESP", "C:\\lib\\mulligan\\cli\\start.py")),
+    "with fallback": build_start_command(),
+    "shared": build_start_command(is_shared=True),
     "script": ("/usr/bin/mulligan", ()),
 }
-
-
-@pytest.fixture(autouse=True)
-def _ask_the_interpreter_again():
-    can_start_isolated.cache_clear()
-    yield
-    can_start_isolated.cache_clear()
-
-
-def test_entry_is_isolated_where_that_finds_the_packages():
-    assert build_start_command("mcp") == StartCommand(sys.executable, ("-I", "-m", "mulligan", "mcp"))
-
-
-@pytest.mark.parametrize("reason", ["a package is found elsewhere", "a package is not found", "no interpreter"])
-def test_entry_names_its_script_where_isolation_loses_a_package(monkeypatch, tmp_path, reason):
-    if reason == "no interpreter":
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    else:
-        name = "lost" if reason == "a package is not found" else "click"
-        (tmp_path / f"{name}.py").write_text("")
-        monkeypatch.syspath_prepend(tmp_path)
-        monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setattr(clients, "PACKAGES", ("mulligan", name))
-    assert build_start_command("mcp") == StartCommand(sys.executable, ("-ESP", str(clients.SCRIPT), "mcp"))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -286,13 +233,15 @@ def test_entry_of_another_program_is_not_recognized(start):
     assert parse_mulligan_arguments(start) is None
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_proxy_in_any_form_is_replaced_and_taken_away(form):
-    command, args = FORMS[form]
-    server = StartCommand("npx", ("-y", "server", "--", "-m", "mulligan"))
-    before = StartCommand(command, (*args, "proxy", "--name", "git", "--pin", "--", server.command, *server.args))
-    assert unwrap_proxy(before) == server
-    after = wrap_with_proxy(before, "git", ["--pin"])
-    assert after == build_start_command("proxy", "--name", "git", "--pin", "--", server.command, *server.args)
-    assert wrap_with_proxy(after, "git", ["--pin"]) == after
-    assert unwrap_proxy(after) == server
+# Entries that no longer work
+
+
+def test_entry_of_a_removed_environment_is_named_with_what_to_type(types, client, monkeypatch, tmp_path):
+    known, path = client
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "gone" / "bin" / "python"))
+    types("install", "proxy", "--client", known.name, "--server", "git")
+    (problem,) = find_broken_entries()
+    assert problem.startswith(f"{path}: the server 'git' starts {tmp_path}/gone/bin/python, which does not exist.")
+    assert f"`mulligan uninstall proxy --client {known.name} --server git`" in problem
+    code, output, _ = types("doctor")
+    assert (code, problem in output) == (1, True)

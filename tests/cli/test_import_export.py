@@ -391,3 +391,23 @@ def test_what_hooks_recorded_is_not_counted_again_when_the_logs_are_imported(typ
     code, out, err = types("import", log("5e55-10"), log("0-before-hooks"), "--store", store, "--json")
     told = json.loads(out)
     assert (told["new"], told["hooked"]) == (2, 1)
+
+
+def test_calls_that_our_proxy_recorded_are_not_counted_again_when_the_log_is_imported(types, tmp_path):
+    from session_logs import ClaudeCode
+
+    path = tmp_path / "k.db"
+    store = SqliteStore(path)
+    about = {"agent": "claude-code", "session": "5e55-10", "metadata": {"door": "mcp", "server": "crm"}}
+    proxied = Run(id="run_proxied", started_at=1, ended_at=2, end_reason="finished", **about)
+    step = Step(run=proxied.id, seq=1, call=1, name="crm.find", server="crm", started_at=1)
+    store.append(DEFAULT_TENANT, [StepEnded(step), RunEnded(proxied)], "journal_1", 1)
+    store.close()
+    of = ClaudeCode("5e55-10")
+    calls = [("t1", "mcp__crm__find"), ("t2", "mcp__hr__find"), ("t3", "Bash")]
+    lines = [line for id, name in calls for line in (of.call(id, name, 1, q="x"), of.result(id, "Error: no", 2, True))]
+    types("import", write(tmp_path / "log.jsonl", *lines), "--store", path)
+    store = SqliteStore(path)
+    steps = [(step.server, step.name) for run in store.runs(DEFAULT_TENANT, RunQuery()) for step in run.steps]
+    store.close()
+    assert sorted(steps, key=str) == [("crm", "crm.find"), ("hr", "find"), (None, "Bash")]

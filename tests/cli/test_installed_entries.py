@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -13,9 +14,10 @@ from pathlib import Path
 import pytest
 from hostile_repository import HostileRepository
 from mcp_client import FAKE, Connection
+from session_logs import Codex, write
 
 import mulligan
-from mulligan.cli.clients import AGENTS, MCP_CLIENTS, SCRIPT, settings_path
+from mulligan.cli.clients import AGENTS, MCP_CLIENTS, SCRIPT, StartCommand, settings_path
 from mulligan.core.records import encode
 from mulligan.settings import config_folder
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
@@ -67,11 +69,18 @@ def build_events(agent: str, log: Path) -> list[dict[str, object]]:
         error = "Exit code 2\nmake: *** No rule to make target.  Stop."
         return [{"hook_event_name": "PostToolUseFailure", **call, "error": error, "is_interrupt": False}, compaction]
     if agent == "codex":
-        item = {"type": "CommandExecution", "id": "call_1", "exit_code": 2}
-        line = {"type": "event_msg", "payload": {"type": "item_completed", "item": item}}
-        log.write_text(json.dumps(line, separators=(",", ":")) + "\n")
+        session = Codex()
         said = "make: *** No rule to make target.  Stop."
+        item = {"type": "CommandExecution", "id": "call_1", "exit_code": 2, "aggregated_output": said}
+        ended = session.line("event_msg", 2, type="item_completed", item=item)
+        write(
+            log, session.meta("session_1"), session.call("call_1", "exec_command", 1, cmd=arguments["command"]), ended
+        )
         return [{"hook_event_name": "PostToolUse", **call, "tool_response": said}, compaction]
+    if agent == "opencode":
+        state = {"status": "error", "input": arguments, "error": "make: *** No rule to make target.  Stop."}
+        part = {"type": "tool", "callID": "call_1", "tool": "bash", "state": state}
+        return [{"hook_event_name": "ToolFailed", "part": part}, {**compaction, "hook_event_name": "SessionCompacted"}]
     response = {"llmContent": "Output: make: *** No rule to make target.  Stop.\nExit Code: 2\n"}
     return [
         {"hook_event_name": "AfterTool", **call, "tool_response": response},
@@ -103,18 +112,26 @@ def run_session(agent: str, command: str, repository: HostileRepository, environ
 @pytest.mark.parametrize("agent", AGENTS.values(), ids=AGENTS)
 def test_hook_of_an_agent_runs_nothing_of_a_repository(types, store, repository, agent):
     assert types("install", agent.name)[0] == 0
-    hooks = json.loads(settings_path(agent, agent.hook_file, project=False).read_text())["hooks"]
-    (command,) = {handler["command"] for items in hooks.values() for item in items for handler in item["hooks"]}
+    command = read_hook_command(settings_path(agent.hook_files[0]))
     answer = run_session(agent.name, command, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
     assert "Recent Failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
-    assert read_failures(store) == ["Bash"]
+    names = {"codex": "exec_command", "opencode": "bash"}
+    assert read_failures(store) == [names.get(agent.name, "Bash")]
+
+
+def read_hook_command(path: Path) -> str:
+    """Read the only command in a file of hooks: JSON, or a plugin in JavaScript."""
+    if path.suffix == ".js":
+        (line,) = [line for line in path.read_text().splitlines() if line.startswith("const COMMAND = ")]
+        return shlex.join(json.loads(line.removeprefix("const COMMAND = ")))
+    hooks = json.loads(path.read_text())["hooks"]
+    (command,) = {handler["command"] for items in hooks.values() for item in items for handler in item["hooks"]}
+    return command
 
 
 def read_plugin_command() -> str:
-    hooks = json.loads((ROOT / "plugins/claude-code/hooks/hooks.json").read_text())["hooks"]
-    (command,) = {handler["command"] for items in hooks.values() for item in items for handler in item["hooks"]}
-    return command
+    return read_hook_command(ROOT / "plugins/claude-code/hooks/hooks.json")
 
 
 def install_script(folder: Path) -> str:
@@ -147,31 +164,32 @@ def test_plugin_runs_no_program_of_a_relative_path(store, repository, tmp_path):
 def write_server(client: str) -> Path:
     """Write the settings of a client that starts one server of the user's; their path."""
     known = MCP_CLIENTS[client]
-    path = settings_path(known, known.server_file, project=False)
+    path = settings_path(known.server_files[0])
     path.parent.mkdir(parents=True, exist_ok=True)
     if known.file_format == "json":
-        path.write_text(json.dumps({known.servers_key: {"fake": {"command": sys.executable, "args": SERVER}}}))
+        entry = StartCommand(sys.executable, tuple(SERVER)).to_entry(known.keys)
+        path.write_text(json.dumps({known.server_files[0].key[0]: {"fake": entry}}))
     elif known.file_format == "toml":
-        path.write_text(
-            f"[{known.servers_key}.fake]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(SERVER)}\n"
-        )
+        path.write_text(f"[mcp_servers.fake]\ncommand = {json.dumps(sys.executable)}\nargs = {json.dumps(SERVER)}\n")
     else:
         args = "".join(f"    - {word}\n" for word in SERVER)
-        path.write_text(f"{known.servers_key}:\n  fake:\n    cmd: {sys.executable}\n    args:\n{args}    type: stdio\n")
+        path.write_text(
+            f"{known.server_files[0].key[0]}:\n  fake:\n    cmd: {sys.executable}\n    args:\n{args}    type: stdio\n"
+        )
     return path
 
 
 def read_entry(client: str, server: str) -> list[str]:
     """Read the command by which a client starts a server."""
     known = MCP_CLIENTS[client]
-    text = settings_path(known, known.server_file, project=False).read_text()
+    text = settings_path(known.server_files[0]).read_text()
     if known.file_format == "yaml":
         lines = [line.strip() for line in text.splitlines()]
         words = [line.partition(" ")[2] for line in lines if line.startswith(("cmd: ", "- "))]
-        return [word.strip('"') for word in words]
+        return [json.loads(word) for word in words]
     settings = json.loads(text) if known.file_format == "json" else tomllib.loads(text)
-    entry = settings[known.servers_key][server]
-    return [entry["command"], *entry["args"]]
+    entry = settings[known.server_files[0].key[0]][server]
+    return [entry["command"], *entry["args"]] if known.keys.args else entry["command"]
 
 
 def call_failing_tool(entry: list[str], repository: HostileRepository, environment: dict[str, str]) -> None:
@@ -245,7 +263,7 @@ def test_proxied_server_of_a_user_installation_runs_nothing_of_a_repository(user
     write_server("cursor")
     install_as_user(user_python, "proxy", "--client", "cursor", "--server", "fake")
     entry = read_entry("cursor", "fake")
-    assert entry[:3] == [user_python, "-ESP", str(SCRIPT)]
+    assert entry[3:5] == [user_python, str(SCRIPT)]
     call_failing_tool(entry, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
     assert read_failures(store) == ["fake.fail"]
@@ -253,9 +271,7 @@ def test_proxied_server_of_a_user_installation_runs_nothing_of_a_repository(user
 
 def test_hook_of_a_user_installation_runs_nothing_of_a_repository(user_python, store, repository):
     install_as_user(user_python, "claude-code")
-    hooks = json.loads(
-        settings_path(AGENTS["claude-code"], AGENTS["claude-code"].hook_file, project=False).read_text()
-    )["hooks"]
+    hooks = json.loads(settings_path(AGENTS["claude-code"].hook_files[0]).read_text())["hooks"]
     command = hooks["SessionEnd"][0]["hooks"][0]["command"]
     assert command.startswith(user_python)
     answer = run_session("claude-code", command, repository, {**os.environ, **repository.variables})

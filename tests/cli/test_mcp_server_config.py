@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-OURS = {"command": sys.executable, "args": ["-I", "-m", "mulligan", "mcp"]}
+from mulligan.cli.clients import build_start_command
+
+START = build_start_command("mcp")
+OURS = {"command": START.command, "args": list(START.args)}
 EARLIER = {
     "plain": {"command": "/old/python", "args": ["-m", "mulligan", "mcp"]},
     "by path": {"command": "/old/python", "args": ["-ESP", "/old/mulligan/cli/start.py", "mcp"]},
@@ -49,7 +52,7 @@ def test_a_client_with_json_starts_it_beside_what_it_had(home, client, file, und
     assert json.loads(path.read_text()) == had
     assert mulligan(home, "install", "mcp-server", "--client", client).returncode == 0
     assert json.loads(path.read_text()) == {"theme": "dark", under: {"git": {"command": "uvx"}, "mulligan": OURS}}
-    assert "nothing to change" in mulligan(home, "install", "mcp-server", "--client", client).stdout
+    assert "Nothing to change" in mulligan(home, "install", "mcp-server", "--client", client).stdout
     assert mulligan(home, "uninstall", "mcp-server", "--client", client).returncode == 0
     assert json.loads(path.read_text()) == had
 
@@ -77,7 +80,7 @@ def test_what_is_not_understood_is_left_alone_and_told(home):
     done = mulligan(home, "install", "mcp-server", "--client", "claude-code")
     assert done.returncode == 2
     assert "another server named 'mulligan'" in done.stderr
-    assert "nothing to change" in mulligan(home, "uninstall", "mcp-server", "--client", "claude-code").stdout
+    assert "Nothing to change" in mulligan(home, "uninstall", "mcp-server", "--client", "claude-code").stdout
     done = mulligan(home, "install", "mcp-server", "--client", "goose")
     assert done.returncode == 2
     assert "Add a server to" in done.stderr
@@ -91,10 +94,10 @@ def test_earlier_entry_in_json_is_replaced_once_and_taken_away(home, form):
     path.write_text(text)
     assert mulligan(home, "install", "mcp-server", "--client", "claude-code").returncode == 0
     assert json.loads(path.read_text()) == {"mcpServers": {"mulligan": {**OURS, "env": env}}}
-    assert "nothing to change" in mulligan(home, "install", "mcp-server", "--client", "claude-code").stdout
+    assert "Nothing to change" in mulligan(home, "install", "mcp-server", "--client", "claude-code").stdout
     path.write_text(text)
     assert mulligan(home, "uninstall", "mcp-server", "--client", "claude-code").returncode == 0
-    assert json.loads(path.read_text()) == {"mcpServers": {}}
+    assert not path.exists()  # nothing else was in it
 
 
 @pytest.mark.parametrize("form", EARLIER)
@@ -108,7 +111,7 @@ def test_earlier_entry_in_toml_is_replaced_once_and_taken_away(home, form):
     assert mulligan(home, "install", "mcp-server", "--client", "codex").returncode == 0
     assert tomllib.loads(path.read_text())["mcp_servers"]["mulligan"] == {**OURS, "startup_timeout_sec": 20}
     assert "# slow here" in path.read_text()
-    assert "nothing to change" in mulligan(home, "install", "mcp-server", "--client", "codex").stdout
+    assert "Nothing to change" in mulligan(home, "install", "mcp-server", "--client", "codex").stdout
     path.write_text(text)
     assert mulligan(home, "uninstall", "mcp-server", "--client", "codex").returncode == 0
     assert tomllib.loads(path.read_text()) == tomllib.loads(TOML)

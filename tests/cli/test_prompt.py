@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import time
 
 import pytest
 import taught
@@ -16,6 +17,7 @@ from mulligan import settings
 from mulligan.cli.prompt import BEGIN, END
 from mulligan.core.failure import SettingsError
 from mulligan.prompt import Prompt, estimate_prompt_tokens, section_title, skill_front_matter
+from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.urls import open_store
 from mulligan.testing import assert_sanitized, sandbox
 
@@ -65,12 +67,44 @@ def test_proposals_are_told_to_those_who_ask_marked_as_data_and_seeds_can_be_lef
     assert "Pull, then" not in said
 
 
-def test_where_nothing_is_kept_it_says_so_and_makes_no_files(types, tmp_path):
-    code, said, _ = types("prompt", "--tool", "nothing_like_it")
+@pytest.mark.parametrize("options", [(), ("--tool", "nothing_like_it"), ("--format", "skill")])
+def test_empty_store_gives_no_text_and_offers_the_seed_lessons(types, options):
+    code, said, noted = types("prompt", *options)
 
-    assert code == 0
-    assert "No lessons about these tools yet." in said
+    assert (code, said) == (0, "")
+    assert "yet. To install the lessons that ship with mulligan: mulligan seed" in noted
     assert not settings.load_settings().folder.exists()
+
+
+@pytest.mark.parametrize("check", [(), ("--check",)])
+def test_empty_store_writes_no_file(types, file, check):
+    code, said, noted = types("prompt", "--file", file, *check)
+
+    assert (code, said, file.exists()) == (0, "", False)
+    assert "mulligan seed" in noted
+
+
+@pytest.mark.parametrize(
+    ("name", "tools"),
+    [
+        ("CLAUDE.md", {"Edit", "Bash", "search"}),
+        (".claude/skills/mulligan/SKILL.md", {"Edit", "Bash", "search"}),
+        (".codex/AGENTS.md", {"exec_command", "Bash", "search"}),
+        ("GEMINI.md", {"run_shell_command", "search"}),
+        ("AGENTS.md", {"Edit", "exec_command", "run_shell_command", "Bash", "search"}),
+    ],
+)
+def test_file_of_an_agent_has_no_sections_for_tools_of_other_agents(types, tmp_path, name, tools):
+    store = open_store(settings.load_settings().store_url)
+    for number, tool in enumerate(("Edit", "exec_command", "run_shell_command", "Bash", "search")):
+        store.save_lesson(DEFAULT_TENANT, taught.written(f"les_{number:012x}", tool=tool))
+        store.decide_lesson(DEFAULT_TENANT, f"les_{number:012x}", "approve", int(time.time() * 1000))
+    store.close()
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    assert types("prompt", "--file", path, "--budget", "5000")[0] == 0
+    headings = {line.removeprefix("### ") for line in path.read_text().splitlines() if line.startswith("### ")}
+    assert headings == tools
 
 
 @pytest.mark.parametrize("form", ["text", "skill", "agents-md"])

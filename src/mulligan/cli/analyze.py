@@ -39,7 +39,7 @@ _REMEDY_SENTENCES = {
     Remedy.REPLAN: "report the failure to the model, which must change its plan",
     Remedy.STOP: "stop, a person must act first",
 }
-_TOOK_EFFECT_TEXTS = {"no": "no, the call did not execute", "yes": "yes", "unknown": "unknown, it may have executed"}
+_TOOK_EFFECT_TEXTS = {"no": "no, the call did not execute", "yes": "yes"}
 _SOURCES = ("tool", "model", "retrieval", "orchestration")
 _CALL_FIELDS: FieldTypes = {
     "schema": (dict, "a JSON schema"),
@@ -178,7 +178,7 @@ def _classify_lines(
             raise ValueError(f'"source" must be one of {", ".join(_SOURCES)}')
         failure = classify_error(**fields)
         facts = _failure_facts(failure, fields.get("arguments"), should_show_template)
-        texts = [facts[name] for name in ("kind", "remedy", "took_effect")]
+        texts = [facts["kind"], facts["remedy"], facts["took_effect"].replace("unknown", "")]
         return facts, (*texts, f"{failure.confidence:.2f}", to_line(facts[last_title], 100))
 
     rows = []
@@ -232,7 +232,8 @@ def _describe_failure(failure: Failure, facts: dict[str, Any], width: int | None
     if seed := facts.get("seed_lesson"):
         rows.append(("seed lesson", f"{seed['mistake']} {seed['correction']} [{seed['id']}]"))
     rows += [
-        ("took effect", _TOOK_EFFECT_TEXTS[facts["took_effect"]]),
+        # A text alone does not tell whether the call executed, unless it proves it.
+        *([("took effect", text)] if (text := _TOOK_EFFECT_TEXTS.get(facts["took_effect"])) else []),
         ("confidence", f"{failure.confidence:.2f}"),
         ("evidence", ", ".join(facts["evidence"]) or "none"),
         ("fingerprint", failure.fingerprint),

@@ -1,28 +1,30 @@
-"""Safe edits of other programs' settings files: a diff, a backup, an atomic replacement.
+"""Safe edits of other programs' settings files: a diff, an atomic replacement, and the way back.
 
-`read_json` and `read_toml` read a file, `Edit` holds its old and new text, `to_diff` shows the change and `apply`
-writes it. A file that cannot be parsed is never changed.
+`read_document` parses a file, `Edit` holds its old and new text, `to_diff` shows the change and `apply` writes it. What
+a file said before mulligan changed it is stored in mulligan's data folder until everything is uninstalled again.
 """
 
 from __future__ import annotations
 
 import contextlib
 import difflib
-import itertools
+import hashlib
 import json
 import os
-import re
 import tempfile
-import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
+from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, JsonText
+from mulligan.cli.toml_text import TomlText, YamlText
 from mulligan.core.failure import SettingsError
+from mulligan.settings import hook_folder
 
 MAX_FILE_BYTES = 10_000_000
 """Larger files are not settings files."""
-_COMMENT = re.compile(r"^\s{0,99}(?://|/\*)", re.MULTILINE)
+FORMATS: dict[str, type[ConfigText]] = {"json": JsonText, "toml": TomlText, "yaml": YamlText}
+_FORMAT_NAMES = {"json": "JSON", "toml": "TOML", "yaml": "YAML"}
 
 
 class Edit(NamedTuple):
@@ -42,8 +44,8 @@ class Edit(NamedTuple):
         names = [str(self.path) if text is not None else os.devnull for text in (self.before, self.after)]
         return "\n".join(difflib.unified_diff(before, after, names[0], names[1], lineterm=""))
 
-    def apply(self, *, should_back_up: bool = True, mode: int = 0o600) -> Path | None:
-        """Write the new text and return the path of the backup, or None if there is no backup.
+    def apply(self, mode: int = 0o600) -> None:
+        """Write the new text.
 
         The file is replaced atomically. Symbolic links and permissions are preserved; `mode` applies to a new file
         only.
@@ -54,7 +56,6 @@ class Edit(NamedTuple):
                 raise SettingsError(
                     f"{self.path} was changed by another program at the same time. Nothing was written; try again."
                 )
-            backup_path = _back_up(path) if should_back_up and self.before is not None else None
             if self.after is None:
                 path.unlink()
             else:
@@ -63,19 +64,75 @@ class Edit(NamedTuple):
                     file.write(self.after.encode())
         except OSError as error:
             raise SettingsError(f"Cannot write {self.path} ({error.strerror or error}). Nothing was changed.") from None
-        return backup_path
 
 
-def _back_up(path: Path) -> Path:
-    stem = f"{path.name}.before-mulligan-{time.strftime('%Y%m%dT%H%M%S')}"
-    for number in itertools.count(1):
-        backup_path = path.with_name(stem if number == 1 else f"{stem}-{number}")
-        with contextlib.suppress(FileExistsError):
-            descriptor = os.open(backup_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, path.stat().st_mode & 0o777)
-            with open(descriptor, "wb") as file:
-                file.write(path.read_bytes())
-            break
-    return backup_path
+def plan_edit(path: Path, before: str | None, old: ConfigText, new: ConfigText) -> Edit:
+    """Plan the edit from one document to another. A file of which nothing remains is removed."""
+    if new.text == old.text:
+        return Edit(path, before, before)
+    return Edit(path, before, new.text if new.text.strip("\ufeff \t\r\n") not in ("", "{}") else None)
+
+
+class InstallRecord(NamedTuple):
+    """What a file said before our entries were added, and which these are. Uninstalling the last one restores it."""
+
+    before: str | None
+    after_hash: str
+    """Hash of the text that mulligan wrote. Another text means that the file was edited since."""
+    entries: frozenset[str]
+
+
+def _record_path(path: Path) -> Path:
+    return hook_folder().with_name("installed") / f"{hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:32]}.json"
+
+
+def _hash(text: str | None) -> str:
+    return hashlib.sha256((text or "").encode()).hexdigest()
+
+
+def _read_record(path: Path, text: str | None) -> InstallRecord | None:
+    """Return the record of a file with this text, or None if there is none or the file was edited since."""
+    try:
+        fields = json.loads(_record_path(path).read_bytes())
+        record = InstallRecord(fields["before"], fields["after_hash"], frozenset(fields["entries"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None  # uninstalling edits the text instead
+    return record if record.after_hash == _hash(text) else None
+
+
+def plan_restoration(edit: Edit, entries: Set[str]) -> Edit:
+    """Return the edit that restores a file byte for byte, if these are all our entries and it was not edited since."""
+    record = _read_record(edit.path, edit.before)
+    return edit._replace(after=record.before) if record is not None and record.entries == entries else edit
+
+
+def apply_installation(edit: Edit, added: Set[str], removed: Set[str]) -> None:
+    """Write an edit that adds or removes our entries, and store what the file said before."""
+    record = _read_record(edit.path, edit.before)
+    record_path = _record_path(edit.path)
+    entries: Set[str] = record.entries if record is not None else frozenset()
+    # Without a record of an entry, the old text contains it, and restoring that text would not remove it.
+    new_entries = (entries | added) - removed if removed <= entries else frozenset()
+    new_record = {
+        "file": str(edit.path.resolve()),
+        "before": record.before if record is not None else edit.before,
+        "after_hash": _hash(edit.after),
+        "entries": sorted(new_entries),
+    }
+    try:
+        if new_entries:
+            record_path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with replace_file(record_path) as file:
+                file.write(json.dumps(new_record).encode())
+    except OSError as error:
+        raise SettingsError(
+            f"Cannot write {record_path} ({error.strerror or error}), which stores the old text. Nothing was changed."
+        ) from None
+    edit.apply()
+    if not new_entries:
+        with contextlib.suppress(OSError):
+            record_path.unlink(missing_ok=True)
+            record_path.parent.rmdir()  # fails while other files have a record
 
 
 @contextlib.contextmanager
@@ -108,51 +165,14 @@ def read_text(path: Path) -> str | None:
         raise SettingsError(f"{path} is not UTF-8 text ({error}). Fix it first; nothing was changed.") from None
 
 
-def read_json(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """Return a settings file as text and as an object, both for `json_edit`. A missing file is an empty object."""
+def read_document(path: Path, file_format: str) -> tuple[str | None, ConfigText]:
+    """Return the text of a settings file, None if it does not exist, and the parsed document."""
     text = read_text(path)
-    if text is None or not text.strip():
-        return text, {}
     try:
-        value = json.loads(text, object_pairs_hook=_reject_duplicate_names)
-    except (ValueError, RecursionError) as error:
-        reason = f"not valid JSON: {error}"
-        if _COMMENT.search(text):
-            reason += "; it seems to have comments, which an edit would remove"
-        raise SettingsError(f"{path} is {reason}. Fix it first, or edit it by hand; nothing was changed.") from None
-    if not isinstance(value, dict):
+        document = FORMATS[file_format](text or "")
+    except ConfigSyntaxError as error:
+        name = _FORMAT_NAMES[file_format]
+        raise SettingsError(f"{path} is not valid {name}: {error}. Fix it first; nothing was changed.") from None
+    if not isinstance(document.value, dict):
         raise SettingsError(f"{path} is not a JSON object, so it is not a settings file. Nothing was changed.")
-    return text, value
-
-
-def _reject_duplicate_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) != len(pairs):
-        raise ValueError("a key occurs twice in one object, and an edit would remove one of them")
-    return mapping
-
-
-def json_edit(path: Path, before: str | None, value: dict[str, Any]) -> Edit:
-    """Plan the edit that stores this object, with the file's indentation. An empty object removes the file."""
-    if not value:
-        return Edit(path, before, None)
-    try:
-        if before is not None and before.strip() and json.loads(before) == value:
-            return Edit(path, before, before)
-        indent = re.search(r"^([ \t]{1,8})\S", before or "", re.MULTILINE)
-        after = json.dumps(value, indent=indent[1] if indent else 2, ensure_ascii=False) + "\n"
-        after.encode()
-    except ValueError as error:
-        raise SettingsError(f"Cannot write the content of {path} back ({error}). Edit it by hand.") from None
-    return Edit(path, before, after)
-
-
-def read_toml(path: Path) -> tuple[str | None, dict[str, Any]]:
-    """Return a TOML file as text and as a table. There is no TOML writer: callers edit lines of the text."""
-    import tomllib  # 10 ms, and few commands need it
-
-    text = read_text(path)
-    try:
-        return text, tomllib.loads(text or "")
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise SettingsError(f"{path} is not valid TOML: {error}. Fix it first; nothing was changed.") from None
+    return text, document

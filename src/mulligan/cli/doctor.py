@@ -12,6 +12,7 @@ from typing import Any
 
 from mulligan import __version__
 from mulligan.cli.options import CommandContext, command, now_ms
+from mulligan.cli.server_entries import find_broken_entries
 from mulligan.core.failure import StoreError
 from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
 from mulligan.record.journal_import import count_dropped, read_hook_errors
@@ -32,7 +33,8 @@ MAX_RECENT_RUNS = 500
 def doctor(context: CommandContext) -> None:
     """Check the installation and the store, and show where records are stored.
 
-    Exits 1 if there is a problem: a damaged store, dropped records or orphaned journals.
+    Exits 1 if there is a problem: a damaged store, dropped records, orphaned journals, or settings of coding agents and
+    MCP clients that start a mulligan which is not there.
     """
     facts = _facts(context.settings)
     problems = _problems(facts)
@@ -59,6 +61,7 @@ def _facts(settings: Settings) -> dict[str, Any]:
     count, last_error, at = read_hook_errors(hook_folder())
     facts |= _journal_facts(urls.journals_of(path)) | {"hook_faults": count}
     facts |= {"hook_fault": last_error, "hook_fault_at": at} if count else {}
+    facts["broken_entries"] = list(find_broken_entries())
     if not urls.may_have_records(url):
         return facts | {"healthy": None, "detail": "no records yet"}
     try:
@@ -131,7 +134,7 @@ def _problems(facts: dict[str, Any]) -> list[str]:
             f"were not stored, the last one {last} ({to_line(facts['hook_fault'])}). After "
             f"fixing the cause, reset the count: rm '{hook_folder()}/faults'*"
         )
-    problems += facts.get("engine_problems", ())
+    problems += [*facts["broken_entries"], *facts.get("engine_problems", ())]
     if facts.get("dropped"):
         problems.append(f"{format_count(facts['dropped'], 'record')} could not be stored and were dropped.")
     return problems

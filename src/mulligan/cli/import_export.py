@@ -25,7 +25,7 @@ from mulligan.core.records import History, RecordedMessage, Step, encode, messag
 from mulligan.hooks.agents import HOOK_STATE_KIND, run_id_prefix
 from mulligan.redaction import Redactor
 from mulligan.report import tables
-from mulligan.store.base import DEFAULT_TENANT, Store
+from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
 from mulligan.store.urls import is_remote
 from mulligan.transcripts import formats
 from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
@@ -36,6 +36,8 @@ BATCH_RECORDS = 1000
 """Number of records per transaction."""
 HOOK_AGENTS_BY_FORMAT = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini"}
 """Log formats of agents that may have hooks, with the agent's name in the hooks."""
+MAX_PROXY_RUNS = 100
+"""Runs of a session that are searched for calls through our proxy."""
 RESUMABLE_FORMATS = (EXPORT_NAME, CALLS_NAME)
 """Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow."""
 
@@ -80,6 +82,7 @@ class Importer:
             self.runs += 1
             self.steps += len(history.steps)
             if next_offset > stored_offset and not self._is_hooked(format.name, history.run.session):
+                history = self._without_proxied_calls(format.name, history)
                 batch += self.build_events(history, is_export=format.name == EXPORT_NAME)
         if batch or lines.offset > max(next_offset, stored_offset):
             self.new += self._store.append(DEFAULT_TENANT, batch, journal, max(next_offset, lines.offset))
@@ -101,6 +104,32 @@ class Importer:
             ):
                 self.hooked_sessions.add(session)
         return session in self.hooked_sessions
+
+    def _without_proxied_calls(self, format: str, history: History) -> History:
+        """Return a session without the calls that our proxy recorded when they were made."""
+        from mulligan.store.remote import RemoteStore  # imported only where it is needed
+
+        run = history.run
+        has_servers = any(step.server or step.name.startswith("mcp_") for step in history.steps)
+        if format not in HOOK_AGENTS_BY_FORMAT or not has_servers or isinstance(self._store, RemoteStore):
+            return history
+        queries = [RunQuery(session=run.session, limit=MAX_PROXY_RUNS)] if run.session else []
+        if run.ended_at:  # a client that does not tell its servers the session
+            queries.append(RunQuery(since=run.started_at, until=run.ended_at + 1, limit=MAX_PROXY_RUNS))
+        servers = {
+            str((stored.run.metadata or {}).get("server"))
+            for query in queries
+            for stored in self._store.runs(DEFAULT_TENANT, query)
+            if (stored.run.metadata or {}).get("door") == "mcp"
+            and (stored.run.session == run.session or (not stored.run.session and stored.run.agent.startswith(format)))
+        }
+        prefixes = tuple(f"mcp_{server}_" for server in servers)
+        steps = tuple(
+            step for step in history.steps if step.server not in servers and not step.name.startswith(prefixes)
+        )
+        calls = {step.call for step in steps}
+        links = tuple(link for link in history.links if {link.failed_call, link.recovering_call} <= calls)
+        return replace(history, steps=steps, links=links)
 
     def hooked_note(self) -> str:
         """Return a sentence about skipped sessions, or an empty text."""

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import copy
+import json
 import re
-import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence, Set
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 import mulligan
 from mulligan.cli import CommandGroup, clients
-from mulligan.cli.clients import AGENTS, MCP_CLIENTS, SERVER_NAME, Client, ServerList, settings_path
-from mulligan.cli.config_edits import Edit, json_edit, read_json, read_toml
+from mulligan.cli.clients import AGENTS, MCP_CLIENTS, Client, select_file, settings_path
+from mulligan.cli.config_edits import Edit, apply_installation, plan_edit, plan_restoration, read_document, read_text
+from mulligan.cli.config_text import ConfigText
 from mulligan.cli.options import CommandContext, add_options, command
+from mulligan.cli.server_entries import SERVER_NAME, ServerList
 from mulligan.core.failure import SettingsError
 
 HOOK_TIMEOUT_SECONDS = 10
@@ -29,7 +30,7 @@ MAX_DIFF_LINE_CHARS = 400
 EXAMPLES = (
     "Examples:\n\n  mulligan {0} claude-code --dry-run\n\n  mulligan {0} codex\n\n  mulligan {0} gemini --project"
 )
-HOOK_COMMAND_PATTERN = re.compile(r"\bmulligan-hook\b|\bmulligan[/\\](?:serve[/\\])?hooks[/\\]")
+HOOK_COMMAND_PATTERN = re.compile(r"\bmulligan-hook\b|\bmulligan[/\\]hooks[/\\]")
 _edit_options = add_options(
     click.option(
         "--project", is_flag=True, help="Edit the settings of the project in this folder, not your user settings."
@@ -39,53 +40,88 @@ _edit_options = add_options(
 _client_option = click.option(
     "--client", type=click.Choice(list(MCP_CLIENTS)), required=True, help="MCP client whose settings are edited."
 )
-_server_option = click.option("--server", metavar="NAME", help="Name of the server in these settings.")
+_proxy_options = add_options(
+    click.option(
+        "--client",
+        type=click.Choice(list(MCP_CLIENTS)),
+        help="MCP client whose settings are edited. With --all, the default is every client that has settings.",
+    ),
+    click.option("--server", metavar="NAME", help="Name of the server in these settings."),
+    click.option(
+        "--all",
+        "is_all",
+        is_flag=True,
+        help="Every server of the client: in your settings, in those of this folder and in its project files.",
+    ),
+)
 
 
 @click.group(cls=CommandGroup, epilog=EXAMPLES.format("install"))
 def install() -> None:
-    """Connect mulligan to a coding agent or MCP client: edits its settings, keeps a backup, shows the diff.
+    """Connect mulligan to a coding agent or MCP client: edits the text of its settings and shows the diff.
 
-    Installing twice changes nothing. A settings file that cannot be parsed is not changed.
+    Comments and layout stay. Installing twice changes nothing. A settings file that cannot be parsed is not changed.
     """
 
 
 @click.group(cls=CommandGroup, epilog=EXAMPLES.format("uninstall"))
 def uninstall() -> None:
-    """Remove from a program's settings what `mulligan install` added, and nothing else."""
+    """Remove from a program's settings what `mulligan install` added, and nothing else.
+
+    A file that was not edited since is restored byte for byte.
+    """
 
 
 _install_command = partial(command, parent=install, has_store=False)
 _uninstall_command = partial(command, parent=uninstall, has_store=False)
 
 
+class FileChange(NamedTuple):
+    """Edit of one settings file, and the entries of ours that it adds or removes."""
+
+    edit: Edit
+    added: Set[str] = frozenset()
+    removed: Set[str] = frozenset()
+
+
 def _apply(
-    context: CommandContext, edit: Edit, is_dry_run: bool, success_message: str, *next_steps: str, **facts: Any
+    context: CommandContext,
+    changes: Sequence[FileChange],
+    is_dry_run: bool,
+    success_message: str,
+    *next_steps: str,
+    unchanged: str = "",
+    **facts: Any,
 ) -> None:
-    """Apply an edit, except in a dry run, and print it with the next steps."""
-    backup_path = edit.apply() if edit.has_changes and not is_dry_run else None
-    facts |= {
-        "file": str(edit.path),
-        "changed": edit.has_changes,
-        "dry_run": is_dry_run,
-        "difference": edit.to_diff(),
-        "backup": str(backup_path) if backup_path else None,
-        "then": next_steps,
-    }
-    if not edit.has_changes:
-        parent = click.get_current_context().parent
-        state = "Not" if parent is not None and parent.command is uninstall else "Already"
-        context.print(facts, f"{state} installed: nothing to change in {edit.path}.")
+    """Apply the edits, except in a dry run, and print them with the next steps."""
+    changes = [
+        change._replace(edit=plan_restoration(change.edit, change.removed)) if change.edit.has_changes else change
+        for change in changes
+    ]
+    written_paths: list[str] = []
+    for change in changes if not is_dry_run else ():
+        if change.edit.has_changes:
+            try:
+                apply_installation(*change)
+            except SettingsError as error:
+                already = f" These files were changed before: {', '.join(written_paths)}." if written_paths else ""
+                raise SettingsError(f"{error}{already}") from None
+            written_paths.append(str(change.edit.path))
+    edits = [change.edit for change in changes]
+    files = [{"file": str(edit.path), "changed": edit.has_changes, "difference": edit.to_diff()} for edit in edits]
+    facts |= {"files": files, "changed": any(edit.has_changes for edit in edits), "dry_run": is_dry_run}
+    facts["then"] = next_steps if facts["changed"] else ()
+    paths = ", ".join(dict.fromkeys(str(edit.path) for edit in edits))
+    if not facts["changed"]:
+        context.print(facts, f"{unchanged} Nothing to change in {paths or 'any settings file'}.".lstrip())
         return
     # Lines keep their layout so that the diff stays readable, but control characters are removed.
     lines = [
         "".join(letter if letter.isprintable() or letter == "\t" else " " for letter in line[:MAX_DIFF_LINE_CHARS])
+        for edit in edits
         for line in edit.to_diff().splitlines()
     ]
-    lines += ["", f"Dry run: {edit.path} was not changed." if is_dry_run else success_message]
-    if not is_dry_run:
-        lines += [f"Backup of the old file: {backup_path}"] if backup_path is not None else []
-        lines += next_steps
+    lines += ["", *([f"Dry run: {paths} was not changed."] if is_dry_run else (success_message, *next_steps))]
     context.print(facts, "\n".join(lines))
 
 
@@ -98,50 +134,83 @@ def build_hook_command(agent: str) -> str:
     The interpreter starts without `site` and runs `start.py` by its path, which takes a third of the time. `-E` and
     `-P` prevent imports from cloned repositories, in which agents run hooks.
     """
+    shell = AGENTS[agent].windows_shell if sys.platform == "win32" else "sh"
     start = Path(mulligan.__file__).parent / "hooks" / "start.py"
-    return f"{shlex.quote(sys.executable)} -ESP {shlex.quote(str(start))} {agent} 2>/dev/null || :"
+    words = clients.quote_words([sys.executable, "-ESP", str(start), agent], shell)
+    if shell == "powershell":
+        return f"try {{ {words} 2>$null }} catch {{}}; exit 0"
+    return f"{words} 2>nul || ver >nul" if shell == "cmd" else f"{words} 2>/dev/null || :"
 
 
-def _add_hooks(settings: Mapping[str, Any], agent: Client, path: Path) -> dict[str, Any]:
+def _add_hooks(document: ConfigText, agent: Client, path: Path) -> ConfigText:
     """Return the settings with our hooks, each once, next to existing hooks."""
-    new_settings = _remove_hooks(settings, path)
-    hooks = new_settings.setdefault("hooks", {})
-    for event, matcher in agent.hook_events.items():
-        seconds = SESSION_END_TIMEOUT_SECONDS if event == "SessionEnd" else HOOK_TIMEOUT_SECONDS
-        timeout = seconds * agent.timeout_units_per_second
-        handler = {"type": "command", "command": build_hook_command(agent.name), "timeout": timeout}
-        hooks.setdefault(event, []).append({**({"matcher": matcher} if matcher else {}), "hooks": [handler]})
-    return new_settings
+    command = build_hook_command(agent.name)
+    hooks = _read_hooks(document, path)
+    installed_commands = [
+        (event, entry.get("matcher"), handler)
+        for event, entries in hooks.items()
+        for entry in entries
+        for handler in _find_own_handlers(entry)
+    ]
+    expected = [(event, matcher, _build_handler(agent, event, command)) for event, matcher in agent.hook_events.items()]
+    if sorted(map(repr, installed_commands)) == sorted(map(repr, expected)):
+        return document
+    document = _remove_hooks(document, path)
+    for event, matcher, handler in expected:
+        entry = {**({"matcher": matcher} if matcher else {}), "hooks": [handler]}
+        index = len(document.read(("hooks", event)) or ())
+        document = document.set(("hooks", event, index), entry)
+    return document
 
 
-def _remove_hooks(settings: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Return the settings without our hooks and otherwise unchanged."""
-    new_settings = copy.deepcopy(dict(settings))
-    hooks = new_settings.get("hooks", {})
+def _build_handler(agent: Client, event: str, command: str) -> dict[str, Any]:
+    seconds = SESSION_END_TIMEOUT_SECONDS if event == "SessionEnd" else HOOK_TIMEOUT_SECONDS
+    return {"type": "command", "command": command, "timeout": seconds * agent.timeout_units_per_second}
+
+
+def _read_hooks(document: ConfigText, path: Path) -> dict[str, list[Any]]:
+    hooks = document.read(("hooks",)) if "hooks" in document.value else {}
     if not isinstance(hooks, dict) or not all(isinstance(entries, list) for entries in hooks.values()):
         raise SettingsError(f"{path}: `hooks` is not a table of lists. Fix it first; nothing was changed.")
-    for event, entries in list(hooks.items()):
-        hooks[event] = [entry for entry in map(_remove_hook_commands, entries) if entry is not None]
-        if entries and not hooks[event]:
-            del hooks[event]
-    if not hooks and settings.get("hooks"):
-        del new_settings["hooks"]
-    return new_settings
+    return hooks
 
 
-def _remove_hook_commands(entry: Any) -> Any:
-    """Return a hook entry without our commands, or None if nothing else remains."""
+def _find_own_handlers(entry: Any) -> list[Any]:
     handlers = entry.get("hooks") if isinstance(entry, dict) else None
-    if not isinstance(handlers, list):
-        return entry
-    remaining_handlers = [
+    return [
         handler
-        for handler in handlers
-        if not (isinstance(handler, dict) and HOOK_COMMAND_PATTERN.search(str(handler.get("command", ""))))
+        for handler in (handlers if isinstance(handlers, list) else ())
+        if isinstance(handler, dict) and HOOK_COMMAND_PATTERN.search(str(handler.get("command", "")))
     ]
-    if len(remaining_handlers) == len(handlers):
-        return entry
-    return {**entry, "hooks": remaining_handlers} if remaining_handlers else None
+
+
+def _remove_hooks(document: ConfigText, path: Path) -> ConfigText:
+    """Return the settings without our hooks and otherwise unchanged."""
+    hooks = _read_hooks(document, path)
+    for event, entries in hooks.items():
+        remaining_entries = len(entries)
+        for index in reversed(range(len(entries))):
+            own_handlers = _find_own_handlers(entries[index])
+            if own_handlers and len(own_handlers) == len(entries[index]["hooks"]):
+                document = document.remove(("hooks", event, index))
+                remaining_entries -= 1
+                continue
+            for position in reversed(range(len(entries[index]["hooks"]) if own_handlers else 0)):
+                if entries[index]["hooks"][position] in own_handlers:
+                    document = document.remove(("hooks", event, index, "hooks", position))
+        if entries and not remaining_entries:
+            document = document.remove(("hooks", event))
+    return document.remove(("hooks",)) if hooks and not document.read(("hooks",)) else document
+
+
+PLUGIN_INSTALLED = "Plugin installed: mulligan records failed calls and reminds the model of them after a compaction."
+
+
+def _build_plugin(agent: str) -> str:
+    """Return the plugin file of an agent without command hooks. It starts the hook without a shell."""
+    folder = Path(mulligan.__file__).parent / "hooks"
+    command = json.dumps([sys.executable, "-ESP", str(folder / "start.py"), agent])
+    return (folder / f"{agent}_plugin.js").read_text().replace("const COMMAND = []", f"const COMMAND = {command}")
 
 
 def _setup_warnings(agent: Client) -> list[str]:
@@ -149,7 +218,7 @@ def _setup_warnings(agent: Client) -> list[str]:
     if agent.name != "codex":
         return []
     config = clients.find_folders()["codex"] / "config.toml"
-    features = read_toml(config)[1].get("features", {})
+    features = read_document(config, "toml")[1].read(("features",))
     if isinstance(features, dict) and (features.get("hooks") is False or features.get("codex_hooks") is False):
         return [f"{config} turns hooks off. Remove that line from its [features]."]
     return []
@@ -157,21 +226,32 @@ def _setup_warnings(agent: Client) -> list[str]:
 
 def _register_agent(agent: Client) -> None:
     """Register `mulligan install AGENT` and `mulligan uninstall AGENT`."""
+    user_file, project_file = (file.path.format(**_HELP_FOLDERS) for file in agent.hook_files)
 
     @_install_command(
         f"mulligan install {agent.name}",
         f"mulligan install {agent.name} --project --dry-run",
         name=agent.name,
-        help=f"Install hooks that keep failures of {agent.display_name} across compactions. Edits {agent.hooks_help}.",
+        help=f"Install hooks that keep failures of {agent.display_name} across compactions. Edits {user_file}, or "
+        f"{project_file} of a project.",
     )
     @_edit_options
     def add_hooks(context: CommandContext, project: bool, dry_run: bool) -> None:
-        path = settings_path(agent, agent.hook_file, project)
+        path = settings_path(select_file(agent, agent.hook_files, project))
         warnings = _setup_warnings(agent)
-        before, settings = read_json(path)
-        edit = json_edit(path, before, _add_hooks(settings, agent, path))
+        if path.suffix == ".js":
+            change = FileChange(Edit(path, read_text(path), _build_plugin(agent.name)))
+            _apply(context, [change], dry_run, PLUGIN_INSTALLED, agent.next_step, unchanged="Already installed.",
+                   agent=agent.name)  # fmt: skip
+            return
+        before, document = read_document(path, "json")
+        has_hooks = _remove_hooks(document, path) is not document
+        edit = plan_edit(path, before, document, _add_hooks(document, agent, path))
+        change = FileChange(edit, added=frozenset() if has_hooks else {"hooks"})
         message = f"Hooks installed: mulligan records failed calls of {agent.display_name} and reminds it of them"
-        _apply(context, edit, dry_run, f"{message} after a compaction.", *warnings, agent.next_step, agent=agent.name)
+        steps = (*warnings, agent.next_step)
+        _apply(context, [change], dry_run, f"{message} after a compaction.", *steps, unchanged="Already installed.",
+               agent=agent.name)  # fmt: skip
 
     @_uninstall_command(
         f"mulligan uninstall {agent.name}",
@@ -181,13 +261,19 @@ def _register_agent(agent: Client) -> None:
     )
     @_edit_options
     def remove_hooks(context: CommandContext, project: bool, dry_run: bool) -> None:
-        path = settings_path(agent, agent.hook_file, project)
-        before, settings = read_json(path)
-        edit = json_edit(path, before, _remove_hooks(settings, path)) if settings else Edit(path, before, before)
+        path = settings_path(select_file(agent, agent.hook_files, project))
+        if path.suffix == ".js":
+            change = FileChange(Edit(path, read_text(path), None))
+            _apply(context, [change], dry_run, "Plugin removed. Recorded sessions stay: mulligan sessions",
+                   unchanged="Not installed.", agent=agent.name)  # fmt: skip
+            return
+        before, document = read_document(path, "json")
+        change = FileChange(plan_edit(path, before, document, _remove_hooks(document, path)), removed={"hooks"})
         message = f"Hooks removed from {agent.display_name}. Recorded sessions stay: mulligan sessions"
-        _apply(context, edit, dry_run, message, agent=agent.name)
+        _apply(context, [change], dry_run, message, unchanged="Not installed.", agent=agent.name)
 
 
+_HELP_FOLDERS = {"claude": "~/.claude", "codex": "~/.codex", "home": "~", "config": "~/.config", "project": "."}
 for _agent in AGENTS.values():
     _register_agent(_agent)
 
@@ -195,27 +281,115 @@ for _agent in AGENTS.values():
 # Servers of MCP clients
 
 
-def _read_servers(client: str, project: bool) -> tuple[ServerList, str]:
-    """Return the servers of a client, and its name for messages."""
-    mcp_client = MCP_CLIENTS[client]
-    path = settings_path(mcp_client, mcp_client.server_file, project)
-    return ServerList(mcp_client, path), mcp_client.display_name
+def _read_server_lists(
+    client: str | None, project: bool, is_all: bool
+) -> tuple[list[ServerList], list[dict[str, Any]]]:
+    """Return the servers of a client, or of all clients, by settings file, and the files that cannot be parsed.
+
+    Files that do not exist are left out.
+    """
+    if client is None and not is_all:
+        raise SettingsError(f"Missing --client. One of: {', '.join(MCP_CLIENTS)}. Or --all for all of them.")
+    selected_clients = [MCP_CLIENTS[client]] if client else list(MCP_CLIENTS.values())
+    server_lists, skipped = [], []
+    for mcp_client in selected_clients:
+        if client is not None and project:
+            select_file(mcp_client, mcp_client.server_files, is_project=True)
+        for file in mcp_client.server_files:
+            is_selected = file.scope == "project" if project else is_all or file.scope != "project"
+            if is_selected and (settings_path(file).exists() or (file.scope == "user" and client is not None)):
+                try:
+                    server_lists.append(ServerList(mcp_client, file))
+                except SettingsError as error:
+                    if not is_all:
+                        raise
+                    skipped.append({"server": None, "file": str(settings_path(file)), "reason": str(error)})
+    return server_lists, skipped
 
 
-def _require_server(servers: ServerList, server: str | None) -> str:
+def _select_servers(
+    server_lists: Sequence[ServerList], server: str | None, is_all: bool
+) -> list[tuple[ServerList, str]]:
+    if is_all:
+        return [(servers, name) for servers in server_lists for name in servers.servers]
+    paths = ", ".join(dict.fromkeys(str(servers.path) for servers in server_lists))
+    names = ", ".join(dict.fromkeys(str(name) for servers in server_lists for name in servers.servers))
+    if not names:
+        raise SettingsError(
+            f"{paths or 'This folder'} lists no MCP servers. Add one first; the proxy can only be installed for an "
+            "existing server."
+        )
     if server is None:
-        names = ", ".join(map(str, servers.servers)) or "none"
-        raise SettingsError(f"Missing --server. Servers in {servers.path}: {names}.")
-    return server
+        raise SettingsError(f"Missing --server or --all. Servers in {paths}: {names}.")
+    selected = [(servers, server) for servers in server_lists if server in servers.servers]
+    if not selected:
+        raise SettingsError(f"Unknown server {server!r}. Servers in {paths}: {names}.")
+    return selected
+
+
+def _edit_servers(
+    context: CommandContext,
+    client: str | None,
+    server: str | None,
+    is_all: bool,
+    project: bool,
+    dry_run: bool,
+    options: Sequence[str] | None,
+) -> None:
+    """Add the proxy with these options to servers, or remove it if there are none."""
+    server_lists, skipped = _read_server_lists(client, project, is_all)
+    changed_servers = []
+    by_path: dict[Path, FileChange] = {}
+    documents: dict[Path, ConfigText] = {}
+    for servers, name in _select_servers(server_lists, server, is_all):
+        servers.continue_from(documents.get(servers.path))
+        had_proxy, before = False, servers.document
+        try:
+            had_proxy = servers.has_proxy(name)
+            if options is None:
+                servers.remove_proxy(name)
+            elif not (is_all and (name == SERVER_NAME and servers.has_own_server())):
+                servers.add_proxy(name, options)
+        except SettingsError as error:
+            if not is_all:
+                raise
+            skipped.append({"server": name, "file": str(servers.path), "reason": str(error)})
+        documents[servers.path] = servers.document
+        entry = {servers.entry_name(name)} if servers.document is not before else set()
+        if entry:
+            changed_servers.append({"server": name, "client": servers.client.name, "scope": servers.file.scope})
+        change = by_path.get(servers.path, FileChange(servers.edit))
+        added = entry if options is not None and not had_proxy else set()
+        by_path[servers.path] = FileChange(
+            servers.edit, change.added | added, change.removed | (entry if options is None else set())
+        )
+    names = ", ".join(dict.fromkeys(item["server"] for item in changed_servers))
+    display_names = ", ".join(dict.fromkeys(MCP_CLIENTS[item["client"]].display_name for item in changed_servers))
+    message = (
+        f"Removed the proxy from {names} in {display_names}."
+        if options is None
+        else f"Calls to {names} from {display_names} now go through mulligan."
+    )
+    steps = [f"Restart {display_names} to apply this."]
+    if options is not None and any(item["scope"] == "project" for item in changed_servers):
+        steps.append(
+            "Shared files run mulligan from the PATH, and the server itself without it. Windows needs sh, of Git."
+        )
+    steps += [*(f"Skipped: {item['reason']}" for item in skipped)]
+    _apply(
+        context, list(by_path.values()), dry_run, message, *steps,
+        unchanged="\n".join([*(f"Skipped: {item['reason']}" for item in skipped), ""]) if skipped else "",
+        servers=changed_servers, skipped=skipped,
+    )  # fmt: skip
 
 
 @_install_command(
+    "mulligan install proxy --all",
     "mulligan install proxy --client claude-desktop --server git",
     "mulligan install proxy --client cursor --server files --repair --pin --dry-run",
     name="proxy",
 )
-@_client_option
-@_server_option
+@_proxy_options
 @click.option("--repair", is_flag=True, help="Apply automatic repairs: see mulligan proxy --help.")
 @click.option(
     "--pin",
@@ -226,29 +400,36 @@ def _require_server(servers: ServerList, server: str | None) -> str:
 @click.option("--trust-annotations", is_flag=True, help="Trust the server's annotations of side effects.")
 @_edit_options
 def _install_proxy(
-    context: CommandContext, client: str, server: str | None, project: bool, dry_run: bool, **flags: bool
+    context: CommandContext,
+    client: str | None,
+    server: str | None,
+    is_all: bool,
+    project: bool,
+    dry_run: bool,
+    **flags: bool,
 ) -> None:
-    """Put `mulligan proxy` in front of an MCP server in a client's settings."""
-    servers, display_name = _read_servers(client, project)
-    name = _require_server(servers, server)
-    words = [f"--{flag.replace('_', '-')}" for flag, is_set in flags.items() if is_set]
-    edit = servers.plan_start(name, clients.wrap_with_proxy(servers.read_start(name), name, words))
-    message = f"Calls to {name} from {display_name} now go through mulligan."
-    _apply(context, edit, dry_run, message, f"Restart {display_name} to apply this.", client=client, server=name)
+    """Put `mulligan proxy` in front of the MCP servers in a client's settings."""
+    if sys.platform == "win32":
+        raise SettingsError("mulligan proxy does not support Windows. Run the client inside WSL.")
+    options = [f"--{flag.replace('_', '-')}" for flag, is_set in flags.items() if is_set]
+    _edit_servers(context, client, server, is_all, project, dry_run, options)
 
 
-@_uninstall_command("mulligan uninstall proxy --client claude-desktop --server git", name="proxy")
-@_client_option
-@_server_option
+@_uninstall_command(
+    "mulligan uninstall proxy --all", "mulligan uninstall proxy --client claude-desktop --server git", name="proxy"
+)
+@_proxy_options
 @_edit_options
-def _uninstall_proxy(context: CommandContext, client: str, server: str | None, project: bool, dry_run: bool) -> None:
-    """Remove `mulligan proxy` from in front of an MCP server."""
-    servers, display_name = _read_servers(client, project)
-    name = _require_server(servers, server)
-    start = servers.read_start(name)
-    edit = servers.plan_start(name, clients.unwrap_proxy(start) or start)
-    message = f"{display_name} starts {name} directly again."
-    _apply(context, edit, dry_run, message, f"Restart {display_name} to apply this.", client=client, server=name)
+def _uninstall_proxy(
+    context: CommandContext, client: str | None, server: str | None, is_all: bool, project: bool, dry_run: bool
+) -> None:
+    """Remove `mulligan proxy` from in front of MCP servers."""
+    _edit_servers(context, client, server, is_all, project, dry_run, None)
+
+
+def _read_servers(client: str, project: bool) -> ServerList:
+    mcp_client = MCP_CLIENTS[client]
+    return ServerList(mcp_client, select_file(mcp_client, mcp_client.server_files, project))
 
 
 @_install_command(
@@ -260,10 +441,14 @@ def _uninstall_proxy(context: CommandContext, client: str, server: str | None, p
 @_edit_options
 def _install_mcp_server(context: CommandContext, client: str, project: bool, dry_run: bool) -> None:
     """Add `mulligan mcp` to the servers of a client, so that its agent can query failure memory."""
-    servers, display_name = _read_servers(client, project)
+    servers = _read_servers(client, project)
+    display_name = servers.client.display_name
+    added: Set[str] = frozenset() if servers.has_own_server() else {servers.entry_name(SERVER_NAME)}
+    servers.add_own_server()
     message = f"{display_name} can now query mulligan about failures."
     next_step = f"Restart {display_name} to apply this. Required: pip install 'mulligan[mcp]'"
-    _apply(context, servers.plan_addition(), dry_run, message, next_step, client=client, server=SERVER_NAME)
+    _apply(context, [FileChange(servers.edit, added)], dry_run, message, next_step, unchanged="Already installed.",
+           client=client, server=SERVER_NAME)  # fmt: skip
 
 
 @_uninstall_command("mulligan uninstall mcp-server --client claude-code", name="mcp-server")
@@ -271,6 +456,8 @@ def _install_mcp_server(context: CommandContext, client: str, project: bool, dry
 @_edit_options
 def _uninstall_mcp_server(context: CommandContext, client: str, project: bool, dry_run: bool) -> None:
     """Remove `mulligan mcp` from the servers of a client."""
-    servers, display_name = _read_servers(client, project)
-    message = f"Removed: {display_name} no longer starts mulligan mcp."
-    _apply(context, servers.plan_removal(), dry_run, message, client=client, server=SERVER_NAME)
+    servers = _read_servers(client, project)
+    servers.remove_own_server()
+    message = f"Removed: {servers.client.display_name} no longer starts mulligan mcp."
+    change = FileChange(servers.edit, removed={servers.entry_name(SERVER_NAME)})
+    _apply(context, [change], dry_run, message, unchanged="Not installed.", client=client, server=SERVER_NAME)

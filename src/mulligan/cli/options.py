@@ -10,6 +10,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import click
@@ -215,7 +216,22 @@ def open_existing_store(settings: Settings) -> Store | None:
             recover_journals(store, DEFAULT_TENANT, journals_of(path), PriceTable(settings.prices).add_costs)
         except (OSError, StoreError) as error:
             click.echo(f"warning: cannot import the orphaned journals in {journals_of(path)}: {error}", err=True)
+    if not is_postgres(url):
+        _import_spools(path)
     return store
+
+
+def _import_spools(path: Path) -> None:
+    """Import what hooks could not store, if they use this store."""
+    from mulligan.hooks import event_processing, session_files
+
+    if any(Path(session_files.hooks_folder()).glob("*.spool")):
+        settings = settings_file.load_settings(of_user=True)
+        if event_processing.store_path(settings) == path:
+            try:
+                event_processing.import_spools(settings)
+            except (OSError, StoreError) as error:
+                click.echo(f"warning: cannot import the events in {session_files.hooks_folder()}: {error}", err=True)
 
 
 # Runs

@@ -23,6 +23,18 @@ from mulligan.store.urls import is_remote
 
 HEADING = "### {}"
 FORMATS = ("text", "skill", "agents-md")
+BUILT_IN_TOOLS = {
+    "claude": frozenset(
+        "Bash BashOutput Edit Glob Grep LS MultiEdit NotebookEdit NotebookRead Read Task TodoWrite WebFetch WebSearch "
+        "Write".split()
+    ),
+    "codex": frozenset("Bash apply_patch exec_command local_shell shell update_plan view_image write_stdin".split()),
+    "gemini": frozenset(
+        "glob google_web_search list_directory read_file read_many_files replace run_shell_command save_memory "
+        "search_file_content web_fetch write_file write_todos".split()
+    ),
+}
+"""Tools of coding agents, by the name in their files: CLAUDE.md, .claude. Any agent may read AGENTS.md."""
 
 
 @command(
@@ -78,7 +90,16 @@ def prompt(
         # Count the front matter even if the file has it already. Otherwise a second run would fit more lessons.
         return front + replace_section("", f"{section_title()}\n\n{text}", "section")
 
-    rendered = _render_lessons(context, budget, wrap if form != "text" else None, **selection)
+    rendered = _render_lessons(context, budget, wrap if form != "text" else None, path, **selection)
+    is_empty = not rendered.lesson_ids and not rendered.omitted_count
+    if is_empty and not context.as_json:
+        offer = f"To install the lessons that ship with mulligan: mulligan seed{context.suffix}"
+        click.echo(f"No lessons{' about these tools' if selection['tools'] else ''} yet. {offer}", err=True)
+    if is_empty and (path is None or not _MARK.search(read_text(path.resolve()) or "")):
+        facts: dict[str, Any] = {"lessons": [], "left_out": 0, "tokens": 0}
+        facts |= {"budget": budget, "text": ""} if path is None else {"file": str(path)}
+        context.print(facts | ({} if path is None else {"changes": False, "written": False}), [])
+        return
     body = f"{section_title()}\n\n{rendered.text}"
     has_changes = False
     if path is not None:
@@ -98,6 +119,7 @@ def _render_lessons(
     context: CommandContext,
     budget: int,
     wrap: Callable[[str], str] | None,
+    path: Path | None,
     tools: tuple[str, ...],
     proposed: bool,
     no_seeds: bool,
@@ -105,6 +127,7 @@ def _render_lessons(
     lessons = select_lessons(
         context.find_store(), DEFAULT_TENANT, tools, context.now, include_seeds=not no_seeds, include_proposed=proposed
     )
+    lessons = [lesson for lesson in lessons if lesson.tool in tools or _may_use(path, lesson.tool)]
     url = context.settings.store_url
     words = Prompt(build_redactor(context.settings, "local", personal=False))
     options: dict[str, Any] = {"requested_tools": tools, "server": url if is_remote(url) else ""}
@@ -117,6 +140,16 @@ def _render_lessons(
                 f"{DEFAULT_LESSON_TOKENS}."
             )
     return render_within_budget(words, lessons, budget, **options)
+
+
+def _may_use(path: Path | None, tool: str) -> bool:
+    """Return whether the agent that reads this file may have this tool. Tools of no agent may be anybody's."""
+    agents = [agent for agent, tools in BUILT_IN_TOOLS.items() if tool in tools]
+    parts = [part.lower() for part in path.parts] if path is not None else []
+    readers = [
+        agent for agent in BUILT_IN_TOOLS if f".{agent}" in parts or (parts and parts[-1].startswith(f"{agent}."))
+    ]
+    return not agents or not readers or any(reader in agents for reader in readers)
 
 
 def _facts(rendered: RenderedLessons, text: str) -> dict[str, Any]:
@@ -134,7 +167,7 @@ def _update_file(
     if should_write:
         mask = os.umask(0o077)
         os.umask(mask)
-        edit.apply(should_back_up=False, mode=0o666 & ~mask)
+        edit.apply(mode=0o666 & ~mask)
     count = format_count(len(facts["lessons"]), "lesson")
     text = f"Updated {path}: {count}." if should_write else f"{path} is up to date: {count}."
     if edit.has_changes and check:
