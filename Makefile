@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-TIERS := test test-contracts test-safety test-durability test-postgres test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-frameworks test-agents
+TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents
 .PHONY: help demo $(TIERS) test-all frameworks screenshots lint typing format size bench eval-repair eval-learning clean
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
@@ -70,16 +70,17 @@ test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a 
 
 test-frameworks: ## run agents of the real LangChain, PydanticAI and OpenAI Agents, and tools in Agno (installs 250 MB)
 	@scripts/environment base dev frameworks
+	@.venv/bin/python -c 'from mulligan.integrations import langchain, openai_agents, pydantic_ai'  # their tests are not skipped
 	@$(PYTEST) -m frameworks tests/frameworks $(ARGS)
 
-frameworks: ## run the adapter or page of each framework in an environment of its own, or those in ARGS (installs 4 GB)
+frameworks: ## run the adapter or page of each framework in an environment of its own, or those in ARGS (installs 3 GB)
 	@scripts/environment base
 	@scripts/frameworks $(ARGS)
 
-test-agents: ## run the real Claude Code, Codex and Gemini CLI over a scripted model (installs 900 MB; skipped, with the reason, without node)
+test-agents: ## run the real Claude Code, Codex, Gemini CLI and OpenCode over a scripted model (installs 1.1 GB; skipped, with the reason, without node)
 	@scripts/environment base dev mcp
 	@scripts/agents
-	@.venv/bin/python -m pytest -m agents -rs tests/agents $(ARGS)
+	@$(PYTEST) -m agents -rs tests/agents $(ARGS)
 
 test-mcp: ## run real MCP clients and servers with the proxy between them (installs 250 MB; from npm too, where it is)
 	@scripts/environment base dev mcp

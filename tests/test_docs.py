@@ -217,6 +217,17 @@ def test_the_page_of_frameworks_leads_to_each_of_them():
     assert pages == set(re.findall(r"\]\((frameworks/[^)]+)\)", text))
 
 
+@pytest.mark.parametrize("page", sorted(FRAMEWORKS.glob("*.md")), ids=lambda path: path.stem)
+def test_each_page_of_a_framework_starts_and_ends_alike(page):
+    start, *_ = page.read_text().split("\n## ")
+    title, install, *_ = start.split("\n\n")
+    assert title.startswith("# ")
+    assert re.match(r"`pip install '?mulligan[\[ ]", install)
+    assert "```python" in start
+    assert "`mulligan runs` lists the runs, and `mulligan show` has each call of the last one." in start
+    assert re.search(r"^Tested with \S+ [0-9.]+", page.read_text().splitlines()[-1])
+
+
 def test_architecture_is_short_and_names_every_package_and_only_existing_files():
     text = (ROOT / "ARCHITECTURE.md").read_text()
     assert len(text.splitlines()) <= 200

@@ -136,7 +136,7 @@ def test_what_was_proven_under_another_schema_is_taken_back_by_a_call_and_not_by
 
 
 def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, recorder, place, monkeypatch):
-    monkeypatch.setattr(memory, "FLUSH_TIMEOUT_SECONDS", 20.0)  # however busy the machine is
+    monkeypatch.setattr(memory, "LOCK_TIMEOUT_SECONDS", 20.0)  # however busy the machine is
     assert not recall.precedents("search", KEY, TOO_MANY, {"k": 60})
     fill(place, runs=2)
     recorder.put_success(RunStarted(Run(id="run_now", started_at=NOW)))

@@ -145,7 +145,8 @@ def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Sandbox,
         mulligan.tool(name="strict")(book)(9)
     assert len(service.asked) == 1
     assert played.steps[0].stop is not None
-    assert played.steps[0].stop.reason == 'the call may have executed and the tool is declared effects="once"'
+    reason = 'the tool has effects="once", and nothing proves that the call did not execute'
+    assert played.steps[0].stop.reason == reason
     assert mulligan.tool(name="lenient", rejection_statuses={422})(book)(9) == "booked"
     assert [path.rpartition("=")[2] for path in service.asked] == ["9", "9", "7"]
 

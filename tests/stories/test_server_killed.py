@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
+import itertools
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 from ports import free_port
+from servers import Client
 
 from mulligan.core.links import derive_status
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
+from mulligan.store.urls import open_store
 
 pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
 
@@ -44,7 +50,7 @@ print(m.flush(60), m._components.recorder.dropped, flush=True)
 """
 
 
-def serve(store: Path, port: int) -> subprocess.Popen[str]:
+def serve(store: Path | str, port: int) -> subprocess.Popen[str]:
     process = subprocess.Popen(
         [sys.executable, "-m", "mulligan", "serve", "--port", str(port), "--store", str(store)],
         stdout=subprocess.PIPE, text=True,
@@ -99,6 +105,49 @@ def test_a_killed_server_loses_and_doubles_nothing_and_the_agents_only_wait(tmp_
         sum(derive_status(each.run, each.steps, each.links) == "success" for each in histories) == stats.total.first_try
     )
     with_all.close()
+
+
+@pytest.mark.parametrize("sort", ["sqlite", "postgres"])
+def test_what_small_writes_were_told_to_be_stored_is_there_after_a_kill(tmp_path, sort, request):
+    """Many writers share statements and transactions, beside a large body. The server is killed amid them."""
+    url = request.getfixturevalue("postgres_url") if sort == "postgres" else str(tmp_path / "kept.db")
+    port = free_port()
+    server = serve(url, port)
+    told: list[str] = []
+    client = Client(port)
+
+    def write(writer: int) -> None:
+        for number in itertools.count():
+            id = f"{writer}-{number}"
+            try:
+                answer = client.post("/v1/runs", small_run(id, 1 if number % 5 else 60))
+            except (OSError, http.client.HTTPException):
+                return  # killed
+            assert answer.status == 200
+            told.append(id)
+
+    threads = [threading.Thread(target=write, args=(writer,)) for writer in range(12)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + 60
+    while len(told) < 150 and time.monotonic() < until:
+        time.sleep(0.01)
+    server.kill()
+    server.communicate()
+    for thread in threads:
+        thread.join(30)
+    assert len(told) >= 150
+    with contextlib.closing(open_store(url)) as store:
+        histories = {history.run.id: history for history in store.export(DEFAULT_TENANT)}
+        assert set(told) <= histories.keys()
+        assert all(history.steps for id, history in histories.items() if id in set(told))
+        stats = store.stats(DEFAULT_TENANT, StatsQuery(now=0))
+        assert stats == counters.stats(list(histories.values()), StatsQuery(now=0))
+
+
+def small_run(id: str, steps: int) -> dict[str, object]:
+    calls = [{"name": "search", "arguments": {"k": number}} for number in range(steps)]
+    return {"id": id, "agent": "a", "started_at": 1000, "ended_at": 2000, "steps": calls}
 
 
 def kept(store: Path) -> int:

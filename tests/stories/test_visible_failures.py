@@ -56,7 +56,7 @@ def test_program_is_shown_with_arguments_results_tokens_and_cost_and_without_sec
     shown = user.types("show", "helper").stdout
     assert 'arguments  url="https://example.com", api_key="[redacted api_key]"' in shown
     assert "characters)" in shown  # the result is cut
-    assert 'messages=(1 message, last by the user: "Say hi"), model="small-1"' in shown
+    assert 'messages=(1 message, last user message: "Say hi"), model="small-1"' in shown
     assert "\n  tokens   1,200 input, 34 output\n  cost     $0.25, unknown for 1 of 2 attempts\n" in shown
     whole = user.types("show", "last", "--full").stdout
     assert "x" * 5000 in whole

@@ -64,6 +64,8 @@ class Api:
                     self._answer(body, _claude(api._next(body, _is_summary(body)), api._ids))
                 elif self.path.endswith("/responses"):
                     self._answer(body, _codex(api._next(body, False), api._ids))
+                elif self.path.endswith("/chat/completions"):
+                    self._answer(body, _opencode(api._next(body, _is_summary(body)), api._ids))
                 elif "treamGenerateContent" in self.path:
                     self._answer(body, _gemini(api._next(body, False)))
                 else:
@@ -167,6 +169,20 @@ def _codex(reply: Reply, ids: Iterator[int]) -> Iterator[dict[str, Any]]:
              "output_tokens_details": {"reasoning_tokens": 0}, "total_tokens": reply.tokens + 1}  # fmt: skip
     whole = {"id": f"r{next(ids)}", "status": "completed", "output": items, "usage": usage}
     yield {"type": "response.completed", "response": whole}
+
+
+def _opencode(reply: Reply, ids: Iterator[int]) -> Iterator[dict[str, Any]]:
+    calls = [
+        {"index": index, "id": f"call_{next(ids):04d}", "type": "function",
+         "function": {"name": ask.name, "arguments": json.dumps(ask.arguments)}}
+        for index, ask in enumerate(reply.asks)
+    ]  # fmt: skip
+    chunk = {"id": f"c{next(ids)}", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    delta = {"role": "assistant", **({"tool_calls": calls} if calls else {"content": reply.text})}
+    yield {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    reason = "tool_calls" if calls else "stop"
+    usage = {"prompt_tokens": reply.tokens, "completion_tokens": 1, "total_tokens": reply.tokens + 1}
+    yield {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": reason}], "usage": usage}
 
 
 def _gemini(reply: Reply) -> Iterator[dict[str, Any]]:
