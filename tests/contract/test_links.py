@@ -69,6 +69,20 @@ def test_a_chain_that_began_with_another_tool_names_the_tool_that_worked(store, 
     assert [(change.path, change.after) for change in second.changes] == [("days", 7)]
 
 
+def test_sender_links_identical_failures_to_one_success(store, write):
+    link = Link(run="run_a", failed_call=1, recovering_call=4, method="prerequisite", evidence=("same_arguments",))
+    links = tuple(msgspec.structs.replace(link, failed_call=failed) for failed in (1, 2, 3))
+    failures = [
+        step(seq, LOCKED, "open", arguments={"door": door}, links_decided=True)
+        for seq, door in ((1, 1), (2, 2), (3, 2))
+    ]
+    for event in run_of(*failures, step(4, None, "open", arguments={"door": 2}, links=links)):
+        write(event)
+    history = store.run(DEFAULT_TENANT, "run_a")
+    assert [link.failed_call for link in history.links] == [2, 3]  # another door is another intent
+    assert derive_status(history.run, history.steps, history.links) == "partial"
+
+
 def test_a_sender_links_only_open_failures_of_its_own_run_to_the_call_that_carries_the_link(store, write):
     link = Link(run="run_a", failed_call=2, recovering_call=3, method="agent", evidence=("explicit",))
     odd = [

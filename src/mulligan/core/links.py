@@ -329,8 +329,11 @@ class RunProgress(msgspec.Struct, frozen=True):
         if match.carried:
             return matches + [
                 Match.from_link(failure, match.carried)
-                for failure in intent[1:]
-                if failure.call.last.links_decided and failure.call.id in match.carried
+                for failure in reversed(self.open)
+                if failure is not match.failure
+                and (failure in intent or _has_same_request(failure.call, match.failure.call))
+                and failure.call.last.links_decided
+                and failure.call.id in match.carried
             ]
         calls = tuple(number for failure in intent for number in failure.failed_calls)
         for failure in intent[1:]:
@@ -503,6 +506,12 @@ class Match(msgspec.Struct, frozen=True):
                 link = replace(link, method="prerequisite" if tools else "retry", intermediate_tools=tools)
             links[member.call.id] = link
         return list(links.values())
+
+
+def _has_same_request(first: Call, second: Call) -> bool:
+    """Return whether two calls certainly have the same tool and arguments."""
+    is_same_tool = first.first.tool_key == second.first.tool_key
+    return is_same_tool and is_certainly_same(first.last.arguments, second.last.arguments)
 
 
 def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
