@@ -112,6 +112,7 @@ def test_a_missing_variable_stops_the_start_with_its_name(server):
         ("unauthorized", "tool/auth", "HTTP 401"),
         ("overloaded", "tool/unavailable", "HTTP 503"),
         ("moved", "tool/unavailable", "the server redirects to http://"),
+        ("astray", "tool/unavailable", "the server redirects to an invalid URL"),
         ("broken", "tool/invalid_response", "no answer"),
         ("nothing", "tool/invalid_response", "no answer"),
         ("lost", "tool/connection_error", "closed before the answer"),

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlencode
 
 NAMES = (
-    "echo html forbidden unauthorized overloaded limited moved stays broken big big_event dropped lost hang ask reset "
-    "nothing env"
+    "echo html forbidden unauthorized overloaded limited moved astray stays broken big big_event dropped lost hang "
+    "ask reset nothing env"
 ).split()
 
 
@@ -162,6 +162,9 @@ class Handler(BaseHTTPRequestHandler):
             self.answer(429, b"slow down", "text/plain", Retry_After="0")
         else:
             self.call_echo("served")
+
+    def call_astray(self):
+        self.answer(307, Location="http://[:99999")
 
     def call_moved(self):
         self.answer(307, Location=self.server.other_url)

@@ -558,8 +558,9 @@ class ActiveRun(AsyncScope):
             and retrying_scope(capture) is None
         ):
             self.loop_detector.record_success()
-            with _lock:
-                self._notes = [(note, tool) for note, tool in self._notes if tool != step.name]
+            if self._notes:
+                with _lock:
+                    self._notes = [(note, tool) for note, tool in self._notes if tool != step.name]
         if capture.is_recording_off and not self.capture.is_recording_off:
             return None  # the status of a recorded run must not depend on unrecorded steps
         self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))

@@ -612,18 +612,22 @@ async def read_body(response: Any) -> bytes:
 
 def find_redirect(response: Any, url: str) -> str:
     """Return the URL of a redirect that keeps the message and may receive our headers, or an empty string."""
-    location = urljoin(url, response.headers.get("location", ""))
-    is_followed = response.status_code in (307, 308) and location != url and is_same_origin(url, location)
+    try:
+        location = urljoin(url, response.headers.get("location", ""))
+        is_followed = response.status_code in (307, 308) and location != url and is_same_origin(url, location)
+    except ValueError:  # not a URL
+        return ""
     return location if is_followed else ""
 
 
 def is_same_origin(url: str, location: str) -> bool:
     """Return whether a redirect may receive our headers: same scheme, host and port."""
-    left, right = urlsplit(url), urlsplit(location)
-    ports = {"http": 80, "https": 443}
-    return (left.scheme, left.hostname, left.port or ports.get(left.scheme)) == (
-        right.scheme, right.hostname, right.port or ports.get(right.scheme)
-    ) and right.username is None  # fmt: skip
+    return read_origin(url) == read_origin(location) and urlsplit(location).username is None
+
+
+def read_origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
 
 
 def hide_secrets(url: str) -> str:
@@ -641,7 +645,10 @@ def describe_status(response: Any, body: bytes) -> str:
     """Describe an answer without a message, and what to do about it."""
     status = response.status_code
     if status in (301, 302, 303, 307, 308):
-        location = hide_secrets(urljoin(str(response.url), response.headers.get("location", "")))
+        try:
+            location = hide_secrets(urljoin(str(response.url), response.headers.get("location", "")))
+        except ValueError:
+            return f"HTTP {status}: the server redirects to an invalid URL"
         return f"HTTP {status}: the server redirects to {location}. Use that URL if you trust it"
     text = f"HTTP {status} {response.reason_phrase}".strip()
     if status == 401:
