@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mulligan.api import Mulligan as Mulligan
     from mulligan.api import default as _default
+    from mulligan.capture.reflector import Reflector as Reflector
     from mulligan.capture.tool_outcome import ToolOutcome as ToolOutcome
     from mulligan.classify.declared_errors import AgentError as AgentError
     from mulligan.classify.declared_errors import InfraError as InfraError
@@ -49,6 +50,7 @@ _MODULES_OF_CLASSES = {
     "Kind": "core.failure",
     "Mulligan": "api",
     "Policy": "recover.policy",
+    "Reflector": "capture.reflector",
     "Remedy": "core.failure",
     "Store": "store.base",
     "ToolOutcome": "capture.tool_outcome",
@@ -62,6 +64,7 @@ __all__ = [
     "Kind",
     "Mulligan",
     "Policy",
+    "Reflector",
     "Remedy",
     "Store",
     "ToolOutcome",

@@ -515,6 +515,7 @@ class Mulligan:
             policy=parts.settings.policy if parts is not None else None,
             recall=parts.recall.read_fixes if parts is not None and memory else None,
             match=parts.recall.match if parts is not None and memory else None,
+            lookup_facts=parts.recall.facts if parts is not None and memory else None,
             key=wrapped.key if wrapped is not None else "",
         )
 

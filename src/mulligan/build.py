@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,11 +15,11 @@ from mulligan.core.events import EventStream
 from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import MemoryLookup, RecorderKeyValueStore
-from mulligan.record.recorder import Recorder
+from mulligan.record.recorder import Recorder, recorders
 from mulligan.recover.budget import RetryBudget
 from mulligan.redaction import Redactor
 from mulligan.settings import Level, Settings
-from mulligan.store.base import Store
+from mulligan.store.base import DEFAULT_TENANT, REFLECTION_KIND, KeyValueStore, Store
 from mulligan.store.urls import StoreLocation, is_remote
 
 
@@ -66,11 +67,46 @@ def classify_lazily(error: object = None, **evidence: Any) -> Failure:
     return classify(error, **evidence)
 
 
+def build_reflector(reflect: Any, key: str = "") -> Any:
+    """Build the reflector from the setting `reflect`: an address, `module:function`, a function, a client or itself.
+
+    Return None without one.
+    """
+    if reflect is None or reflect == "":
+        return None
+    from mulligan.capture.reflector import Reflector, build_endpoint_model  # lazy: few programs have a reflector
+
+    if isinstance(reflect, Reflector):
+        return reflect
+    if isinstance(reflect, str) and "://" in reflect:
+        return Reflector(build_endpoint_model(reflect, key), name=reflect.partition("#")[2])
+    if isinstance(reflect, str):
+        import importlib  # lazy: only for this setting
+
+        module, _, path = reflect.partition(":")
+        try:
+            reflect = operator.attrgetter(path)(importlib.import_module(module))
+        except (ImportError, AttributeError, ValueError) as error:
+            raise SettingsError(f"Cannot import reflect {reflect!r}: {error}. Use module:function.") from None
+        return build_reflector(reflect)
+    return Reflector(reflect)
+
+
+def connect_reflector(reflector: Any, store: KeyValueStore, clock: Callable[[], float]) -> None:
+    """Let a reflector share its limits per day and the outcomes of its answers with other processes."""
+    reflector.connect(
+        lambda key: store.get(DEFAULT_TENANT, REFLECTION_KIND, key),
+        lambda key, old, new: store.compare_and_set(DEFAULT_TENANT, REFLECTION_KIND, key, old, new),
+        clock,
+    )
+
+
 class Components:
     """The components of one `Mulligan`. Raises `SettingsError` for invalid settings.
 
     `open_store` replaces the store, for sandboxes. `stream` is that of earlier components, with its listeners.
-    `capture` overrides options of the context, such as the clock.
+    `max_lookup_seconds` limits the delay of a failed call by memory. `capture` overrides options of the context, such
+    as the clock.
     """
 
     def __init__(
@@ -78,6 +114,7 @@ class Components:
         settings: Settings,
         open_store: Callable[[], Store] | None = None,
         stream: EventStream | None = None,
+        max_lookup_seconds: float | None = None,
         **capture: Any,
     ) -> None:
         self.settings = settings
@@ -103,13 +140,17 @@ class Components:
         )
         self.key_value_store = RecorderKeyValueStore(self.recorder, location.open_or_fallback if has_journal else None)
         self.recall = MemoryLookup(
-            self.recorder, location if has_journal else None, now=lambda: self.capture.now(), agent=self._current_agent
-        )
+            self.recorder, location if has_journal else None, now=lambda: self.capture.now(),
+            agent=self._current_agent, max_delay_seconds=max_lookup_seconds,
+        )  # fmt: skip
         self.stream.set_sink(self.recorder)
         if settings.log != "off":
             from mulligan.logging import EventLog  # lazy: few programs log, and the import takes a while
 
             self.stream.set_log(EventLog(settings.log), is_verbose=settings.log == "debug")
+        reflector = build_reflector(settings.reflect, settings.reflect_key)
+        if reflector is not None:
+            connect_reflector(reflector, self.key_value_store, lambda: self.capture.clock())
         context_options: dict[str, Any] = {
             "publish": self.stream.publish,
             "publish_success": self.stream.publish_success,
@@ -123,17 +164,24 @@ class Components:
             "record": settings.record,
             "agent": settings.agent,
             "environment": settings.environment,
+            "reflector": reflector,
             "lookup_precedents": self.recall.precedents,
             "item_arguments": self.recall.item_arguments,
             "on_model_turn": self._mark_model_turn,
             "lookup_fixes": self.recall.fixes,
+            "lookup_facts": self.recall.facts,
             "render_lessons": self.render_lessons,
             "learn": settings.learn,
             "control_flow": CONTROL_FLOW.union(settings.control_flow),
             "injected_types": INJECTED_TYPES.union(settings.injected_types),
             "budget": RetryBudget(settings.policy),
         }
-        self.capture = CaptureContext(**context_options | capture)
+        self.capture: CaptureContext = CaptureContext(**context_options | capture)
+
+    def close(self, seconds: float) -> None:
+        """Store the last records, for good: what is not stored in this time stays in the journal."""
+        self.recorder.close(seconds)
+        recorders.discard(self.recorder)  # otherwise the exit of the process would wait once more
 
     def _mark_model_turn(self, run: Any) -> None:
         with fork_safety.import_lock:

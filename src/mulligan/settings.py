@@ -22,7 +22,7 @@ POLICY_NAMES = Policy.__struct_fields__
 """Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
 STRICTNESS = {"level": ("shared", "local"), "record": ("off", "shape", "full"), "learn": ("off", "tell", "repair")}
 """Settings that a project file can only tighten, the strictest value first."""
-NOT_FOR_PROJECTS = ("redact_ignore", "unredacted_arguments", "tools")
+NOT_FOR_PROJECTS = ("redact_ignore", "unredacted_arguments", "tools", "reflect", "reflect_key")
 """Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it."""
 
 
@@ -84,6 +84,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     learn: Learn = "tell"
     """The use of memory: off ignores it, tell informs models and applies promoted form changes and approved fixes,
     repair also runs promoted prerequisites."""
+    reflect: Any = ""
+    """The reflector, your own model as the last resort for a failed call: `https://host/v1#model` of an endpoint that
+    speaks OpenAI's protocol, or `module:function`. `configure` also takes a function, a client or a
+    `mulligan.Reflector`. Empty means none."""
+    reflect_key: str = ""
+    """The API key of that endpoint."""
     log: LogLevel = "off"
     """The log level: off, warning (failures), info (also retries, repairs and recoveries) or debug (everything).
 
@@ -264,6 +270,10 @@ def _check_value(name: str, value: Any, where: str) -> Any:
         raise SettingsError(f"{where}: unknown setting {name!r}. {suggestion}")
     if name in CLASS_SETTINGS:
         return _check_classes(name, value, where)
+    if name == "reflect" and not isinstance(value, str):
+        if isinstance(value, bool | int | float | list | tuple | dict):
+            raise SettingsError(f"{where}: reflect must be an address or module:function, got {value!r}.")
+        return value
     if name == "log":
         value = LOG_SWITCHES.get(str(value).casefold(), str(value).casefold())
     converted = _convert(f"{where}: {name}", value, *_TYPES.get(_ANNOTATIONS[name], (str, "a string")))

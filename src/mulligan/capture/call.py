@@ -27,6 +27,7 @@ from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.events import RecoveryPlanned
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.fast_path import IMMUTABLE_TYPES
+from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     VERIFY,
     Fix,
@@ -35,10 +36,12 @@ from mulligan.core.records import (
     Prerequisite,
     Recovery,
     RecoveryStop,
+    ValueProfile,
 )
 from mulligan.prompt import Prompt
 from mulligan.recover.plan import (
     BLOCKED,
+    MIN_SHOWN_CONFIDENCE,
     VERIFIED_EXECUTED,
     VERIFIED_NOT_EXECUTED,
     AttemptMove,
@@ -55,8 +58,6 @@ from mulligan.recover.policy import PrerequisiteCall, Suggestion, Tool
 
 MAX_STORED_SUGGESTIONS = 3
 """Suggestions that are stored with a stop reason, for the model or a person."""
-MIN_SHOWN_CONFIDENCE = 0.5
-"""Suggestions with a lower confidence are not shown to a model."""
 NOTE_PREFIX = "mulligan:"
 """Start of every note on an exception."""
 INTERNAL_ERROR = "recovery failed with an internal error, see the log"
@@ -130,6 +131,7 @@ class CallExecution(RecordedCall, eq=False):
         queries = RecoveryQueries(
             lookup_precedents=self._lookup_precedents,
             lookup_fixes=None if self.capture.lookup_fixes is None else self._lookup_fixes,
+            reflect=None if self.capture.reflector is None else self._reflect,
             run_prerequisite=_as_query(self._run_prerequisite, wrapped.is_async) if has_prerequisites else None,
             verify=_as_query(self._verify, _is_async(wrapped.verify)) if wrapped.verify is not None else None,
             random=self.capture.random,
@@ -191,6 +193,10 @@ class CallExecution(RecordedCall, eq=False):
             else:
                 result, error = (yield invocation) or (None, None)
         failure = self._end_returned(result) if error is None else self._end_failed(error)
+        if failure is not None and move.recovery is not None and move.recovery.source == "reflection":
+            # In a thread of the player: the outcome is stored.
+            note = self.capture.reflector.note_failed_repair
+            yield from self._query(QueryMove(note, (self.run.id, self.number or 0), "The outcome of a reflection"))
         result = error = None  # a frame that refers to its own exception is a reference cycle
         step, run = self._step, self.run
         if step is not None and self._outcome == "failure" and not run.is_implicit and run.judge.needs_items(step):
@@ -489,10 +495,11 @@ class CallExecution(RecordedCall, eq=False):
                     changes=suggestion.changes,
                     source=suggestion.source,
                     confidence=suggestion.confidence,
+                    prerequisites=tuple(prerequisite.tool for prerequisite in suggestion.prerequisites),
                 )
                 for suggestion in suggestions
                 # suggestions from memory are shown as precedents instead
-                if suggestion.changes and not suggestion.prerequisites and suggestion.source != "memory"
+                if suggestion.source != "memory" and (suggestion.changes or suggestion.source == "reflection")
             ]
             self.stop = RecoveryStop(
                 reason=reason, suggestions=tuple(recoveries[:MAX_STORED_SUGGESTIONS]), spiral=spiral
@@ -643,6 +650,7 @@ class CallExecution(RecordedCall, eq=False):
             ],
             spiral=stop.spiral if stop is not None else "",
             repeat_note=self._repeat_note(tool),
+            facts=self.value_facts,
         )
 
     @property
@@ -667,10 +675,16 @@ class CallExecution(RecordedCall, eq=False):
     def _lookup_precedents(
         self, failure: Failure, reason: str, suggestions: Sequence[Suggestion]
     ) -> Sequence[Precedent]:
+        if self.capture.lookup_facts is not None and self.answers_model and self.tool.learn != "off":
+            facts = self.capture.lookup_facts(self.tool.name, self.tool.key, failure, self.attempt_arguments)
+            self.value_facts = _select_facts(facts, self.tool, suggestions)
+        return _select_precedents(self.find_precedents(failure), failure, self.tool, suggestions)
+
+    def find_precedents(self, failure: Failure) -> Sequence[Precedent]:
+        """Return what recovered the same failure before, unless the tool does not use memory."""
         if self.tool.learn == "off":
             return ()
-        precedents = self.capture.lookup_precedents(self.tool.name, self.tool.key, failure, self.attempt_arguments)
-        return _select_precedents(precedents, failure, self.tool, suggestions)
+        return self.capture.lookup_precedents(self.tool.name, self.tool.key, failure, self.attempt_arguments)
 
     def _lookup_fixes(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
         assert self.capture.lookup_fixes is not None
@@ -681,6 +695,10 @@ class CallExecution(RecordedCall, eq=False):
                 from mulligan.recover.schema import compile_schema  # lazy: needed after a failure only
             digest = compile_schema(schema).digest
         return self.capture.lookup_fixes(self.tool.name, self.tool.key, failure, arguments, digest)
+
+    def _reflect(self, failure: Failure, arguments: Mapping[str, Any], tried_calls: Sequence[Mapping[str, Any]]) -> Any:
+        """Ask the user's model. A player calls this in a thread if the call is async."""
+        return self.capture.reflector.reflect(self, self.prompt, self.find_precedents, failure, arguments, tried_calls)
 
     async def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
         """Ask the developer's `verify` about a call whose outcome is unknown, and apply its answer."""
@@ -770,6 +788,21 @@ def _select_precedents(
     return precedents or [
         precedent for suggestion in suggestions if (precedent := _to_precedent(suggestion)) is not None
     ]
+
+
+def _select_facts(
+    facts: Iterable[ValueProfile], tool: Tool, suggestions: Iterable[Suggestion]
+) -> tuple[ValueProfile, ...]:
+    """Return the facts to tell: not of declared items and privileged arguments, nor what a suggestion already says."""
+    suggested_names = {change.path for suggestion in suggestions for change in suggestion.changes}
+    return tuple(
+        fact
+        for fact in facts
+        if not tool.destructive
+        and fact.argument.partition(".")[0] not in tool.items
+        and not is_privileged(fact.argument, tool.privileged)
+        and fact.argument not in suggested_names
+    )
 
 
 def _to_precedent(suggestion: Suggestion) -> Precedent | None:

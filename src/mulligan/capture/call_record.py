@@ -18,7 +18,7 @@ from mulligan.core.events import AnyEvent, StepStarted
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import StandaloneRun, SuccessRecord, restore_value, snapshot_value
 from mulligan.core.links import CallFacts
-from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step
+from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step, ValueProfile
 from mulligan.recover.plan import AttemptMove, RecoveryFailed, RetryLayer
 from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
 
@@ -92,6 +92,8 @@ class RecordedCall(CallScope, eq=False):
     retry_layer: RetryLayer | None = None
     """What else retries the call that failed, above or below it."""
     recovery_failed: RecoveryFailed | None = None
+    value_facts: tuple[ValueProfile, ...] = ()
+    """What successful calls had in common, and this one has not."""
     stop: RecoveryStop | None = None
     note: str = ""
     """The note for the model about a call that succeeded only after a repair."""

@@ -17,7 +17,7 @@ from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.log import get_logger
-from mulligan.core.records import Fix, Precedent
+from mulligan.core.records import Fix, Precedent, ValueProfile
 from mulligan.prompt import Prompt
 from mulligan.recover.budget import RetryBudget
 from mulligan.recover.policy import Learn, Mode, Policy
@@ -118,8 +118,12 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     agent: str = ""
     environment: str | None = None
     lookup_precedents: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[Precedent]] = _no_precedents
+    lookup_facts: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[ValueProfile]] | None = None
+    """Facts about successful calls that a failed call contradicts; None without a memory."""
     lookup_fixes: LookupFixes | None = None
     """Fixes from memory; None without a memory."""
+    reflector: Any = None
+    """The `Reflector`, or None."""
     render_lessons: Callable[[Sequence[str], int], str] = lambda tools, max_tokens: ""
     """The lessons about these tools, within a token limit."""
     on_model_turn: Callable[[str], None] = lambda run: None

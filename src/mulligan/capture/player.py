@@ -72,7 +72,7 @@ async def _play(call: PlannedCall, *, is_async: bool) -> None:
                         if is_async and recovery.backoff_seconds:
                             await capture.async_sleep(recovery.backoff_seconds)
                         elif recovery.backoff_seconds:
-                            if _is_on_event_loop():
+                            if is_on_event_loop():
                                 call.warn_of_blocked_loop(recovery.backoff_seconds)
                             capture.sleep(recovery.backoff_seconds)
                     case QueryMove(query, arguments):
@@ -92,7 +92,7 @@ async def _play(call: PlannedCall, *, is_async: bool) -> None:
         raise
 
 
-def _is_on_event_loop() -> bool:
+def is_on_event_loop() -> bool:
     """Return whether an asyncio event loop runs in this thread."""
     asyncio = sys.modules.get("asyncio")  # a program that runs a loop has imported it
     return asyncio is not None and asyncio._get_running_loop() is not None

@@ -204,6 +204,8 @@ class ActiveRun(AsyncScope):
         self.judge = RunJudge(self.id)
         self.recent: deque[SuccessRecord] = deque(maxlen=MAX_REMEMBERED_CALLS)
         """The latest successful calls."""
+        self._request_start = 0
+        """Number of the last call before the current request of the user."""
         self._notes: list[tuple[str, str]] = []
         self._entered: list[Token[Any]] = []
         """One reset token for each open `with` of the run, in any thread."""
@@ -303,7 +305,7 @@ class ActiveRun(AsyncScope):
 
     def step(self, type: StepType = "custom", name: str = "", **metadata: Any) -> ActiveStep:
         """Mark a step of your own: `with run.step("plan", "read the question"):`."""
-        if type not in get_args(StepType) or type == "run":
+        if type not in get_args(StepType) or type in ("run", "reflection"):
             raise SettingsError(f"Invalid step type {type!r}. Use plan, tool, model, retrieval, respond or custom.")
         return ActiveStep(self, type, name, metadata)
 
@@ -419,8 +421,14 @@ class ActiveRun(AsyncScope):
             success = msgspec.structs.replace(success, result=None)
         self.recent.append(success)
 
+    def begin_user_request(self) -> None:
+        """Mark that the user has asked for something else: no repair takes a value from the calls so far."""
+        with _lock:
+            numbers = [step.seq for step in self._failed]
+        self._request_start = max([*numbers, *(success.seq for success in tuple(self.recent))], default=0)
+
     def earlier_calls(self) -> list[EarlierCall]:
-        """Return the earlier calls of this run, the oldest first; none for a standalone call."""
+        """Return the earlier calls for the same request of the user, the oldest first; none for a standalone call."""
         if self.is_implicit:
             return []
         with _lock:
@@ -434,6 +442,8 @@ class ActiveRun(AsyncScope):
             if success.template.type in TOOL_STEP_TYPES
         }
         calls |= {step.seq: (step.call, EarlierCall.from_step(step)) for step in failed}
+        if self._request_start:
+            calls = {seq: call for seq, call in calls.items() if seq > self._request_start}
         if scopes := self.judge.item_scope((), {}):
             # Calls of another item are no evidence for this one.
             calls = {seq: call for seq, call in calls.items() if self._item_of_call.get(call[0], ()) in ((), scopes)}
@@ -615,6 +625,9 @@ class ActiveRun(AsyncScope):
             items=self.capture.new_items(self.judge.items()),
         )
         self.capture.publish_safely(RunEnded(self.record))
+        if self.capture.reflector is not None:
+            with self.capture.guard("Judging the reflections of a run"):
+                self.capture.reflector.settle(self.id, self.judge.links)
 
     def as_current(self) -> ContextValue:
         """Make the run the current one in this context: `with run.as_current():`."""

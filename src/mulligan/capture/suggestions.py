@@ -18,8 +18,9 @@ from mulligan.classify.classifier import classify
 from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.core.calls import Call, group_attempts, is_same_json
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect, require_choice
-from mulligan.core.records import Effects, Fix, History, Link, Outcome, ReplayResult, Step, sort_steps
+from mulligan.core.records import Effects, Fix, History, Link, Outcome, ReplayResult, Step, ValueProfile, sort_steps
 from mulligan.recover.policy import EarlierCall, Mode, Policy, Suggestion, Tool
+from mulligan.recover.reflection import CalibratedReflection
 from mulligan.recover.schema import compile_schema
 
 MAX_EARLIER_CALLS = 200
@@ -32,6 +33,8 @@ _NO_SUGGESTION_REASONS = {
 
 
 Schemas = Mapping[str, Mapping[str, Any] | None]
+LookupFacts = Callable[[str, str, Failure, Mapping[str, Any]], Sequence[ValueProfile]]
+"""Returns the facts about successful calls that a failed call contradicts, by tool, key, failure and arguments."""
 Match = Callable[[str, Failure, str, Mapping[str, Any]], Failure]
 """Returns the failure that a store has recorded for the text of an error."""
 
@@ -44,6 +47,8 @@ class SuggestionResult:
     suggestions: tuple[Suggestion, ...] = ()
     reason: str = ""
     """Why there is no suggestion, or why the first is not applied automatically."""
+    facts: tuple[ValueProfile, ...] = ()
+    """What successful calls of the tool had in common, and this call has not. Never a reason to change a call alone."""
 
     @property
     def abstained(self) -> bool:
@@ -68,6 +73,8 @@ def suggest_repairs(
     recall: Callable[[str, str, Failure, Mapping[str, Any], str], Sequence[Fix]] | None = None,
     key: str = "",
     match: Match | None = None,
+    lookup_facts: LookupFacts | None = None,
+    reflection: CalibratedReflection | None = None,
 ) -> SuggestionResult:
     """Suggest repairs for one failed call, as if the tool were wrapped with these options.
 
@@ -105,12 +112,14 @@ def suggest_repairs(
     digest = compile_schema(schema).digest if schema else ""
     fixes = recall(tool, key, failure, arguments, digest) if recall is not None else ()
     suggestions = suggest(
-        arguments, failure, tool_rules, earlier_calls, tools=schemas_by_tool, min_confidence=confidence, fixes=fixes
-    )
+        arguments, failure, tool_rules, earlier_calls, tools=schemas_by_tool, min_confidence=confidence, fixes=fixes,
+        reflection=reflection,
+    )  # fmt: skip
     reason = suggestions[0].reason if suggestions else _NO_SUGGESTION_REASONS.get(failure.remedy, "no repair found")
     if not failure.is_failure:
         reason = "the result is not a failure"
-    return SuggestionResult(kind=failure.kind, suggestions=tuple(suggestions), reason=reason)
+    facts = tuple(lookup_facts(tool, key, failure, arguments)) if lookup_facts is not None else ()
+    return SuggestionResult(kind=failure.kind, suggestions=tuple(suggestions), reason=reason, facts=facts)
 
 
 def _to_earlier_call(call: Any) -> EarlierCall:

@@ -355,6 +355,8 @@ SHORT_ERROR_OPENING_PATTERN = (
     r"(?:could not|couldn't|cannot|can't) \w{2,20} [^\n?]{1,300}:\s|something went wrong\b|fatal: \S|"
     r"(?!last|first|previous|common|known|no |except |raises? |catch )(?:[a-z_.-]{1,20} ){1,3}"
     r"(?:error|exception|failed)(?: \([^\n)]{1,40}\)| while [^\n:]{1,40})?:\s(?!\d)|"
+    r"(?!last|first|previous|common|known|no )(?:[a-z_.-]{1,20} ){0,2}(?:api|http|server|service|upstream) "
+    rf"(?:(?:request|call) )?(?:error|failed)(?: code)?: \(?[45]\d\d\)?(?:[:,]? (?:{_REASON_PHRASES}))?\.?\Z|"
     r"(?:exception|timeout) while \w|(?:invalid|bad) request: |"
     rf"http(?: error)?:? [45]\d\d\b[^\n]{{0,80}}\Z|[45]\d\d[: ] ?(?:{_REASON_PHRASES})\.?\Z|"
     # The bare phrase of a status is an error only as servers write it.

@@ -25,12 +25,16 @@ class Event(msgspec.Struct, frozen=True, tag_field="event"):
         return str(self.__struct_config__.tag)
 
 
-class RunStarted(Event, frozen=True, tag="run.started"):
+class RunStarted(Event, frozen=True, omit_defaults=True, tag="run.started"):
     run: Run
+    sent_fields: tuple[str, ...] | None = None
+    """Fields that another program sent. Only these change a run that is stored already. None: all fields are known."""
 
 
-class RunEnded(Event, frozen=True, tag="run.ended"):
+class RunEnded(Event, frozen=True, omit_defaults=True, tag="run.ended"):
     run: Run
+    sent_fields: tuple[str, ...] | None = None
+    """As in `RunStarted`."""
 
 
 class StepStarted(Event, frozen=True, tag="step.started"):
@@ -240,7 +244,7 @@ def _redact_event(record_redactor: RecordRedactor, event: AnyEvent) -> AnyEvent:
             step, recovery = record_redactor.redact_step(event.step, event.recovery)
             return RecoveryPlanned(step, recovery or event.recovery)
         case RunStarted() | RunEnded():
-            return type(event)(record_redactor.redact_run(event.run))
+            return type(event)(record_redactor.redact_run(event.run), event.sent_fields)
         case ContextCompacted(compaction):
             reason, *tools = record_redactor.redact_texts(
                 compaction.reason, *(action.tool for action in compaction.actions)

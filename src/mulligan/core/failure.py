@@ -284,6 +284,10 @@ class UnsupportedOperationError(StoreError):
     """An operation that this store does not support. The message names an alternative."""
 
 
+class RecordConflictError(MulliganError):
+    """Records that contradict stored ones. Nothing of their batch is stored. The message names each of them."""
+
+
 class LessonFileError(MulliganError):
     """A lesson file that cannot be read, with the line, or a folder that cannot be written."""
 

@@ -63,7 +63,7 @@ MAX_RESULTS = 8
 """Results since a failure that are searched for a new value, the latest."""
 MIN_RESULT_VALUE_CHARS = 3
 MIN_TOOL_NAME_SIMILARITY = 0.75
-_STAGES = frozenset({"plan", "respond"})
+_STAGES = frozenset({"plan", "respond", "reflection"})
 """Types of steps that are not calls: their success does not mean that anything was executed."""
 
 
@@ -182,6 +182,8 @@ class OpenFailure(msgspec.Struct, frozen=True):
     """The open failure that it re-issued with other values: the same intent, unless these values name items."""
     values: frozenset[str] = frozenset()
     """Its values as text."""
+    is_unknown_tool: bool = False
+    """Whether it failed because there is no tool of that name: the call of a similar one may re-issue it."""
     tools_since: tuple[str, ...] = ()
     """Tools that have succeeded since, models excluded."""
     results: tuple[tuple[str, str], ...] = ()
@@ -243,6 +245,8 @@ class RunProgress(msgspec.Struct, frozen=True):
         A link of a failed call leads to a re-issue that failed too: it closes nothing and shows what was tried.
         `withdrawn` are calls whose links turned out to be wrong. `is_final` says that the run has ended.
         """
+        if call.first.type == "reflection":
+            return self, []
         if not call.has_succeeded:
             if call.has_failed and call.first.type == "run":
                 return replace(self, failed=self.failed + 1, has_own_failure=True), []
@@ -296,7 +300,8 @@ class RunProgress(msgspec.Struct, frozen=True):
             tools = match.tools if match.method == "prerequisite" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
         values = frozenset(scalars(call.last.arguments))
-        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values)
+        is_unknown_tool = call.failure is not None and call.failure.kind.code == "unknown_tool"
+        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values, is_unknown_tool)
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = replace(
             self,
@@ -352,8 +357,10 @@ class RunProgress(msgspec.Struct, frozen=True):
 
     def _intent_of(self, failure: OpenFailure) -> list[OpenFailure]:
         """Return an open failure and the failures that it re-issued with other values, the latest first."""
-        by_number = {failure.call.id: failure for failure in self.open}
         intent = [failure]
+        if not failure.previous:
+            return intent
+        by_number = {failure.call.id: failure for failure in self.open}
         while (previous := by_number.get(intent[-1].previous)) is not None:
             intent.append(previous)
         return intent
@@ -362,12 +369,17 @@ class RunProgress(msgspec.Struct, frozen=True):
         """Apply the rules to the open failures: by strength of evidence, then the latest first."""
         matches: list[Match] = []
         compared: dict[str, int] = {}
+        values = values_of(call.last)
         for failure in reversed(failures):
+            key = failure.call.first.tool_key
+            can_compare = compared.get(key, 0) < MAX_COMPARED_FAILURES
+            # The cheap test first: of the further failures of a tool, only those with the same arguments count.
+            if not can_compare and not is_same_json(values_of(failure.call.last), values):
+                continue
             if not _may_be_reissue(failure, call, facts):
                 continue
             rule = _find_same_arguments(failure, call, facts)
-            key = failure.call.first.tool_key
-            if rule is None and compared.get(key, 0) < MAX_COMPARED_FAILURES:
+            if rule is None and can_compare:
                 compared[key] = compared.get(key, 0) + 1
                 rule = self._compare(failure, call, facts, is_item)
             if rule is not None:
@@ -403,11 +415,13 @@ class RunProgress(msgspec.Struct, frozen=True):
         if any(root_of(path) in facts.item_arguments for path in comparison.values):
             return None
         evidences = self._find_evidence(failure, call, facts, comparison)
+        if not evidences:
+            return None
         calls = tuple(number for member in self._intent_of(failure) for number in member.failed_calls)
         candidate = PossibleCorrection(
             call, facts, comparison.item_paths, _find_changed_texts(comparison), calls, failure.call.id
         )
-        if not evidences or is_item(candidate):
+        if is_item(candidate):
             return None
         return _match_changes(failure, call, evidences, is_provisional=True)
 
@@ -519,15 +533,19 @@ def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
     if failure.call.id in facts.corrected:
         return True
     first, failed = call.first, failure.call.first
-    if first.type != failed.type or facts.item != failure.facts.item or not _is_later(failure, call, facts):
+    # The tool first: most open failures are of other tools.
+    if first.tool_key != failed.tool_key and not (
+        failure.is_unknown_tool
+        and first.server == failed.server
+        and similarity(failed.name, first.name) >= MIN_TOOL_NAME_SIMILARITY
+    ):
         return False
-    if not _has_same_receiver(failure, facts):
-        return False
-    if first.tool_key == failed.tool_key:
-        return True
-    kind = failure.call.failure.kind.code if failure.call.failure else ""
-    is_unknown_tool = kind == "unknown_tool" and first.server == failed.server
-    return is_unknown_tool and similarity(failed.name, first.name) >= MIN_TOOL_NAME_SIMILARITY
+    return (
+        first.type == failed.type
+        and facts.item == failure.facts.item
+        and _is_later(failure, call, facts)
+        and _has_same_receiver(failure, facts)
+    )
 
 
 def _has_same_receiver(failure: OpenFailure, facts: CallFacts) -> bool:

@@ -12,16 +12,17 @@ import msgspec
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, Kind, Remedy
 
-StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "run"]
-"""`run` stands for the run itself: a failure that belongs to no step."""
+StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "run", "reflection"]
+"""`run` stands for the run itself: a failure that belongs to no step. `reflection` is one request to the reflector: no
+call of the agent, so it neither recovers a call nor counts as one."""
 Outcome = Literal["success", "failure", "cancelled", "blocked"]
 """`blocked` means that mulligan answered without executing the call."""
 EndReason = Literal["finished", "raised", "abandoned"]
 Status = Literal["success", "recovered", "partial", "failure"]
 ChangeOperation = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
-ValueSource = Literal["call", "run", "schema", "rule", "memory", "error"]
+ValueSource = Literal["call", "run", "schema", "rule", "memory", "error", "reflection"]
 """Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion the
-value that the error text expects."""
+value that the error text expects. `reflection` is a value that only the reflector supplies."""
 LinkMethod = Literal["retry", "repair", "prerequisite", "agent"]
 LinkEvidence = Literal[
     "same_arguments", "same_values", "missing_arguments", "conversation", "attempt",
@@ -51,7 +52,7 @@ REQUOTED = "(requoted)"
 """In a learned change: the same text with other quotes or escapes."""
 LAST_PATH_SEGMENT = "(last part)"
 """In a learned change: the part of a path after the last slash."""
-STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run")
+STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run", "reflection")
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -78,8 +79,8 @@ class Recovery(Record, frozen=True):
     """Delay before the attempt."""
     changes: tuple[Change, ...] = ()
     source: str = ""
-    """The origin of the changes: schema, error, run, memory or rule; `verify` if a check found that the call had
-    executed."""
+    """The origin of the changes: schema, error, run, memory, rule or reflection; `verify` if a check found that the
+    call had executed."""
     fix_id: str | None = None
     confidence: float = 1.0
     prerequisites: tuple[str, ...] = ()
@@ -184,11 +185,11 @@ class Step(Record, frozen=True, gc=False):
 
     @property
     def serves_recovery(self) -> bool:
-        """Whether a failure was the reason for the attempt: a later attempt, or a model's summary for a compression.
+        """Whether a failure was the reason for the attempt: a later attempt, a reflection, or a summary by a model.
 
         So are the models that such an attempt calls.
         """
-        return self.attempt > 1 or self.is_summary or self.within_recovery
+        return self.attempt > 1 or self.is_summary or self.within_recovery or self.type == "reflection"
 
     @property
     def token_count(self) -> int:
@@ -459,6 +460,31 @@ class History(Record, frozen=True):
     compactions: tuple[Compaction, ...] = ()
     messages: tuple[RecordedMessage, ...] = ()
     """The recorded messages by number. Lists of runs leave them out."""
+
+
+class ValueProfile(Record, frozen=True):
+    """What the values of one argument had in common in recent successful calls of a tool. It has no text of a run."""
+
+    argument: str
+    """The path of the argument: `days`, or `request.days` inside an object."""
+    calls: int
+    """Successful calls with the argument."""
+    runs: int
+    """Runs with these calls."""
+    always_given: bool = False
+    """Whether every successful call had the argument."""
+    type: str = ""
+    """The JSON type of all values; empty if they differ."""
+    format: str = ""
+    """The format of all texts: date, time, date-time or uuid."""
+    minimum: float | None = None
+    maximum: float | None = None
+    """Lowest and highest number, if the numbers repeat. Numbers that are all different may be identifiers."""
+    values: tuple[str, ...] = ()
+    """All texts, if they are few words that repeat, such as enum members."""
+    min_length: int | None = None
+    max_length: int | None = None
+    """Length of texts in characters, or of lists in items."""
 
 
 class Precedent(Record, frozen=True):

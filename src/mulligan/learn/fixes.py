@@ -280,6 +280,8 @@ class Vote(msgspec.Struct, frozen=True):
     principal: str
     agent: str
     at: int
+    day: int
+    """Day for which it counts in promotion. See `vote_day`."""
     successful: bool
     actor: TrialActor = "caller"
     content: str = ""
@@ -287,22 +289,33 @@ class Vote(msgspec.Struct, frozen=True):
     other_values: str = ""
 
     @classmethod
-    def from_report(cls, report: TrialReport) -> Vote:
+    def from_report(cls, report: TrialReport, stored_at: int) -> Vote:
         actor: TrialActor = "fix" if report.automatic else "caller"
-        return cls(report.run, report.principal, report.agent, report.at, report.successful, actor)
+        day = vote_day(report.principal, report.at, stored_at)
+        return cls(report.run, report.principal, report.agent, report.at, day, report.successful, actor)
 
     @classmethod
-    def from_trial(cls, run: Run, principal: str, trial: Trial) -> Vote:
+    def from_trial(cls, run: Run, principal: str, stored_at: int, trial: Trial) -> Vote:
         return cls(
-            run.id, principal, run.agent, trial.at, trial.successful, trial.actor,
+            run.id, principal, run.agent, trial.at, vote_day(principal, trial.at, stored_at), trial.successful,
+            trial.actor,
             trial.content, trial.old_value, trial.other_values,
         )  # fmt: skip
+
+
+def vote_day(principal: str, at: int, stored_at: int) -> int:
+    """Return the day for which a vote counts in promotion.
+
+    For a principal with a token it is the day on which the server stored the run: the times in its records are its own
+    claim, and runs dated on several days can arrive at once. Local programs share the clock of the store.
+    """
+    return (at if principal == LOCAL_PRINCIPAL else stored_at) // DAY
 
 
 class DistinctTrial(msgspec.Struct, array_like=True):
     """Group of trials with equal content, by the program or its model. Counts as one vote for promotion."""
 
-    at: int
+    day: int
     run: str
     principal: str
     successful: bool
@@ -367,20 +380,19 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.successes += 1
             self.principals[vote.principal] = self.principals.get(vote.principal, 0) + 1
             self.agents[vote.agent] = self.agents.get(vote.agent, 0) + 1
-            day = vote.at // DAY
-            if not is_imported and day not in self.days:
-                self.days = sorted([*self.days, day])[-MAX_RECENT_VOTES:]
+            if not is_imported and vote.day not in self.days:
+                self.days = sorted([*self.days, vote.day])[-MAX_RECENT_VOTES:]
             self._add_old_value(vote)
         if vote.actor != "rule":
             self._add_distinct_trial(vote)
 
     def _add_distinct_trial(self, vote: Vote) -> None:
         content = vote.content or vote.run
-        trial = DistinctTrial(vote.at, vote.run, vote.principal, vote.successful)
+        trial = DistinctTrial(vote.day, vote.run, vote.principal, vote.successful)
         existing = self.distinct_trials.get(content)
         if existing is not None:
-            first = min(existing, trial, key=lambda trial: (trial.at, trial.run, trial.principal))
-            trial = DistinctTrial(first.at, first.run, first.principal, existing.successful and vote.successful)
+            first = min(existing, trial, key=lambda trial: (trial.day, trial.run, trial.principal))
+            trial = DistinctTrial(first.day, first.run, first.principal, existing.successful and vote.successful)
         # Sorted, so that the limit drops the same trials in any order of votes.
         self.distinct_trials = dict(sorted({**self.distinct_trials, content: trial}.items())[:MAX_DISTINCT_TRIALS])
 
@@ -534,7 +546,7 @@ def _missing_for_promotion(record: FixRecord, writers: Writers) -> str:
             return f"needs successes by {required} principals to be promoted (has {len(principals)})"
     else:
         run_count = len({trial.run for trial in local_successes})
-        day_count = len({trial.at // DAY for trial in local_successes})
+        day_count = len({trial.day for trial in local_successes})
         if run_count < 3 or day_count < 2:
             runs = "1 run" if run_count == 1 else f"{run_count} runs"
             days = "1 day" if day_count == 1 else f"{day_count} days"

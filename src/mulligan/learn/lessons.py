@@ -359,17 +359,14 @@ def _mentions_text(lesson: Lesson, text: str) -> bool:
     return patterns.sketch_similarity(patterns.sketch(text), patterns.sketch(lesson.error)) >= patterns.MIN_SIMILARITY
 
 
-_STATE_ORDER = ("active", "proposed", "expired", "disabled")
-
-
 def filter_and_rank(lessons: Iterable[Lesson], query: LessonQuery) -> list[Lesson]:
-    """Filter lessons by a query and rank them: active first, then by confidence."""
-    matching_lessons = [lesson for lesson in lessons if matches_query(lesson, query)]
-    matching_lessons.sort(key=lambda lesson: (
-        _STATE_ORDER.index(lesson.state), not lesson.agents.get(query.agent), -lesson.confidence, -lesson.successes,
-        lesson.source == "seed", lesson.id,
-    ))  # fmt: skip
-    return matching_lessons[: max(query.limit, 0)]
+    """Filter lessons by a query and return one page of them in its order."""
+    matching_lessons = [
+        lesson
+        for lesson in lessons
+        if matches_query(lesson, query) and (query.after is None or query.position_of(lesson) > query.after)
+    ]
+    return sorted(matching_lessons, key=query.position_of)[: max(query.limit, 0)]
 
 
 def count_periods(

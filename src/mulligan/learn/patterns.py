@@ -208,9 +208,9 @@ def matches_kind(kind: str, kind_filter: str) -> bool:
 
 
 def sort_patterns(patterns: Iterable[Pattern], query: PatternQuery) -> list[Pattern]:
-    field = {"last_seen": "last_seen_at", "first_seen": "first_seen_at"}.get(query.order, query.order)
-    ordered_patterns = sorted(patterns, key=lambda pattern: (-getattr(pattern, field), pattern.id))
-    return ordered_patterns[: max(query.limit, 0)]
+    """Return one page of the patterns in the order of the query."""
+    following = [pattern for pattern in patterns if query.after is None or query.position_of(pattern) > query.after]
+    return sorted(following, key=query.position_of)[: max(query.limit, 0)]
 
 
 # Similar texts

@@ -284,6 +284,8 @@ def _judge_in_order(
 
     all_rows = [row for _, rows in groups for row in rows]
     for similarity, supported_fix in sorted(scored_fixes, key=order):
+        if query.after is not None and order((similarity, supported_fix)) <= query.after:
+            continue  # on an earlier page
         fix = _judge_fix(similarity, supported_fix, query, context, all_rows)
         if fix is not None:
             yield fix, supported_fix

@@ -7,6 +7,9 @@ succeeded (LEARNING.md, "Telling").
 Exemplars are past successful calls of the same tool, by argument names and types, without values. They are the last
 resort, for a failure that neither its own pattern nor a similar one has a fix for. They show two mistakes: an unknown
 argument in place of one that all exemplars have, and an argument of another type.
+
+Value profiles say what the values of an argument had in common: type, format, range, a few words. A model reads them
+as facts after a failure with a value outside of them. They are never applied.
 """
 
 from __future__ import annotations
@@ -18,11 +21,15 @@ from typing import Any
 
 import msgspec
 
+from mulligan.core.argument_comparison import is_replaced
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
-from mulligan.core.privileged_arguments import is_privileged
-from mulligan.core.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Fix, fix_id
-from mulligan.learn.fixes import RETRY_ACTION, FixAction, FixRecord, hash_value
-from mulligan.store.base import ArgumentTypes, FixQuery
+from mulligan.core.failure import Failure
+from mulligan.core.privileged_arguments import is_privileged, split_words
+from mulligan.core.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Fix, ValueProfile, fix_id
+from mulligan.core.stated_limits import names_argument
+from mulligan.learn.fixes import RETRY_ACTION, FixAction, FixRecord, hash_value, is_shareable
+from mulligan.redaction.regex import LazyRegex
+from mulligan.store.base import ArgumentTypes, FixQuery, argument_type
 
 MIN_SHARED_CONFIDENCE = 0.5
 MAX_SETTING_VALUES = 8
@@ -244,3 +251,148 @@ def _suggest_changes(failed: Mapping[str, str], exemplars: Sequence[ArgumentType
 def _fits(type: str, expected_types: Iterable[str]) -> bool:
     expected = set(expected_types)
     return type in expected or (type in NUMBER_TYPES and not expected.isdisjoint(NUMBER_TYPES))
+
+
+# Value profiles
+
+
+MIN_FACT_CALLS = 20
+"""Successful calls with an argument that a fact about its values needs."""
+MIN_FACT_RUNS = 3
+"""Runs that these calls must come from, and that each listed word must occur in."""
+MAX_FACTS = 2
+"""Facts that are told after one failure."""
+MAX_PROFILED_ARGUMENTS = 50
+MAX_PROFILED_DEPTH = 3
+MAX_WORD_CHARS = 20
+_PERSON_WORDS = frozenset("author creator reporter manager contact person guest passenger sender nick login".split())
+"""Words in names of arguments that may hold the name of a person."""
+_FORMATS = {
+    "date": LazyRegex(r"\d{4}-\d{2}-\d{2}"),
+    "time": LazyRegex(r"\d{2}:\d{2}(?::\d{2})?"),
+    "date-time": LazyRegex(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})?"),
+    "uuid": LazyRegex(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"),
+}
+_REJECTION_CODES = frozenset({"invalid_arguments", "invalid_query"})
+"""Codes of failures that reject the value of an argument."""
+
+
+def build_value_profiles(calls: Sequence[tuple[int, Any]], items: Collection[str] = ()) -> list[ValueProfile]:
+    """Profile the values of each argument in successful calls of one tool, each with the number of its run.
+
+    Privileged arguments, item arguments and redacted values have no profile.
+    """
+    recorded_calls = [(run, dict(_iter_members(arguments))) for run, arguments in calls]
+    paths = dict.fromkeys(path for _, members in recorded_calls for path in members)
+    value_profiles: list[ValueProfile] = []
+    for path in list(paths)[:MAX_PROFILED_ARGUMENTS]:
+        if is_privileged(path) or path.partition(".")[0] in items:
+            continue
+        values = [(run, members[path]) for run, members in recorded_calls if path in members]
+        if not any(is_replaced(value) for _, value in values):
+            value_profiles.append(_profile_values(path, values, len(recorded_calls)))
+    return value_profiles
+
+
+def _iter_members(value: Any, path: str = "", depth: int = 0) -> Iterable[tuple[str, Any]]:
+    """Yield the values of a call with their paths. A list is one value."""
+    if not isinstance(value, Mapping):
+        return
+    for name, member in list(value.items())[:MAX_PROFILED_ARGUMENTS]:
+        member_path = f"{path}.{name}" if path else str(name)
+        if isinstance(member, Mapping) and member and depth + 1 < MAX_PROFILED_DEPTH:
+            yield from _iter_members(member, member_path, depth + 1)
+        else:
+            yield member_path, member
+
+
+def _profile_values(path: str, run_values: Sequence[tuple[int, Any]], call_count: int) -> ValueProfile:
+    values = [value for _, value in run_values]
+    facts: dict[str, Any] = {"type": _common_type(values)}
+    sizes = [len(value) for value in values if isinstance(value, str | list)]
+    if len(sizes) == len(values):
+        facts |= {"min_length": min(sizes), "max_length": max(sizes)}
+    if facts["type"] in NUMBER_TYPES and is_shareable(path, values[0]) and 2 * len(set(values)) <= len(values):
+        facts |= {"minimum": min(values), "maximum": max(values)}
+    elif facts["type"] == "string":
+        facts["format"] = next((name for name in _FORMATS if all(map(_FORMATS[name].fullmatch, values))), "")
+        facts["values"] = _list_words(path, run_values)
+    return ValueProfile(
+        argument=path,
+        calls=len(values),
+        runs=len({run for run, _ in run_values}),
+        always_given=len(values) == call_count,
+        **facts,
+    )
+
+
+def _common_type(values: Sequence[Any]) -> str:
+    """Return the JSON type of all values. Integers among other numbers are numbers."""
+    types = {argument_type(value) for value in values}
+    if types == NUMBER_TYPES:
+        return "number"
+    return types.pop() if len(types) == 1 else ""
+
+
+def _list_words(path: str, run_values: Sequence[tuple[int, str]]) -> tuple[str, ...]:
+    """Return all texts if they are few words that may be enum members, each of several runs; otherwise nothing."""
+    runs_by_word: dict[str, set[int]] = {}
+    for run, value in run_values:
+        runs_by_word.setdefault(value, set()).add(run)
+        if len(runs_by_word) > MAX_SETTING_VALUES:
+            return ()
+    may_name_person = not _PERSON_WORDS.isdisjoint(word.casefold() for word in split_words(path))
+    is_closed = not may_name_person and all(
+        len(runs) >= MIN_FACT_RUNS
+        and len(word) <= MAX_WORD_CHARS
+        and word in (word.lower(), word.upper())  # a capitalized word may be the name of a person or a place
+        and is_shareable(path, word)
+        for word, runs in runs_by_word.items()
+    )
+    return tuple(sorted(runs_by_word)) if is_closed else ()
+
+
+def is_about_values(failure: Failure) -> bool:
+    """Return whether a failure rejects the value of an argument."""
+    return failure.kind.code in _REJECTION_CODES
+
+
+def select_facts(
+    value_profiles: Iterable[ValueProfile], failure: Failure, arguments: Mapping[str, Any]
+) -> list[ValueProfile]:
+    """Return the profiles to tell after a failure: of the arguments that the error names, with a value outside.
+
+    Each profile is reduced to the one fact that the value contradicts.
+    """
+    if not is_about_values(failure):
+        return []
+    lines = f"{failure.message}\n{failure.detail}".splitlines()
+    text = "\n".join(line for line in lines if not line.startswith("mulligan:"))  # our own notes are not the error
+    members = dict(_iter_members(arguments))
+    facts: list[ValueProfile] = []
+    for profile in value_profiles:
+        has_enough_calls = profile.calls >= MIN_FACT_CALLS and profile.runs >= MIN_FACT_RUNS
+        if has_enough_calls and names_argument(text, profile.argument.rpartition(".")[2]):
+            fact = _find_contradicted_fact(profile, members)
+            facts += [] if fact is None else [fact]
+    return facts[:MAX_FACTS]
+
+
+def _find_contradicted_fact(profile: ValueProfile, members: Mapping[str, Any]) -> ValueProfile | None:
+    """Return the profile with the one fact that a call contradicts, or None if it contradicts none."""
+    fact = ValueProfile(argument=profile.argument, calls=profile.calls, runs=profile.runs)
+    if profile.argument not in members:
+        is_missing = profile.always_given and not any(path.startswith(f"{profile.argument}.") for path in members)
+        return msgspec.structs.replace(fact, always_given=True, type=profile.type) if is_missing else None
+    value = members[profile.argument]
+    if profile.type and not _fits(argument_type(value), [profile.type]):
+        return msgspec.structs.replace(fact, type=profile.type)
+    if profile.minimum is not None and profile.maximum is not None:
+        is_outside = not profile.minimum <= value <= profile.maximum
+        return msgspec.structs.replace(fact, minimum=profile.minimum, maximum=profile.maximum) if is_outside else None
+    if profile.values:
+        return msgspec.structs.replace(fact, values=profile.values) if value not in profile.values else None
+    if profile.format:
+        is_other = _FORMATS[profile.format].fullmatch(value) is None
+        return msgspec.structs.replace(fact, format=profile.format) if is_other else None
+    return None

@@ -131,7 +131,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
 
     def observe_step(self, step: Step) -> None:
         """Process a finished attempt of one of the runs."""
-        if step.type == "run":
+        if step.type in ("run", "reflection"):
             return
         has_failed = step.has_failed and step.failure is not None
         if step.type != "model" and step.attempt == 1 and (has_failed or step.outcome == "success"):

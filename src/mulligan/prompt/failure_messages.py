@@ -21,6 +21,7 @@ from mulligan.core.records import (
     Precedent,
     Prerequisite,
     Recovery,
+    ValueProfile,
 )
 from mulligan.prompt.sanitizer import (
     MAX_LISTED_CALLS,
@@ -67,11 +68,12 @@ class FailureMessages(Sanitizer):
         suggested: Sequence[Recovery] = (),
         spiral: str = "",
         repeat_note: str = "",
+        facts: Sequence[ValueProfile] = (),
     ) -> dict[str, Any]:
         """Build the tool result for a failed call: the failure, a hint, suggestions and precedents.
 
         `names` are tools that the model may have intended. `shareable` are texts that may be repeated, such as enum
-        members. No other text of an earlier run is repeated.
+        members. No other text of an earlier run is repeated. `facts` say what successful calls had in common.
         """
         payload = build_tool_response(failure, self._redactor, tool, has_effects=has_effects)
         suggestions = [f"Did you mean {self._label(name)}?" for name in names]
@@ -80,7 +82,34 @@ class FailureMessages(Sanitizer):
         suggestions += [repeat_note, spiral]
         if any(suggestions):
             payload["suggestions"] = list(filter(None, suggestions))
+        if sentences := self.facts(facts):
+            payload["facts"] = sentences
         return payload
+
+    def facts(self, profiles: Iterable[ValueProfile]) -> list[str]:
+        """State what successful calls had in common, one sentence for each argument."""
+        return list(filter(None, map(self._fact, profiles)))
+
+    def _fact(self, profile: ValueProfile) -> str:
+        name = self._name(profile.argument)
+        words = list(filter(None, map(self._name, profile.values)))
+        if not name or self._secret_kind(profile.argument) or len(words) != len(profile.values):
+            return ""
+        if profile.minimum is not None and profile.maximum is not None:
+            lowest, highest = f"{profile.minimum:g}", f"{profile.maximum:g}"
+            state = f"{name} was between {lowest} and {highest}" if lowest != highest else f"{name} was always {lowest}"
+        elif words:
+            state = f"{name} was {'always ' if len(words) == 1 else ''}{' or '.join(words)}"
+        elif profile.format:
+            state = f"{name} was a {_FORMAT_NAMES.get(profile.format, profile.format)}"
+        elif profile.always_given:
+            type_name = f", as {_JSON_TYPE_NAMES[profile.type]}" if profile.type in _JSON_TYPE_NAMES else ""
+            state = f"{name} was always given{type_name}"
+        elif profile.type in _JSON_TYPE_NAMES:
+            state = f"{name} was {_JSON_TYPE_NAMES[profile.type]}"
+        else:
+            return ""
+        return f"In {profile.calls} successful calls, {state}."
 
     def _hint(self, failure: Failure) -> str:
         return build_hint(failure, self._redactor)
@@ -103,11 +132,15 @@ class FailureMessages(Sanitizer):
         text = "; ".join(
             self._describe_change(change, SUGGESTION_PHRASES) for change in recovery.changes[:MAX_LISTED_CHANGES]
         )
+        if tools := self._names(recovery.prerequisites):
+            text = f"call {', then '.join(tools)} first, then repeat this call"
         # A number from the error text that is no bound is untrusted, so name its source.
         is_from_error = any(
             change.source == "error" and change.operation == "substitute" for change in recovery.changes
         )
         source_note = " (from the error text)" if is_from_error else ""
+        if recovery.source == "reflection":
+            source_note = " (suggested by your reflection model, not verified)"
         return f"{capitalize(text)}{source_note}." if text else "Retry the same call later."
 
     def _describe_change(self, change: Change, phrases: Mapping[str, str]) -> str:
@@ -508,4 +541,9 @@ _CHANGE_PHRASES: dict[tuple[str, Any], str] = {
     ("substitute", REQUOTED): "{} with other quotes or escapes",
 }
 """Phrases for changes without a value of a run."""
+_JSON_TYPE_NAMES = {
+    "string": "a string", "integer": "an integer", "number": "a number", "boolean": "a boolean", "array": "a list",
+    "object": "an object", "null": "null",
+}  # fmt: skip
+_FORMAT_NAMES = {"date": "date (YYYY-MM-DD)", "time": "time (HH:MM)", "date-time": "date and time (ISO 8601)"}
 _TYPE_NAMES = {int: "the number", float: "the number", bool: "the boolean", str: "the string"}

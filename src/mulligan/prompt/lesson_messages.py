@@ -8,7 +8,8 @@ from typing import Any
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import MAX_LABEL_CHARS, Failure
 from mulligan.core.records import LAST_PATH_SEGMENT, Change, Fix, Lesson, Pattern, Prerequisite, Step
-from mulligan.prompt.failure_messages import FailureMessages, capitalize, count_runs, find_phrase
+from mulligan.prompt.failure_messages import capitalize, count_runs, find_phrase
+from mulligan.prompt.reflection_messages import ReflectionMessages
 from mulligan.prompt.sanitizer import MAX_LISTED_CALLS, MAX_LISTED_CHANGES, MAX_PATH_CHARS
 from mulligan.redaction import quote_untrusted
 
@@ -16,8 +17,8 @@ DEFAULT_LESSON_TOKENS = 800
 """Default token limit for lessons in a prompt: a model reads them with every request."""
 
 
-class Prompt(FailureMessages):
-    """All messages: about one call, about a run or session, about lessons, and of the MCP server."""
+class Prompt(ReflectionMessages):
+    """All messages: about one call, a run or session, lessons, of the MCP server, and to the reflector."""
 
     __slots__ = ()
 

@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, NamedTuple
 
@@ -148,7 +148,7 @@ class Journal:
         self._appends_in_progress += 1
         try:
             # A partial frame is invalid: the next frame overwrites it.
-            if os.pwrite(self._file, frame, start) != len(frame):
+            if write_at(self._file, frame, start) != len(frame):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         finally:
             self._appends_in_progress -= 1
@@ -444,6 +444,14 @@ def _remove_unnamed(folder: Path) -> None:
             if time.time() - path.stat().st_mtime > UNNAMED_EXPIRY_SECONDS:
                 path.unlink()
 
+
+def seek_and_write(file: int, data: bytes, offset: int) -> int:
+    """Write at an offset, where the system has no call for it."""
+    os.lseek(file, offset, os.SEEK_SET)
+    return os.write(file, data)
+
+
+write_at: Callable[[int, bytes, int], int] = getattr(os, "pwrite", seek_and_write)
 
 if sys.platform == "win32":
     # Best effort: there is no lock that ends with its process, and an open file cannot be removed.

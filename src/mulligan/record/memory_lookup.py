@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import contextvars
+import queue
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Failure, Kind, StoreError
-from mulligan.core.records import Fix, LinkMethod, Precedent
+from mulligan.core.records import Fix, LinkMethod, Precedent, ValueProfile
+from mulligan.learn import profiles
 from mulligan.prompt import Prompt
 from mulligan.record.recorder import Recorder
 from mulligan.redaction.regex import LazyRegex
@@ -35,6 +38,8 @@ FLUSH_TIMEOUT_SECONDS = 0.25
 """Seconds that a failed call waits until its own record is stored and a store in the network is open."""
 LOOKUP_TIMEOUT_SECONDS = 0.1
 """Time limit of a fix query. When it expires, the query returns what it has found so far."""
+CONNECT_SECONDS = 10.0
+"""Time for a store in the network to open in advance. Nothing waits for it."""
 DATABASE_TIMEOUT_SECONDS = 1.0
 """Seconds that a failed call waits for a database, which may hang without an error."""
 
@@ -45,19 +50,47 @@ class MemoryLookup:
     """The memory queries of the capture layer. A failing store yields no results and no delay.
 
     `location` is None where opening the store again would create a different one: in memory and in the test sandbox.
-    `agent` returns the name of the querying agent.
+    `agent` returns the name of the querying agent. `max_delay_seconds` limits the delay of a failed call by a store in
+    the network that does not answer, for programs that answer others meanwhile. `open_early` then saves the time to
+    connect.
     """
 
     def __init__(
-        self, recorder: Recorder, location: StoreLocation | None, *, now: Callable[[], int], agent: Callable[[], str]
+        self,
+        recorder: Recorder,
+        location: StoreLocation | None,
+        *,
+        now: Callable[[], int],
+        agent: Callable[[], str],
+        max_delay_seconds: float | None = None,
     ) -> None:
         self._recorder, self._location, self._now, self._agent = recorder, location, now, agent
+        self._max_delay_seconds = max_delay_seconds
         self._is_recorder_current = True
         self._schemas: dict[str, str] = {}
         """Digests of the tool schemas that are already stored, by tool."""
         self._late_write: threading.Thread | None = None
-        self.late_query: threading.Thread | None = None
-        """A query thread that exceeded its time limit and is still running."""
+        self._query_thread: threading.Thread | None = None
+        """Thread of all queries to a store in the network, so that its connection stays open."""
+        self._queries: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self.is_query_done = threading.Event()
+        """Set unless a query runs, perhaps beyond its time limit."""
+        self.is_query_done.set()
+
+    def open_early(self) -> None:
+        """Connect to a store in the network now, in the background."""
+        if self._location is not None and self._location.is_networked:
+            self._recorder.open_early()
+
+            def connect() -> None:
+                deadline = time.monotonic() + CONNECT_SECONDS
+                while self._recorder.store is None and time.monotonic() < deadline:
+                    time.sleep(0.01)
+                with contextlib.suppress(StoreError):  # the recorder reports the same error
+                    if self._recorder.store is not None:
+                        self._recorder.store.get(DEFAULT_TENANT, ITEMS_KIND, "")
+
+            self._run_on_query_thread(connect)
 
     def precedents(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
         """Return what recovered the same failure in earlier runs, limited to what the model may see."""
@@ -89,6 +122,24 @@ class MemoryLookup:
 
         return self._query_in_time(read)
 
+    def value_profiles(self, tool: str, key: str = "") -> Sequence[ValueProfile]:
+        """Return what the arguments of a tool had in common in its successful calls. A store of a team has none.
+
+        Facts for a model or a reflector, never a source of values for a repair.
+        """
+        if self._location is not None and self._location.is_networked:
+            return ()
+        with self._open_store() as store:
+            return () if store is None else store.value_profiles(DEFAULT_TENANT, tool, key)
+
+    def facts(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[ValueProfile]:
+        """Return the facts about successful calls that a failed call contradicts."""
+        if not profiles.is_about_values(failure):
+            return ()
+        with contextlib.suppress(StoreError):  # the recorder reports the same error
+            return profiles.select_facts(self.value_profiles(tool, key), failure, arguments)
+        return ()
+
     def item_arguments(self, tool: str) -> Collection[str]:
         """Return the arguments of a tool, by its key, that named items in earlier runs."""
 
@@ -104,13 +155,12 @@ class MemoryLookup:
     def _query_in_time(self, query: Callable[[], Sequence[T]]) -> Sequence[T]:
         """Run a query. For a database in the network, return nothing if it takes too long.
 
-        A file answers fast, and the HTTP store has its own timeout: both are queried directly.
+        A file answers fast, and the HTTP store has its own timeout: both are queried directly, unless there is a limit.
         """
         location = self._location
-        if location is None or not location.is_networked or is_remote(location.url):
+        limit = self._max_delay_seconds
+        if location is None or not location.is_networked or (is_remote(location.url) and limit is None):
             return query()
-        if self.late_query is not None and self.late_query.is_alive():
-            return ()
         answers: list[Sequence[T]] = []
         errors: list[BaseException] = []
 
@@ -123,14 +173,36 @@ class MemoryLookup:
                 errors.append(error)
 
         context = contextvars.copy_context()  # carries the current agent
-        thread = threading.Thread(target=context.run, args=(run_query,), name="mulligan-memory", daemon=True)
-        thread.start()
-        thread.join(DATABASE_TIMEOUT_SECONDS)
-        if thread.is_alive():
-            self.late_query = thread
+        is_done = self._run_on_query_thread(lambda: context.run(run_query))
+        if is_done is None or not is_done.wait(DATABASE_TIMEOUT_SECONDS if limit is None else limit / 2):
+            return ()
         for fault in errors:
             raise fault
         return answers[0] if answers else ()
+
+    def _run_on_query_thread(self, query: Callable[[], None]) -> threading.Event | None:
+        """Run a query on its thread and return the event of its end. None while an earlier query still runs."""
+        thread = self._query_thread
+        if thread is not None and not thread.is_alive():  # after a fork
+            thread = None
+        if thread is not None and not self.is_query_done.is_set():
+            return None
+        if thread is None:
+            self._queries = queue.SimpleQueue()
+            self._query_thread = threading.Thread(
+                target=_run_queries, args=(self._queries,), name="mulligan-memory", daemon=True
+            )
+            self._query_thread.start()
+        is_done = self.is_query_done = threading.Event()
+
+        def run() -> None:
+            try:
+                query()
+            finally:
+                is_done.set()
+
+        self._queries.put(run)
+        return is_done
 
     def read_fixes(
         self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str
@@ -164,6 +236,8 @@ class MemoryLookup:
         # After one timeout, do not wait for the recorder again until it has caught up.
         is_networked = self._location is not None and self._location.is_networked
         seconds = FLUSH_TIMEOUT_SECONDS if is_networked else LOCK_TIMEOUT_SECONDS
+        if self._max_delay_seconds is not None:
+            seconds = min(seconds, self._max_delay_seconds / 2)
         self._is_recorder_current = self._recorder.flush(seconds if self._is_recorder_current else 0)
 
     @contextlib.contextmanager
@@ -245,6 +319,11 @@ class MemoryLookup:
         return store.fixes(DEFAULT_TENANT, query)
 
 
+def _run_queries(queries: queue.SimpleQueue[Callable[[], None]]) -> None:
+    while True:
+        queries.get()()
+
+
 class RecorderKeyValueStore:
     """Key-value store that uses the recorder's store, or opens one temporarily if there is none yet.
 
@@ -285,6 +364,15 @@ class RecorderKeyValueStore:
             return
         with contextlib.closing(self._open_store()) as temporary_store:
             yield temporary_store
+
+
+def find_facts(
+    store: Store, tenant: str, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]
+) -> list[ValueProfile]:
+    """Return the facts about successful calls of a store that a failed call contradicts."""
+    if not profiles.is_about_values(failure):
+        return []
+    return profiles.select_facts(store.value_profiles(tenant, tool, key), failure, arguments)
 
 
 MAX_MATCHED_PATTERNS = 200

@@ -93,6 +93,7 @@ class Recorder:
         self._flush_waiters: set[object] = set()
         """One object per pending `flush` call."""
         self._is_stopping = False
+        self._is_opened_early = False
 
     def reset_in_child(self) -> None:
         """Reset after fork: the parent stores its own records, the child starts empty, with the forking thread only."""
@@ -166,6 +167,11 @@ class Recorder:
             self.start_thread()
         self._wake_signal.set()
 
+    def open_early(self) -> None:
+        """Open the store on the recorder thread before the first record, so that no call has to wait for it."""
+        self._is_opened_early = True
+        self._wake_thread()
+
     def start_thread(self) -> None:
         if sys.is_finalizing():
             # A thread started now never runs, and start() would block. The journal has the records.
@@ -200,6 +206,9 @@ class Recorder:
     def _run(self) -> None:
         queue = self.queue
         try:
+            if self._is_opened_early and self.store is None:
+                with queue.guard("store", "Store unavailable"):
+                    self._ensure_store()
             while not self._is_stopping:
                 queue.is_worker_idle = True
                 # Check after setting the idle flag: a record queued in between then wakes this thread.

@@ -16,7 +16,7 @@ from mulligan.core.stated_limits import contains_word
 from mulligan.recover.names import edit_distance, normalize_name, stem_words
 from mulligan.recover.policy import EarlierCall
 from mulligan.recover.schema import Path, field_name, iter_scalars
-from mulligan.recover.schema_repair import Candidate
+from mulligan.recover.value_coercion import Candidate
 
 MAX_EARLIER_CALLS = 40
 """Earlier calls that are searched, latest first."""
@@ -172,7 +172,7 @@ def _extract_topics(text: str) -> frozenset[str]:
     return stem_words(text[:2000]) - _GENERIC_WORDS
 
 
-def _is_same_field(field: str, name: str) -> bool:
+def is_same_field(field: str, name: str) -> bool:
     """Return whether two field names refer to the same thing: `order_id`, `orders`, `orderId`."""
     if normalize_name(field) == normalize_name(name):
         return True
@@ -230,7 +230,7 @@ class _RunValues:
         is_certain = (
             _is_opaque(identical.value)
             and "/" not in identical.value + value
-            and _is_same_field(identical.field, field_name(path))
+            and is_same_field(identical.field, field_name(path))
         )
         return [_propose(path, identical.value, "same id" if is_certain else "near id", identical.evidence)]
 
@@ -263,9 +263,9 @@ class _RunValues:
         name, normalized = field_name(path), normalize_name(value)
         answers_by_call: dict[int, dict[str, tuple[str, str]]] = {}
         for call, tool, leaves in self.records if len(normalized) > 1 else ():
-            if any(other == normalized and not _is_same_field(field, name) for field, _, _, other in leaves):
+            if any(other == normalized and not is_same_field(field, name) for field, _, _, other in leaves):
                 answers_by_call.setdefault(call, {}).update(
-                    (leaf, (field, tool)) for field, leaf, _, _ in leaves if _is_same_field(field, name)
+                    (leaf, (field, tool)) for field, leaf, _, _ in leaves if is_same_field(field, name)
                 )
             for field, leaf, key, _ in leaves:
                 if key == normalized and _is_code_or_identifier(leaf):
@@ -337,7 +337,7 @@ class _RunValues:
         related_ages = {seen_value.age for seen_value in self.seen_values if seen_value.value in others}
         options: dict[str, SeenValue] = {}
         for seen_value in sorted(self.seen_values, key=lambda seen_value: seen_value.age not in related_ages):
-            if seen_value.value != value and seen_value.value not in failed and _is_same_field(seen_value.field, name):
+            if seen_value.value != value and seen_value.value not in failed and is_same_field(seen_value.field, name):
                 options.setdefault(seen_value.value, seen_value)
         close = [option for option, seen_value in options.items() if seen_value.age in related_ages]
         strategy = "only value" if len(options) == 1 else "one of several"
@@ -380,7 +380,7 @@ def missing_value_candidates(
     for name in missing:
         matching_values = [
             seen_value for seen_value in seen_values if normalize_name(seen_value.field) == normalize_name(name)
-        ] or [seen_value for seen_value in seen_values if _is_same_field(seen_value.field, name)]
+        ] or [seen_value for seen_value in seen_values if is_same_field(seen_value.field, name)]
         evidence: dict[str, str] = {}
         for seen_value in matching_values:
             if " " not in seen_value.value:

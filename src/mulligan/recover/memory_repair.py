@@ -16,7 +16,8 @@ from mulligan.core.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Cha
 from mulligan.recover.history import missing_value_candidates
 from mulligan.recover.policy import Arguments, EarlierCall
 from mulligan.recover.schema import CompiledSchema
-from mulligan.recover.schema_repair import Draft, coerce_value, is_empty, is_number, parse_json_text
+from mulligan.recover.schema_repair import Draft
+from mulligan.recover.value_coercion import coerce_value, is_empty, is_number, parse_json_text
 
 APPROVED_CONFIDENCE = 0.9
 """Minimum confidence of a fix that an operator has approved."""

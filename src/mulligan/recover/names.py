@@ -112,6 +112,17 @@ def match_by_words(text: str, known_names: Iterable[str]) -> list[str]:
     ]
 
 
+def is_abbreviation(one: str, other: str) -> bool:
+    """Return whether one name abbreviates the other: `addr` and `address`, `qty` and `quantity`, `mail` and `email`."""
+    short, long = sorted((normalize_name(one), normalize_name(other)), key=len)
+    if len(short) < 3 or short == long:
+        return False
+    if short in long:
+        return True
+    letters = iter(long)
+    return short[0] == long[0] and all(letter in letters for letter in short)
+
+
 def _initials(name: str) -> str:
     """Return the initials of a name: `dob` for `date_of_birth`."""
     parts = split_words(name[:MAX_COMPARED_CHARS])

@@ -11,7 +11,16 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Fix, Precedent, Recovery
-from mulligan.recover.policy import Arguments, EarlierCall, Policy, PrerequisiteCall, Suggestion, Tool, describe_effects
+from mulligan.recover.policy import (
+    ADDED_SOURCES,
+    Arguments,
+    EarlierCall,
+    Policy,
+    PrerequisiteCall,
+    Suggestion,
+    Tool,
+    describe_effects,
+)
 
 
 class AttemptMove(msgspec.Struct, frozen=True):
@@ -92,6 +101,9 @@ class RecoveryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Called by a move with the stop reason and the suggestions. Returns what recovered the same failure before."""
     lookup_fixes: Callable[[Failure, Arguments], Sequence[Fix]] | None = None
     """Called by a move before a repair is chosen. Returns fixes from memory."""
+    reflect: Callable[[Failure, Arguments, Sequence[Arguments]], Any] | None = None
+    """Called by a move if rules and memory have no suggestion, with the arguments attempted so far. Returns a
+    `CalibratedReflection` of the user's model, or None."""
     run_prerequisite: Callable[[PrerequisiteCall], Any] | None = None
     """Called by a move. Makes a prerequisite call. Returns why it failed, or an empty string."""
     verify: Callable[[Arguments, Failure], object] | None = None
@@ -133,6 +145,13 @@ NO_RETRY_REASONS = {
 CONSUMED_ITERATOR = "an argument can be read only once, so a second attempt would get no data"
 BLOCKED = "the call was blocked"
 
+MIN_SHOWN_CONFIDENCE = 0.5
+"""Suggestions with a lower confidence are not shown to a model."""
+_UNREFLECTED_CODES = frozenset(
+    "build_failure test_failure permission_denied command_not_found output_too_large loop_detected auth_error".split()
+)
+"""Codes of failures that no change of the arguments repairs: they need an edit, a person or an installation."""
+
 RecoveryMoves = Generator[Move, Any, RecoveryFailed | None]
 
 
@@ -159,7 +178,12 @@ def plan_recovery(
         attempt += 1
         if queries.lookup_fixes is not None and can_use_memory(failure, tool):
             recovery.fixes = (yield QueryMove(queries.lookup_fixes, (failure, arguments))) or ()
-        match recovery.choose_next_attempt(arguments, failure, attempt):
+        choice = recovery.choose_next_attempt(arguments, failure, attempt)
+        if isinstance(choice, str) and queries.reflect is not None and recovery.should_reflect(arguments, failure):
+            details = (failure, arguments, tuple(recovery.attempted_arguments[1:]))
+            recovery.use_reflection((yield QueryMove(queries.reflect, details, "The reflector")))
+            choice = recovery.choose_next_attempt(arguments, failure, attempt)
+        match choice:
             case str(reason):
                 pass
             case next_arguments, planned_recovery:
@@ -260,6 +284,25 @@ class ToolRecovery(msgspec.Struct):
     """Prerequisite calls of the chosen repair."""
     attempted_fixes: set[str | None] = msgspec.field(default_factory=set)
     """Prerequisite fixes that were attempted, each once."""
+    reflection: Any = None
+    """The answer of the reflector, which is asked once per call."""
+    has_reflected: bool = False
+
+    def should_reflect(self, arguments: Arguments, failure: Failure) -> bool:
+        """Return whether the user's model may help: changed arguments could, and nothing else suggests any."""
+        if self.has_reflected or find_stop_reason(failure, self.tool) or failure.kind.code in _UNREFLECTED_CODES:
+            return False
+        may_have_executed = failure.has_unknown_outcome and not self.tool.is_retry_safe
+        if failure.remedy not in (Remedy.REPAIR, Remedy.REPLAN) or may_have_executed:
+            return False
+        suggestions = self.remaining_suggestions(arguments, failure)
+        return all(suggestion.confidence < MIN_SHOWN_CONFIDENCE for suggestion in suggestions)
+
+    def use_reflection(self, reflection: Any) -> None:
+        """Add the answer of the reflector to the suggestions."""
+        self.has_reflected = True
+        if reflection is not None:
+            self.reflection, self.cached_suggestions = reflection, None
 
     def choose_next_attempt(
         self, arguments: Arguments, failure: Failure, attempt: int
@@ -350,8 +393,8 @@ class ToolRecovery(msgspec.Struct):
         is_same_failure = self.last_fingerprint is not None and self.last_fingerprint == failure.fingerprint
         queue = [*self.alternatives, *candidates] if is_same_failure else [*candidates, *self.alternatives]
         queue = [suggestion for suggestion in queue if not self._was_attempted(suggestion)]
-        # Memory only adds repairs: those from rules are attempted as often and as early as without it.
-        queue.sort(key=lambda suggestion: suggestion.source == "memory")
+        # Memory and reflection only add repairs: those from rules are attempted as often and as early as without them.
+        queue.sort(key=lambda suggestion: ADDED_SOURCES.get(suggestion.source, 0))
         if not queue:
             if not suggestions:
                 return "no repair found for the arguments"
@@ -398,6 +441,7 @@ class ToolRecovery(msgspec.Struct):
                 self.queries.earlier_calls(),
                 min_confidence=self.policy.min_confidence,
                 fixes=self.fixes,
+                reflection=self.reflection,
             )
             self.cached_suggestions = failure, suggestions
         return self.cached_suggestions[1]

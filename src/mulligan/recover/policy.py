@@ -19,6 +19,8 @@ Arguments = Mapping[str, Any]
 Mode = Literal["observe", "suggest", "repair"]
 Learn = Literal["off", "tell", "repair"]
 MAX_TOOL_KEY_CHARACTERS = 300
+ADDED_SOURCES = {"memory": 1, "reflection": 2}
+"""Sources of suggestions that only add to those of the rules: they come after them, in this order."""
 
 _DEFAULT_MAX_BACKOFF_SECONDS = 30.0
 MODEL_MAX_BACKOFF_SECONDS = 90.0
@@ -184,7 +186,7 @@ class Suggestion(msgspec.Struct, frozen=True, kw_only=True):
     """Calls that must be made before it."""
     changes: tuple[Change, ...] = ()
     source: str = "schema"
-    """Origin of the suggestion: schema, error, run, memory or rule."""
+    """Origin of the suggestion: schema, error, run, memory, rule or reflection."""
     confidence: float
     strategy: str = ""
     """The repair strategy: that of the change with the lowest confidence."""

@@ -23,16 +23,25 @@ from mulligan.recover.error_repair import find_default_bound, find_error_bound, 
 from mulligan.recover.history import candidate_values, missing_value_candidates
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
 from mulligan.recover.names import match_tool_name, nearest_tool_names
-from mulligan.recover.policy import Arguments, EarlierCall, PrerequisiteCall, Suggestion, Tool, describe_effects
+from mulligan.recover.policy import (
+    ADDED_SOURCES,
+    Arguments,
+    EarlierCall,
+    PrerequisiteCall,
+    Suggestion,
+    Tool,
+    describe_effects,
+)
+from mulligan.recover.reflection import CalibratedReflection, ReflectedDraft, draft_reflection
 from mulligan.recover.schema import CompiledSchema, SchemaViolation, compile_schema
 from mulligan.recover.schema_repair import (
-    Candidate,
     Draft,
     format_path,
     repair_from_schema,
     unknown_arguments,
     value_at,
 )
+from mulligan.recover.value_coercion import Candidate
 
 MAX_SUGGESTIONS = 5
 """Maximum suggestions for one call."""
@@ -96,6 +105,8 @@ STRATEGY_CONFIDENCE: dict[str, float] = {
     "fix": 0.80,
     "exemplar": 0.50,
     "prerequisite": 0.80,
+    # From the user's model: each has its own confidence
+    "reflection": 0.60,
 }
 
 
@@ -113,19 +124,22 @@ def suggest(
     tools: ToolSchemas | None = None,
     min_confidence: float = 0.80,
     fixes: Sequence[Fix] = (),
+    reflection: CalibratedReflection | None = None,
 ) -> list[Suggestion]:
     """Return suggestions for a failed call, likeliest first. The list may be empty.
 
     `earlier_calls` are the calls of the same run, oldest first. `tools` are the schemas of all tools by name, in case
     the tool name itself is wrong. Suggestions with at most `min_confidence` are not automatic. `fixes` are fixes from
-    memory for the same failure.
+    memory for the same failure. `reflection` is the answer of the reflector.
     """
     if not failure.is_failure or failure.remedy is Remedy.COMPRESS:
         return []
     if tools is None and failure.kind.code == "unknown_tool":
         tools = {call.tool: None for call in earlier_calls if call.has_succeeded}  # names of tools that exist
     text = f"{failure.message}\n{failure.detail}"[:4000]
-    builder = _SuggestionBuilder(arguments, failure, tool, earlier_calls, tools or {}, min_confidence, fixes, text)
+    builder = _SuggestionBuilder(
+        arguments, failure, tool, earlier_calls, tools or {}, min_confidence, fixes, text, reflection
+    )
     return builder.build_suggestions()
 
 
@@ -139,22 +153,23 @@ class _SuggestionBuilder:
     min_confidence: float
     fixes: Sequence[Fix]
     text: str
+    reflection: CalibratedReflection | None = None
 
     def build_suggestions(self) -> list[Suggestion]:
-        """Return the suggestions, likeliest first. Memory only adds to the suggestions of rules.
+        """Return the suggestions, likeliest first. Memory and reflection only add to the suggestions of rules.
 
         Equal suggestions are merged. The result is automatic if any of them is.
         """
         suggestions = sorted(map(self._to_suggestion, self._iter_drafts()), key=_by_confidence)
-        by_rules = _without_duplicates([suggestion for suggestion in suggestions if suggestion.source != "memory"])
+        additions = [suggestion for suggestion in suggestions if suggestion.source in ADDED_SOURCES]
+        by_rules = _without_duplicates([suggestion for suggestion in suggestions if suggestion not in additions])
         by_rules = by_rules[:MAX_SUGGESTIONS]
-        by_memory = _without_duplicates([suggestion for suggestion in suggestions if suggestion.source == "memory"])
         added: list[Suggestion] = []
-        for suggestion in by_memory:
+        for suggestion in _without_duplicates(additions):
             equal = next((index for index, rule in enumerate(by_rules) if _is_same(rule, suggestion)), None)
             if equal is None:
                 added.append(suggestion)
-            # Keep the rule's own suggestion if it is automatic, so that memory does not delay it.
+            # Keep the rule's own suggestion if it is automatic, so that nothing delays it.
             elif not by_rules[equal].automatic and _rank(suggestion) > _rank(by_rules[equal]):
                 by_rules[equal] = suggestion
         remaining_slots = max(MAX_SUGGESTIONS - len(by_rules), 1)
@@ -168,6 +183,11 @@ class _SuggestionBuilder:
         compiled = compile_schema(schema) if schema else None
         yield from self._draft_argument_repairs(compiled)
         yield from apply_fixes(self.fixes, self.arguments, compiled, self.earlier_calls)
+        if self.reflection is not None:
+            items = self._find_item_arguments()
+            yield from draft_reflection(
+                self.reflection, self.arguments, compiled, self.earlier_calls, self.text, items, self.tools
+            )
 
     # Tool names
 
@@ -242,8 +262,11 @@ class _SuggestionBuilder:
         # Unknown names may be misspelled missing ones. If they are not, and the schema allows them, they stay.
         option_pairs = [(strict, False), (strict, True)]
         if not is_about_names:
-            option_pairs.insert(1, (False, False))
-        repairs = (repair_from_schema(self.arguments, schema, *option_pair) for option_pair in option_pairs)
+            option_pairs[1:1] = [(False, False), (False, True)]
+        repairs = (
+            repair_from_schema(self.arguments, schema, *option_pair, is_protected=self._is_protected)
+            for option_pair in option_pairs
+        )
         return next((repaired for repaired in repairs if repaired is not None), None)
 
     def _has_unknown_arguments(self, schema: CompiledSchema) -> bool:
@@ -349,21 +372,27 @@ class _SuggestionBuilder:
 
     # Safety checks
 
+    def _is_protected(self, path: str) -> bool:
+        return is_privileged(path, self.tool.privileged, self.tool.unprivileged)
+
     def _can_change(self, path: str) -> bool:
-        return not is_privileged(path, self.tool.privileged, self.tool.unprivileged)
+        return not self._is_protected(path)
 
     def _to_suggestion(self, draft: Draft) -> Suggestion:
         fix = draft if isinstance(draft, AppliedFix) else None
-        confidence = lowest_confidence(draft.strategies) if fix is None else fix.confidence
+        confidence = lowest_confidence(draft.strategies)
+        if isinstance(draft, AppliedFix | ReflectedDraft):
+            confidence = draft.confidence
         is_approved = fix is not None and fix.fix.state == "approved"
-        if draft.source in ("error", "memory") and not is_approved and self._touches_privileged(draft):
+        is_untrusted = draft.source == "error" or draft.source in ADDED_SOURCES
+        if is_untrusted and not is_approved and self._touches_privileged(draft):
             # The model sees the error text anyway, and a smaller payment is a different call.
             confidence = min(confidence, MAX_HIDDEN_CONFIDENCE)
         reason = self._not_automatic_reason(draft, confidence)
         return Suggestion(
             tool=draft.tool or self.tool.name,
             arguments=draft.arguments,
-            prerequisites=() if fix is None else tuple(PrerequisiteCall(*call) for call in fix.prerequisites),
+            prerequisites=_prerequisites_of(draft),
             changes=draft.changes,
             source=draft.source,
             fix_id=None if fix is None else fix.id,
@@ -377,8 +406,9 @@ class _SuggestionBuilder:
 
     def _touches_privileged(self, draft: Draft) -> bool:
         """Return whether it changes a privileged argument, or any argument of a destructive tool."""
-        is_protected = self.tool.destructive and draft.source == "memory"
-        return any(is_protected or not self._can_change(change.path) for change in draft.argument_changes)
+        is_protected = self.tool.destructive and draft.source in ADDED_SOURCES
+        names = (name for change in draft.argument_changes for name in _changed_names(change))
+        return any(is_protected or not self._can_change(name) for name in names)
 
     def _not_automatic_reason(self, draft: Draft, confidence: float) -> str:
         """Return why a suggestion is not automatic, or an empty string."""
@@ -394,6 +424,8 @@ class _SuggestionBuilder:
             return "a person must act"
         if fix is not None and (reason := self._unproven_reason(fix)):
             return reason
+        if isinstance(draft, ReflectedDraft) and draft.objection:
+            return draft.objection
         is_prepared = fix is not None and bool(fix.prerequisites)
         reason = self._prerequisite_objection(fix) if fix is not None and is_prepared else self._change_objection(draft)
         if reason:
@@ -507,6 +539,12 @@ _ARGUMENTS_ACCEPTED_CODES = frozenset(
 def _is_same(one: Suggestion, other: Suggestion) -> bool:
     is_same_target = (one.tool, one.prerequisites) == (other.tool, other.prerequisites)
     return is_same_target and is_same_json(one.arguments, other.arguments)
+
+
+def _prerequisites_of(draft: Draft) -> tuple[PrerequisiteCall, ...]:
+    if isinstance(draft, AppliedFix):
+        return tuple(PrerequisiteCall(*call) for call in draft.prerequisites)
+    return draft.prerequisites if isinstance(draft, ReflectedDraft) else ()
 
 
 def _by_confidence(suggestion: Suggestion) -> float:

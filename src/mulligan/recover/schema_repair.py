@@ -1,24 +1,34 @@
 """Repair of a call by the tool's schema alone: names, nesting and values, in rounds until the call validates.
 
 All violations must be repairable, since a partial repair would fail again. Every value comes from the call or the
-schema. A value keeps its meaning: `020` is a name and not a number, a date stays as written, null is not a value.
+schema. An object with one required name missing and one undeclared key of a fitting type gets that key renamed, as a
+suggestion; not to a privileged name or an id, unless the two names are similar.
 """
 
 from __future__ import annotations
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.conversation import replace_at
-from mulligan.core.privileged_arguments import split_words
-from mulligan.core.records import Change, ChangeOperation, ValueSource
-from mulligan.recover.model_output import find_reading
-from mulligan.recover.names import MAX_COMPARED_CHARS, match_by_words, match_name, normalize_name
+from mulligan.core.privileged_arguments import is_privileged, split_words
+from mulligan.core.records import Change
+from mulligan.recover.names import MAX_COMPARED_CHARS, is_abbreviation, match_by_words, match_name
 from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, field_name, resolve_reference
+from mulligan.recover.value_coercion import (
+    Candidate,
+    clamp,
+    coerce_value,
+    is_empty,
+    match_enum,
+    parse_json_text,
+    strip_quotes,
+)
 
 MAX_REPAIR_ROUNDS = 6
 """A name may need a repair before its value, and a value a cast before its bound."""
@@ -27,10 +37,13 @@ MAX_VIOLATIONS = 200
 MAX_UNKNOWN_NAMES = 50
 """Names in one object that its schema does not define. More indicate a different call."""
 MAX_VALUE_DEPTH = 16
-MAX_PARSED_CHARS = 200_000
-"""Characters of a text that are parsed as JSON."""
-_LEADING_ZERO_WORDS = frozenset("zip zipcode postal postcode pin ssn code serial isbn ean".split())
-"""Words in a name that make leading zeros significant. A number has lost them."""
+MAX_BRANCHES = 10
+"""Branches of one `anyOf` or `oneOf` that are tried."""
+MAX_BRANCH_DEPTH = 3
+"""Nesting of `anyOf` and `oneOf` within each other up to which branches are tried."""
+_ID_WORDS = frozenset("id ids uid uuid guid identifier".split())
+_BRANCH_STRATEGIES = ("rename", "cast", "enum", "trim", "parse", "wrap")
+"""First words of the strategies that may adapt a value to a branch: they keep all its members and add none."""
 
 
 @dataclass(slots=True)
@@ -53,14 +66,18 @@ class Draft:
 
 
 def repair_from_schema(
-    arguments: Mapping[str, Any], compiled: CompiledSchema, is_strict: bool = False, can_guess: bool = False
+    arguments: Mapping[str, Any],
+    compiled: CompiledSchema,
+    is_strict: bool = False,
+    can_guess: bool = False,
+    is_protected: Callable[[str], bool] = is_privileged,
 ) -> Draft | None:
     """Repair all schema violations of a call. Return None if one cannot be repaired.
 
     `is_strict` treats arguments that the schema does not define as violations even if it allows them. `can_guess` also
-    applies uncertain repairs, for suggestions.
+    applies uncertain repairs, for suggestions. `is_protected` returns whether an argument is privileged.
     """
-    repairer = _SchemaRepairer(dict(arguments), compiled, is_strict, can_guess)
+    repairer = _SchemaRepairer(dict(arguments), compiled, is_strict, can_guess, is_protected)
     if not repairer.repair_all():
         return None
     changes, strategies = tuple(repairer.changes.values()), tuple(dict.fromkeys(repairer.strategies))
@@ -105,17 +122,6 @@ def value_at(root: Any, path: Path) -> Any:
     return root
 
 
-class Candidate(NamedTuple):
-    """A candidate value for one argument, and the strategy behind it."""
-
-    after: Any
-    operation: ChangeOperation
-    strategy: str
-    source: ValueSource = "call"
-    path: Path = ()
-    evidence: str = ""
-
-
 class _ObjectNames(NamedTuple):
     """The names of one object, compared with its schema."""
 
@@ -128,12 +134,18 @@ class _ObjectNames(NamedTuple):
     """Names of the schema that the object does not use."""
 
 
+def _undeclared_names(names: _ObjectNames) -> list[str]:
+    return [name for name in names.value if name not in names.properties]
+
+
 @dataclass(slots=True)
 class _SchemaRepairer:
     values: Any
     compiled: CompiledSchema
     is_strict: bool
     can_guess: bool
+    is_protected: Callable[[str], bool]
+    branch_depth: int = 0
     changes: dict[Path, Change] = field(default_factory=dict)
     """Changes by the current path of the value, one for each path."""
     strategies: list[str] = field(default_factory=list)
@@ -196,6 +208,9 @@ class _SchemaRepairer:
         if by_names:
             node = by_names[0].node
             return isinstance(value, Mapping) and isinstance(node, Mapping) and self.repair_names(path, value, node)
+        for violation in violations:
+            if violation.rule in ("anyOf", "oneOf") and self.repair_in_branch(path, value, violation.limit):
+                return True
         # Repair the first repairable violation: a string in place of a number also violates the number's other rules.
         for violation in violations:
             for candidate in self.candidates(violation, path, value):
@@ -241,6 +256,41 @@ class _SchemaRepairer:
         elif fitting and self.can_guess:
             yield fitting[0]._replace(strategy="cast loose")
 
+    def repair_in_branch(self, path: Path, value: Any, branches: Any) -> bool:
+        """Repair an object or a list by the one branch of `anyOf` or `oneOf` that it fits under other names.
+
+        If several branches fit, similar names decide, and otherwise nothing is repaired.
+        """
+        expected_type = "object" if isinstance(value, Mapping) else "array" if isinstance(value, list) else None
+        if expected_type is None or self.branch_depth >= MAX_BRANCH_DEPTH or not isinstance(branches, list):
+            return False
+        definitions = {key: self.root[key] for key in ("$schema", "$defs", "definitions") if key in self.root}
+        repairs: list[_SchemaRepairer] = []
+        for branch in branches[:MAX_BRANCHES]:
+            node = resolve_reference(branch, self.root)
+            if node.get("type", expected_type) != expected_type:
+                continue
+            compiled = CompiledSchema({**definitions, **node})
+            repairer = _SchemaRepairer(
+                value, compiled, self.is_strict, self.can_guess, self.is_protected, self.branch_depth + 1
+            )
+            if repairer.repair_all() and repairer.keeps_members and self._fits_at(path, repairer.values):
+                repairs.append(repairer)
+        repairs = [repairer for repairer in repairs if "rename only" not in repairer.strategies] or repairs
+        if not repairs or any(repairer.values != repairs[0].values for repairer in repairs):
+            return False
+        self.values = replace_at(self.values, path, repairs[0].values)
+        for inner_path, change in repairs[0].changes.items():
+            full_path = format_path((*path, change.path))
+            self.changes[(*path, *inner_path)] = msgspec.structs.replace(change, path=full_path)
+        self.strategies += repairs[0].strategies
+        return True
+
+    @property
+    def keeps_members(self) -> bool:
+        """Whether all changes so far only renamed or converted members."""
+        return all(strategy.split()[0] in _BRANCH_STRATEGIES for strategy in self.strategies)
+
     def _fits_at(self, path: Path, value: Any) -> bool:
         violations = self.compiled.find_violations(replace_at(self.values, path, value))
         return violations is not None and not any(violation.path[: len(path)] == path for violation in violations)
@@ -264,8 +314,8 @@ class _SchemaRepairer:
         """Rename unknown arguments to the intended names and fill missing ones with defaults."""
         properties = node.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
-        undefined = [name for name in value if name not in properties]
-        unknown = undefined if self.is_strict or _forbids_unknown_names(node) else []
+        undeclared = [name for name in value if name not in properties]
+        unknown = undeclared if self.is_strict or _forbids_unknown_names(node) else []
         missing = [name for name in node.get("required", ()) if name not in value]
         if (not unknown and not missing) or len(unknown) > MAX_UNKNOWN_NAMES:
             return False
@@ -304,10 +354,10 @@ class _SchemaRepairer:
     def rename_matches(self, names: _ObjectNames) -> bool:
         """Rename an argument to a schema name if exactly one is similar and unused (SAFETY S1)."""
         # If the schema does not forbid unknown names, they are only candidates for missing ones.
-        undefined = [name for name in names.value if name not in names.properties] if names.missing else []
+        undeclared = names.unknown or (_undeclared_names(names) if names.missing else [])
         matches = {
             name: match
-            for name in names.unknown or undefined
+            for name in undeclared
             if (match := match_name(name, names.properties)) is not None and match.name in names.free
         }
         often = Counter(match.name for match in matches.values())
@@ -341,9 +391,11 @@ class _SchemaRepairer:
         return True
 
     def rename_guesses(self, names: _ObjectNames) -> bool:
+        """Rename arguments to names with the same words, or the only undeclared key to the only missing name."""
         free = list(names.free)
+        undeclared = names.unknown or (_undeclared_names(names) if names.missing else [])
         has_changes = False
-        for name in names.unknown:
+        for name in undeclared:
             similar = match_by_words(name, free)
             shared = [candidate for candidate in similar if candidate in names.missing] or similar
             if len(shared) == 1:
@@ -351,12 +403,34 @@ class _SchemaRepairer:
                 free.remove(shared[0])
                 has_changes = True
         targets = names.missing or free
-        if not has_changes and len(names.unknown) == 1 and len(targets) == 1:
-            self.rename((*names.path, names.unknown[0]), (*names.path, targets[0]), "rename only")
+        if (
+            not has_changes
+            and len(undeclared) == len(targets) == 1
+            and self._can_rename(names, undeclared[0], targets[0])
+        ):
+            self.rename((*names.path, undeclared[0]), (*names.path, targets[0]), "rename only")
             has_changes = True
         return has_changes
 
+    def _can_rename(self, names: _ObjectNames, name: str, target: str) -> bool:
+        """Return whether the only undeclared key may have been meant as the only missing name.
+
+        Its value must fit as it is. That alone says nothing about who, where or how much: a privileged name or an id
+        must also be similar.
+        """
+        is_delicate = self.is_protected(target) or not _ID_WORDS.isdisjoint(
+            word.casefold() for word in split_words(target[:MAX_COMPARED_CHARS])
+        )
+        if is_delicate and not is_abbreviation(name, target):
+            return False
+        renamed = {(target if member == name else member): value for member, value in names.value.items()}
+        violations = self.compiled.find_violations(replace_at(self.values, names.path, renamed))
+        path = (*names.path, target)
+        return violations is not None and not any(violation.path[: len(path)] == path for violation in violations)
+
     def fill_defaults(self, names: _ObjectNames) -> bool:
+        if not self.can_guess and any(not is_empty(names.value[name]) for name in _undeclared_names(names)):
+            return False  # an undeclared key may hold the value of the missing one
         for name in names.missing:
             node = resolve_reference(names.properties.get(name), self.root)
             enum = node.get("enum")
@@ -409,150 +483,3 @@ class _SchemaRepairer:
             home = value_at(self.values, to[:-2]).get(to[-2], {})
             self.values = replace_at(self.values, to[:-1], {**home, to[-1]: value})
         self.strategies.append(strategy)
-
-
-# Coercion of one value to another type, spelling or bound without changing its meaning
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def is_empty(value: Any) -> bool:
-    """Return whether a value is empty: null, an empty text, list or object, or text of quotes and brackets only."""
-    if value is None or (isinstance(value, list | tuple | Mapping) and not value):
-        return True
-    return isinstance(value, str) and len(value) <= 20 and not value.strip(" \t\r\n'\"`=:,{}[]()")
-
-
-def coerce_value(value: Any, expected_type: str, name: str, can_guess: bool = False) -> Iterator[Candidate]:
-    """Yield the value in the expected type, most certain first."""
-    if isinstance(value, str):
-        yield from _coerce_text(value, expected_type, can_guess)
-    elif expected_type == "integer" and isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
-        yield Candidate(int(value), "cast", "cast")
-    elif expected_type == "string" and isinstance(value, bool):
-        if can_guess:
-            yield Candidate(str(value).lower(), "cast", "cast loose")
-    elif expected_type == "string" and isinstance(value, int) and abs(value) < 10**18:
-        loses_zeros = any(word.casefold() in _LEADING_ZERO_WORDS for word in split_words(name[:MAX_COMPARED_CHARS]))
-        if not loses_zeros or can_guess:
-            yield Candidate(str(value), "cast", "cast name" if loses_zeros else "cast")
-    elif expected_type == "string" and isinstance(value, float) and can_guess and value == value:
-        yield Candidate(repr(value), "cast", "cast loose")
-    if isinstance(value, list) and len(value) == 1 and expected_type != "array" and can_guess:
-        yield Candidate(value[0], "cast", "unwrap")
-    elif isinstance(value, Mapping) and len(value) == 1 and expected_type not in ("array", "object"):
-        yield from _unwrap_single(value, name, can_guess)
-    if expected_type == "array":
-        yield from _wrap_in_list(value, can_guess)
-
-
-def _unwrap_single(value: Mapping[Any, Any], name: str, can_guess: bool) -> Iterator[Candidate]:
-    """Yield the one member of an object if a scalar is expected: `{"value": 5}`, and as a guess `{"$lt": 5}`.
-
-    A key equal to the argument's name or `value` carries no information. Any other may.
-    """
-    ((key, inner),) = value.items()
-    if is_empty(inner) or isinstance(inner, list | tuple | Mapping):
-        return
-    if isinstance(key, str) and normalize_name(key) in ("value", normalize_name(name)):
-        yield Candidate(inner, "cast", "unnest")
-    elif can_guess:
-        yield Candidate(inner, "cast", "unwrap")
-
-
-def _coerce_text(value: str, expected_type: str, can_guess: bool) -> Iterator[Candidate]:
-    if len(value) > MAX_PARSED_CHARS:
-        return
-    text = strip_quotes(value)
-    if expected_type == "integer" and re.fullmatch(r"0|-?[1-9][0-9]{0,17}", text):  # "020" is a name, not a number
-        yield Candidate(int(text), "cast", "cast")
-    elif expected_type == "integer" and can_guess and re.fullmatch(r"-?[1-9][0-9]{0,14}\.0{1,6}", text):
-        yield Candidate(int(text.partition(".")[0]), "cast", "cast loose")
-    elif expected_type == "number" and re.fullmatch(r"-?(0|[1-9][0-9]{0,14})(\.[0-9]{1,15})?", text):
-        yield Candidate(float(text) if "." in text else int(text), "cast", "cast")
-    elif expected_type == "boolean" and text.casefold() in ("true", "false"):
-        yield Candidate(text.casefold() == "true", "cast", "cast")
-    elif expected_type == "boolean" and can_guess and text.casefold() in ("yes", "no"):
-        yield Candidate(text.casefold() == "yes", "cast", "cast loose")
-    elif expected_type in ("array", "object"):
-        parsed = parse_json_text(value)
-        if isinstance(parsed, list if expected_type == "array" else dict):
-            yield Candidate(parsed, "parse", "parse")
-        elif isinstance(parsed, dict):
-            yield Candidate([parsed], "parse", "wrap")
-
-
-def _wrap_in_list(value: Any, can_guess: bool) -> Iterator[Candidate]:
-    """Yield a single value as a list. A text with commas is ambiguous: it is split only if guessing is allowed."""
-    if isinstance(value, tuple):
-        yield Candidate(list(value), "cast", "cast")
-    elif isinstance(value, str):
-        parts = [part.strip() for part in re.split(r"[,;\n]", value.strip())]
-        if len(parts) == 1 and value.strip() and value.strip()[0] not in "[{":
-            yield Candidate([value], "wrap", "wrap")
-        elif can_guess and len(parts) > 1 and all(parts) and parts[0][0] not in "[{":
-            yield Candidate(parts, "parse", "split")
-    elif value is not None and not isinstance(value, list):
-        yield Candidate([value], "wrap", "wrap")
-
-
-def strip_quotes(text: str) -> str:
-    """Return a text without surrounding spaces and quotes."""
-    bare = text.strip()
-    while len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "\"'`":
-        bare = bare[1:-1].strip()
-    return bare
-
-
-def parse_json_text(text: str) -> Any:
-    """Parse a text as a JSON or Python list or object. Return None if it is neither."""
-    bare = text.strip()
-    if bare[:1] in ("'", "`"):
-        bare = re.sub(r"^json\s+", "", strip_quotes(bare))
-    if len(bare) > MAX_PARSED_CHARS or bare[:1] + bare[-1:] not in ("[]", "{}", '""'):
-        return None
-    reading = find_reading(bare)
-    return None if reading is None else reading.value
-
-
-def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Iterator[Candidate]:
-    """Yield the enum member that a value spells differently."""
-    texts = [member for member in members if isinstance(member, str)]
-    if isinstance(value, str) and len(value) <= MAX_COMPARED_CHARS:
-        bare = strip_quotes(value)
-        if bare != value and bare in texts:
-            yield Candidate(bare, "trim", "trim")
-            return
-        match = match_name(bare, texts)
-        if match is not None:
-            yield Candidate(match.name, "enum", f"enum {match.method}", "schema")
-        elif can_guess:
-            for name in match_by_words(bare, texts)[:3]:
-                yield Candidate(name, "enum", "enum part", "schema")
-        for member in members:
-            if is_number(member) and str(member) == bare and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,6})?", bare):
-                yield Candidate(member, "cast", "cast")
-    elif isinstance(value, bool):
-        same = [text for text in texts if text.casefold() == str(value).casefold()]
-        if len(same) == 1:
-            yield Candidate(same[0], "cast", "cast")
-    elif is_number(value) and abs(value) < 10**18 and str(value) in texts:
-        yield Candidate(str(value), "cast", "cast")
-
-
-def clamp(value: Any, rule: str, limit: Any, node: Mapping[str, Any]) -> Iterator[Candidate]:
-    """Yield a number moved to the bound that it violates, as the same type of number."""
-    if not is_number(value) or not is_number(limit) or value != value:
-        return
-    if rule in ("minimum", "maximum"):
-        yield Candidate(match_number_type(limit, value), "clamp", "clamp", "schema")
-    elif (isinstance(value, int) or node.get("type") == "integer") and limit == int(limit):
-        # No float is adjacent to an exclusive bound.
-        yield Candidate(int(limit) + (1 if rule == "exclusiveMinimum" else -1), "clamp", "clamp", "schema")
-
-
-def match_number_type(bound: float, value: float) -> float:
-    """Return a bound as the type of number used in the call, if it can be converted."""
-    return int(bound) if isinstance(value, int) and isinstance(bound, float) and bound.is_integer() else bound

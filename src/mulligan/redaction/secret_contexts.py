@@ -114,14 +114,35 @@ _PAIRED = LazyRegex(
     r"[\s\"'\\]{1,12}+,?(?:[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}|([\w.-]{1,60}+))"
     r"\s{0,2}[:=]\s{0,2}[\"'\\]{0,3}(?:eman|yek)"
 )
+# A name, words of a sentence, a separator, and a value, quoted or not.
 _SENTENCE = LazyRegex(
-    r"(pass(?:word|phrase|code|wd)|pwd|secret|token|api[ _-]?key|access[ _-]?key|credential|identified by)s?"
-    r"(?:[ \t]{1,3}(?:is|was|are|(?:for|of) [\w.@-]{1,40}+|to|the|user|account|provided|using|with|set|now"
-    r"|value|new|old|[\w.]{1,20}+@\S{1,60})){0,3}[ \t:=]{1,3}[\"'`(]?([^\s\"'`()]{4,200}+)"
+    r"(?i:(?P<name>pass(?:word|phrase|code|wd)|pwd|secret|token|key|credential|identified by)s?"
+    r"(?P<words>(?:[ \t]{1,3}(?:is|was|are|be|should|(?:for|of) [\w.@-]{1,40}+|to|the|user|account|provided|using|with"
+    r"|set|now|value|new|old|i|we|you|used|use|sent|got|have|back|[\w.]{1,20}+@\S{1,60})){0,4}))"
+    r"(?P<sign>[ \t:=]{1,3}(?:(?:->?|=>|[\u2013\u2014\u2192])[ \t]{1,3})?\(?(?:value: )?|,[ \t](?=[\"'`]))"
+    r"(?:[\"'`\u201c\u2018](?P<quoted>[^\"'`\n\u201c\u201d\u2018\u2019]{4,200}+)[\"'`\u201d\u2019]"
+    r"|[\"'`]?(?P<bare>[^\s\"'`()\u201c\u201d\u2018\u2019]{4,200}+))"
 )
+_VERB = LazyRegex(r"(?i)\b(?:is|was|are|be|to|used|use|set)\b")
+_CLASS_SWITCH = LazyRegex(r"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
+_SLUG = LazyRegex(
+    r"(?=[a-z\d_.-]*?(?<![a-z\d])[a-z]{3,}(?![a-z\d]))[a-z\d]+(?:[-_.][a-z\d]+)+"  # db-creds-v2
+    r"|[a-z]+\d*(?:[-_.][a-z]*\d*)*|\d+-?[a-z]+(?:-[a-z]+)*"  # oauth2, 32-character
+)
+_OWNED_SECRETS = ("client", "consumer", "shared", "signing", "webhook", "app", "application")
+"""Words before "secret" that make it a credential, even if its value is a plain word."""
+_TOKEN_KINDS = tuple("refresh access auth api bearer session oauth personal service bot app id deploy csrf".split())
+"""Words before "token" that make it a credential."""
+_KEY_KINDS = tuple(
+    """api access secret encryption signing private account master auth service shared license licence deploy
+    session subscription integration admin hmac""".split()
+)
+"""Words before "key" that make it a credential."""
+_SYNTAX_WORDS = ("unexpected", "unrecognized", "unknown", "illegal", "expected", "undefined", "reserved")
+"""Words before "token" that make it a part of a program."""
 _CODE = LazyRegex(r"(otp|passcode|pin|code)(?:[ \t]+(?:is|was|of))?[ \t:=#]{1,3}(\d{4,8})(?![\w.:/-])")
 _CODES = ("verification ", "security ", "recovery ", "backup ", "access ", "login ", "one-time ")
-_SENTENCE_WORDS = ("pass", "pwd", "secret", "token", "api", "access", "credential", "identified by")
+_SENTENCE_WORDS = ("pass", "pwd", "secret", "token", "key", "credential", "identified by")
 
 
 def _is_typed(value: str) -> bool:
@@ -261,16 +282,30 @@ def _find_in_sentences(text: str, lower_text: str, findings: list[tuple[str, int
     for word in _SENTENCE_WORDS:
         position = lower_text.find(word)
         while position >= 0:
-            sentence = _SENTENCE.match(lower_text, position)
             before = lower_text[max(0, position - 16) : position].rstrip("_- ")
-            # Not a list cursor: `nextPageToken`, `continuation_token`.
-            if sentence and not (sentence[1] == "token" and before.endswith(hints.CURSORS)):
-                first, last = sentence.span(2)
-                value = text[first:last].rstrip(".,;:!?")
-                last = first + len(value)
-                if not _is_covered(first, last, findings) and _is_sentence_secret(sentence[1], value):
-                    findings.append((hints.secret_kind(sentence[1]) or "password", first, last))
+            if word != "key" or before.endswith(_KEY_KINDS):
+                sentence = _SENTENCE.match(text, position)
+                # Not a list cursor, `nextPageToken`, and not a token of a parser.
+                if sentence and not (word == "token" and before.endswith((*hints.CURSORS, *_SYNTAX_WORDS))):
+                    _check_sentence(before, sentence, findings)
             position = lower_text.find(word, position + len(word))
+
+
+def _check_sentence(before: str, sentence: re.Match[str], findings: list[tuple[str, int, int]]) -> None:
+    """Add the value of a sentence such as "the client secret is '...'", if it is a secret."""
+    word, group = sentence["name"].lower(), "quoted" if sentence["quoted"] else "bare"
+    first = sentence.start(group)
+    value = sentence[group].rstrip(".,;:!?")
+    kind = hints.secret_kind(f"{before.rpartition(' ')[2]}_{word}") or hints.secret_kind(word) or "password"
+    is_named = word in ("key", "secret") or before.endswith(_TOKEN_KINDS)
+    is_owned = word == "secret" and before.endswith(_OWNED_SECRETS)
+    is_stated = bool(_VERB.search(sentence["words"])) or not sentence["sign"].isspace()
+    if not sentence["words"] and is_stated and sentence.string[sentence.start() - 1 : sentence.start()] == "_":
+        is_named = is_stated = False  # `API_KEY: ...` is no sentence: `_find_assigned` decides
+    if not _is_covered(first, first + len(value), findings) and _is_sentence_secret(
+        word, value, is_named=is_named, is_owned=is_owned, is_stated=is_stated, is_quoted=group == "quoted"
+    ):
+        findings.append((kind, first, first + len(value)))
 
 
 def _is_covered(start: int, end: int, findings: list[tuple[str, int, int]]) -> bool:
@@ -344,14 +379,36 @@ def _find_url_credentials(text: str, findings: list[tuple[str, int, int]]) -> No
             findings.append(("url_credential", hit.start(1), hit.end(2)))
 
 
-def _is_sentence_secret(word: str, value: str) -> bool:
+def _is_sentence_secret(
+    word: str, value: str, *, is_named: bool, is_owned: bool, is_stated: bool, is_quoted: bool
+) -> bool:
+    """Return whether the value in a sentence about a secret is the secret itself.
+
+    `is_named` says which secret it is ("api key", "refresh token"), `is_owned` also whose ("client secret"), and
+    `is_stated` that a verb or a sign precedes the value.
+    """
     has_digit = any(map(str.isdigit, value))
-    if len(value) < 24 and not has_digit:  # fast path: a plain word
-        return False
     is_password = word[:3] in ("pas", "pwd", "ide")
+    if len(value) < 24 and not has_digit:  # mostly a plain word
+        return (is_password or is_owned) and is_quoted and is_stated and _is_chosen_word(value)
     if hints.is_placeholder(value) or hints.is_code(value) or (not is_password and hints.is_sequential(value)):
         return False
+    if " " in value:
+        return is_password and is_stated and value.count(" ") <= 4
     if hints.is_random(value):
         return True
-    has_other_chars = any(map(str.isalpha, value)) or not value.isalnum()
-    return is_password and len(value) >= 6 and has_digit and has_other_chars
+    if is_password:
+        return len(value) >= 6 and has_digit and (any(map(str.isalpha, value)) or not value.isalnum())
+    if not (is_named or is_stated) or not hints.has_letters_and_digits(value) or "=" in value[:-2] or "://" in value:
+        return False
+    if is_quoted and is_named and is_stated:
+        return len(value) >= 6
+    if _SLUG.fullmatch(value):  # the name of a secret, a size, a format
+        return False
+    switches = len(_CLASS_SWITCH.findall(value))
+    return switches >= (2 if (is_named and is_stated) or is_quoted else 3) and len(value) >= 8
+
+
+def _is_chosen_word(value: str) -> bool:
+    """Return whether a quoted text may be a password without a digit."""
+    return len(value) >= 6 and " " not in value and value.lower() not in _NO_VALUES and not hints.is_placeholder(value)

@@ -100,7 +100,7 @@ tool/permission_denied: missing permission
     outside (?:of )?(?:the )?(?:allowed|workspace|working|project|permitted|sandbox)|command denied to user|
     must be owner of|not accessible by|need the (?:role|permission)|may not (?:delete|edit|view|write|create|modify|
     update|access|change|merge|push)\b|admin(?:istrator)? (?:access|rights|privileges?) (?:is |are )?required|
-    only (?:\w{1,10} ){0,3}(?:owner|admin\w{0,10}) (?:can|may)
+    only (?:\w{1,10} ){0,3}(?:owner|admin\w{0,10}) (?:can|may)|\bpolicy forbids\b|approval required by policy
     unless: (?:not exist|not found|no such \w{1,20}) or (?:you|your|the|it)\b
 tool/unavailable: service unavailable
     (?:service|server|system|api|backend|resource|site|endpoint|host)s?\b[^\n]{0,30}\b(?:un|not )available|

@@ -1,0 +1,32 @@
+"""Addresses that servers of this project listen on."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+from mulligan.core.failure import SettingsError
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def bind_socket(host: str, port: int, option: str) -> socket.socket:
+    """Open a listening socket. If the address is taken, raise `SettingsError` with another value for the option."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound_socket = socket.socket(family, kind, protocol)
+        bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound_socket.bind(address)
+        bound_socket.listen(512)
+    except OSError as error:
+        other_port = port + 1 if port and port < 65535 else 0
+        message = f"Cannot listen on {host}:{port} ({error.strerror or error}). Try {option} {other_port}"
+        raise SettingsError(message) from None
+    return bound_socket
