@@ -56,8 +56,12 @@ class AuditQuery(Record, frozen=True):
     since: int | None = None
     until: int | None = None
     before: tuple[int, str] | None = None
-    """Cursor: the (at, id) of the last entry already returned."""
+    """The position of the last entry of the previous page."""
     limit: int = 50
+
+    def position_of(self, entry: AuditEntry) -> tuple[int, str]:
+        """Return the sort key of an entry: the newest first."""
+        return entry.at, entry.id
 
 
 class AuditNote(msgspec.Struct, frozen=True):

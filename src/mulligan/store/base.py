@@ -29,6 +29,7 @@ from mulligan.core.records import (
     Record,
     Run,
     Status,
+    ValueProfile,
     decode,
     encode,
 )
@@ -46,6 +47,8 @@ DAY = 24 * 60 * 60 * 1000
 
 MIN_ERASED_CHARS = 4
 """A shorter text occurs by chance in unrelated values, which erasing it would damage."""
+REFLECTION_KIND = "reflection"
+"""Kind of the entries of a reflector: its usage per day, and the outcomes of its answers per tool."""
 ITEMS_KIND = "items"
 """Kind of the key-value entries with the arguments of a tool that name items, by tool key."""
 MAX_ITEM_ARGUMENTS = 100
@@ -93,7 +96,11 @@ class RunQuery(Record, frozen=True):
     until: int | None = None
     limit: int = 20
     before: tuple[int, str] | None = None
-    """The (started, id) of the last run of the previous page."""
+    """The position of the last run of the previous page."""
+
+    def position_of(self, history: History) -> tuple[int, str]:
+        """Return the sort key of a run: the newest first."""
+        return history.run.started_at, history.run.id
 
 
 class PatternQuery(Record, frozen=True):
@@ -113,12 +120,23 @@ class PatternQuery(Record, frozen=True):
     order: Literal["occurrences", "unrecovered", "last_seen", "first_seen"] = "occurrences"
     """In descending order."""
     limit: int = 20
+    after: tuple[int, str] | None = None
+    """The position of the last pattern of the previous page."""
+
+    def position_of(self, pattern: Pattern) -> tuple[int, str]:
+        """Return the sort key of a pattern. It is unique, so pages stay complete while other patterns change."""
+        field = {"last_seen": "last_seen_at", "first_seen": "first_seen_at"}.get(self.order, self.order)
+        return -getattr(pattern, field), pattern.id
+
+
+PatternAction = Literal["merge", "mute", "unmute", "resolve", "reopen", "split"]
+ListedResource = Literal["runs", "patterns", "fixes", "lessons"]
 
 
 class PatternCommand(Record, frozen=True):
     """An operator's command for a pattern."""
 
-    action: Literal["mute", "unmute", "resolve", "reopen", "merge", "split"]
+    action: PatternAction
     """`merge` counts `pattern` as part of `into`; `split` undoes that."""
     pattern: str
     into: str | None = None
@@ -216,11 +234,16 @@ ArgumentTypes = tuple[tuple[str, str], ...]
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
+def argument_type(value: Any) -> str:
+    """Return the JSON type of a value."""
+    return _TYPES.get(type(value), "null")
+
+
 def argument_types(arguments: Any) -> ArgumentTypes:
     """Return the types of a call's arguments, without values."""
     if not isinstance(arguments, Mapping):
         return ()
-    typed_names = ((str(name)[:200], _TYPES.get(type(value), "null")) for name, value in list(arguments.items())[:50])
+    typed_names = ((str(name)[:200], argument_type(value)) for name, value in list(arguments.items())[:50])
     return tuple(sorted(typed_names))
 
 
@@ -251,6 +274,12 @@ class FixQuery(Record, frozen=True):
     timeout_seconds: float = 0.0
     """Time limit, after which the fixes found so far are returned; 0 means no limit."""
     limit: int = 5
+    after: tuple[float, bool, int, int, str] | None = None
+    """The position of the last fix of the previous page."""
+
+    def position_of(self, fix: Fix) -> tuple[float, bool, int, int, str]:
+        """Return the sort key of a fix."""
+        return -fix.similarity, self.agent not in fix.agents, -fix.successes, fix.trials, fix.id
 
     @property
     def is_about_failure(self) -> bool:
@@ -277,6 +306,12 @@ class Revocation(Record, frozen=True):
     tool: str | None = None
     since: int | None = None
     until: int | None = None
+
+    @classmethod
+    def before(cls, now: int, principal: str | None, tool: str | None, since: int | None) -> Revocation:
+        """Build the revocation of everything up to now. A principal alone is ignored from then on, too."""
+        until = None if principal is not None and tool is None and since is None else now + 1
+        return cls(principal=principal, tool=tool, since=since, until=until)
 
 
 class RevokeResult(Record, frozen=True):
@@ -315,6 +350,14 @@ class LessonQuery(Record, frozen=True):
     now: int = 0
     """The time of the query by the caller's clock. The state of a lesson depends on it."""
     limit: int = 20
+    after: tuple[int, bool, float, int, bool, str] | None = None
+    """The position of the last lesson of the previous page."""
+
+    def position_of(self, lesson: Lesson) -> tuple[int, bool, float, int, bool, str]:
+        """Return the sort key of a lesson: active first, then by confidence."""
+        state_rank = ("active", "proposed", "expired", "disabled").index(lesson.state)
+        is_unproven = not lesson.agents.get(self.agent)
+        return state_rank, is_unproven, -lesson.confidence, -lesson.successes, lesson.source == "seed", lesson.id
 
 
 class ConsolidationResult(Record, frozen=True):
@@ -339,13 +382,24 @@ class Health(Record, frozen=True):
 
 
 class Batch(NamedTuple):
-    """The arguments of one `append`."""
+    """The arguments of one `append`. Without a journal, ids and numbers alone tell whether a record is stored."""
 
     tenant: str
     events: Sequence[AnyEvent]
-    journal: str
-    offset: int
+    journal: str = ""
+    offset: int = 0
     principal: str = ""
+    numbered_events: list[AnyEvent] | None = None
+    """For records that another program sends piece by piece: a list that the store fills with the stored events.
+
+    The store gives steps without a number (`seq` 0) the next numbers of their run. It refuses a step that contradicts
+    the stored one with its number (`RecordConflictError`). None for records of mulligan, which are numbered.
+    """
+
+    @property
+    def stored_events(self) -> Sequence[AnyEvent]:
+        """The events, with the numbers of their steps once they are stored."""
+        return self.numbered_events or self.events
 
 
 Progress = Callable[[int, int], None]
@@ -387,6 +441,9 @@ class RecordStore(Protocol):
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         """Return the runs whose id starts with the prefix, the newest first."""
 
+    def find_ids(self, tenant: str, resource: ListedResource, prefix: str, limit: int = 5) -> list[str]:
+        """Return the ids of a resource that start with the prefix, in order."""
+
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         """Yield every run that began since then, the oldest first."""
 
@@ -397,6 +454,9 @@ class RecordStore(Protocol):
 
     def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
         """Erase records from rows, patterns, links, metrics, key-value entries and the free space of the file."""
+
+    def preview_forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
+        """Return what `forget` would erase, and erase nothing."""
 
     def erase(self, tenant: str) -> int:
         """Delete all data of a tenant except the audit log. Return the number of rows."""
@@ -418,6 +478,13 @@ class LearningStore(Protocol):
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         """Return fixes with their counts, the most likely first."""
+
+    def value_profiles(self, tenant: str, tool: str, key: str = "") -> list[ValueProfile]:
+        """Return what the arguments of a tool had in common in its latest successful calls.
+
+        `key` identifies the tool among others with the same name. Privileged arguments, arguments that name items and
+        redacted values have no profile.
+        """
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
         """Return the trials of a fix, the newest first."""
@@ -531,6 +598,12 @@ def schema_change_times(rows: Iterable[tuple[str, bytes]], query: FixQuery) -> d
             is_another = tool == query.tool and query.schema not in ("", seen_schema.digest)
             changed_at[tool] = query.now if is_another else seen_schema.since
     return {tool: at for tool, at in changed_at.items() if at}
+
+
+def schema_changed_at(stored: bytes | None) -> int:
+    """Return when the schema of a tool last changed, by its entry; 0 if it never did."""
+    seen_schema = _parse_schema(stored)
+    return 0 if seen_schema is None else seen_schema.since
 
 
 def _parse_schema(stored: bytes | None) -> SeenSchema | None:

@@ -11,7 +11,7 @@ import msgspec
 
 from mulligan.core import calls as core_calls
 from mulligan.core.links import judge_calls
-from mulligan.core.records import Fix, Link, Precedent, Run, Step, decode, encode, pattern_id
+from mulligan.core.records import Fix, Link, Precedent, Run, Step, ValueProfile, decode, encode, pattern_id
 from mulligan.learn import fixes, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.prerequisites import FixSummary, Row, load_record
@@ -29,6 +29,7 @@ from mulligan.store.base import (
     argument_types,
     parse_items,
     schema_change_times,
+    schema_changed_at,
 )
 from mulligan.store.connection import Connection, RowReader, upsert
 from mulligan.store.fix_votes import REPORTED, VOTE, RunTrials, mark_for_consolidation, recount_fix, vote_row, votes
@@ -371,13 +372,28 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
         return build_profile(profiled_calls[:MAX_PROFILED_CALLS])
 
     def load_items(tool: str, key: str) -> frozenset[str]:
-        rows = read(
-            "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (tenant, ITEMS_KIND, key or tool)
-        )
-        return parse_items(rows[0][0]) if rows else frozenset()
+        return parse_items(_read_entry(read, tenant, ITEMS_KIND, key or tool))
 
     writers = fixes.find_writers(principals, revocations, query.now)
     return prerequisites.FixContext(writers, decisions, load_samples, since, recount_since, load_profile, load_items)
+
+
+def _read_entry(read: RowReader, tenant: str, kind: str, key: str) -> bytes | None:
+    rows = read("SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", (tenant, kind, key))
+    return rows[0][0] if rows else None
+
+
+def find_value_profiles(read: RowReader, tenant: str, tool: str, key: str) -> list[ValueProfile]:
+    """Profile the values of a tool's latest successful calls, since its schema last changed."""
+    profiled_calls: list[tuple[int, Any]] = []
+    changed_at = schema_changed_at(_read_entry(read, tenant, SCHEMA_KIND, tool))
+    runs = _find_successes(read, tenant, tool, "", MAX_PROFILED_CALLS)
+    for run, (started_at, calls) in enumerate(runs):
+        if len(profiled_calls) >= MAX_PROFILED_CALLS or started_at < changed_at:
+            break
+        profiled_calls += [(run, call.arguments) for call in calls if not key or call.key in (None, key)]
+    items = parse_items(_read_entry(read, tenant, ITEMS_KIND, key or tool))
+    return profiles.build_value_profiles(profiled_calls[:MAX_PROFILED_CALLS], items)
 
 
 FIRST_READ_RUNS = 4
@@ -387,7 +403,7 @@ MAX_PROFILED_CALLS = 64
 
 
 def _find_successes(
-    read: RowReader, tenant: str, tool: str, excluded_run: str
+    read: RowReader, tenant: str, tool: str, excluded_run: str, run_limit: int = profiles.MAX_EXEMPLARS
 ) -> Iterator[tuple[int, list[profiles.ExemplarArguments]]]:
     """Yield the latest unrevoked runs that used a tool: their start, and their latest successful calls of the tool.
 
@@ -398,7 +414,7 @@ def _find_successes(
         "AND s.run = u.run) FROM run_callees u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
         f"WHERE u.tenant = ? AND u.type = 'tool' AND u.name = ? AND {_UNREVOKED_SQL} "
         "ORDER BY u.started_at DESC, u.run DESC LIMIT ?",
-        (tenant, tool, profiles.MAX_EXEMPLARS),
+        (tenant, tool, run_limit),
     )
     values = (tenant, profiles.MAX_SCANNED_STEPS, tool, profiles.MAX_BODY_BYTES, profiles.MAX_EXEMPLARS)
     max_runs = FIRST_READ_RUNS

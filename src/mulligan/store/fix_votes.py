@@ -38,13 +38,14 @@ Read = Callable[..., list[Any]]
 VOTE = Insert.or_update(
     "votes",
     "tenant run tried_call failed_call fix",
-    "successful at principal agent automatic body content old_value other_values",
+    "successful at day principal agent automatic body content old_value other_values",
 )
 _FIX_INSERT = Insert.or_update("fixes", "tenant id", "tool pattern last_tried_at body")
 _FIXED_INSERT = Insert.of("pattern_sketches", "tenant tool pattern sketch text")
 _PENDING_INSERT = Insert.of("pending_patterns", "tenant pattern")
 _OF_RUN = Lookup.of("votes", "tenant run tried_call>=", "failed_call tried_call fix successful at")
 _OF_FIX = Lookup.of("votes", "tenant run fix", "principal successful at")
+_RUN_LOOKUP = Lookup.of("runs", "tenant id", "principal stored_at")
 _SKETCHES_INSERT = Insert.or_update("tool_sketches", "tenant tool", "stamp body")
 _FIX_LOOKUP = Lookup.of("fixes", "tenant id", "body")
 _FIXED_LOOKUP = Lookup.of("pattern_sketches", "tenant tool pattern", "pattern")
@@ -66,12 +67,15 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
     if not changed_runs:
         return
     revoked = revocations(RowReader.of(writer), tenant)
+    run_keys = [(tenant, run_trials.run.id) for run_trials in changed_runs]
+    writers_and_times = {run: row for _, run, *row in writer.look_up(_RUN_LOOKUP, run_keys)}
     stale: list[tuple[str, str, int, int]] = []
     uncertain: set[str] = set()
     new_votes: list[tuple[Trial, Vote]] = []
     for run_trials in changed_runs:
         run = run_trials.run
-        author = principal or _read_principal(writer, tenant, run.id)
+        run_writer, stored_at = writers_and_times[run.id]
+        author = principal or run_writer or fixes.LOCAL_PRINCIPAL
         current_trials = {
             (trial.failed_call, trial.tried_call): trial
             for trial in run_trials.trials
@@ -87,7 +91,9 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
         stale += [(tenant, run.id, *key) for key in run_votes if key not in same]
         uncertain |= {fix for key, (fix, _, _) in run_votes.items() if key not in same}
         new_votes += [
-            (trial, Vote.from_trial(run, author, trial)) for key, trial in current_trials.items() if key not in same
+            (trial, Vote.from_trial(run, author, stored_at, trial))
+            for key, trial in current_trials.items()
+            if key not in same
         ]
     if stale:
         writer.executemany(
@@ -109,11 +115,6 @@ def _load_votes(
         if failed != REPORTED:
             votes_by_run.setdefault(run, {})[failed, tried_call] = (fix, bool(is_success), at)
     return votes_by_run
-
-
-def _read_principal(writer: Connection, tenant: str, run: str) -> str:
-    row = writer.execute("SELECT principal FROM runs WHERE tenant = ? AND id = ?", (tenant, run)).fetchone()
-    return (row[0] if row else "") or fixes.LOCAL_PRINCIPAL
 
 
 def _count_votes(writer: Connection, tenant: str, new_votes: Sequence[tuple[Trial, Vote]]) -> None:
@@ -166,8 +167,8 @@ def vote_row(
 ) -> tuple[Any, ...]:
     body = encode(trial.prerequisite_calls) if trial is not None and trial.prerequisite_calls else None
     return (
-        tenant, vote.run, tried_call, failed, fix, int(vote.successful), vote.at, vote.principal, vote.agent,
-        fixes.TRIAL_ACTORS.index(vote.actor), body, vote.content, vote.old_value, vote.other_values,
+        tenant, vote.run, tried_call, failed, fix, int(vote.successful), vote.at, vote.day, vote.principal,
+        vote.agent, fixes.TRIAL_ACTORS.index(vote.actor), body, vote.content, vote.old_value, vote.other_values,
     )  # fmt: skip
 
 
@@ -237,14 +238,14 @@ def votes(
 ) -> list[Vote]:
     """Return the counted votes for a fix in the order of time, the newest if limited."""
     rows = read(
-        "SELECT tried_call, run, principal, agent, at, successful, automatic, content, old_value, other_values "
+        "SELECT tried_call, run, principal, agent, at, day, successful, automatic, content, old_value, other_values "
         "FROM votes "
         "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
         (tenant, fix, since, without, limit),
     )
     return fixes.select_counted_votes(
-        (tried_call, Vote(run, author, agent, at, bool(is_success), fixes.TRIAL_ACTORS[actor], *hashes))
-        for tried_call, run, author, agent, at, is_success, actor, *hashes in rows
+        (tried_call, Vote(run, author, agent, at, day, bool(is_success), fixes.TRIAL_ACTORS[actor], *hashes))
+        for tried_call, run, author, agent, at, day, is_success, actor, *hashes in rows
     )
 
 

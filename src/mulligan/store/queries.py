@@ -87,9 +87,12 @@ def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[st
     count = 2 * query.limit if driver == "run_failures" else query.limit
     while True:
         rows = read(sql, (*where.values, count))
-        bodies_by_id = dict(rows)
-        if len(bodies_by_id) >= query.limit or len(rows) < count:
-            return [decode_body(body, Run) for body in list(bodies_by_id.values())[: query.limit]]
+        runs = [decode_body(body, Run) for body in dict(rows).values()]
+        if query.status is not None:
+            # The column caches the status as of the latest call. A run has a status only when it has ended.
+            runs = [run for run in runs if run.end_reason is not None]
+        if len(runs) >= query.limit or len(rows) < count:
+            return runs[: query.limit]
         count *= 4
 
 
@@ -186,17 +189,22 @@ def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: in
     if query.new_since is not None:
         where.add("p.first_seen_at >= ?", query.new_since)
     limit = query.limit + more
+    order = _ORDER_COLUMNS[query.order]
+    if query.since is not None:
+        order = {"occurrences": "n", "unrecovered": "n - o"}.get(query.order, order)
+    after_sql, after_values = "", tuple[Any, ...]()
+    if query.after is not None:
+        value, id = -query.after[0], query.after[1]
+        after_sql, after_values = f" AND ({order} < ? OR ({order} = ? AND p.id > ?))", (value, value, id)
     if query.since is None:
-        order = _ORDER_COLUMNS[query.order]
-        sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where} ORDER BY {order} DESC, p.id LIMIT ?"
-        return [_pattern_from_row(row) for row in read(sql, (*where.values, limit))]
+        sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where}{after_sql} ORDER BY {order} DESC, p.id LIMIT ?"
+        return [_pattern_from_row(row) for row in read(sql, (*where.values, *after_values, limit))]
     counts_sql, values = _build_counts_query(read, tenant, query, where, limit)
-    order = {"occurrences": "n", "unrecovered": "n - o"}.get(query.order, _ORDER_COLUMNS[query.order])
     sql = (
-        f"SELECT {_PERIOD_COLUMNS} FROM ({counts_sql}) c CROSS JOIN patterns p ON p.id = of WHERE {where} "
+        f"SELECT {_PERIOD_COLUMNS} FROM ({counts_sql}) c CROSS JOIN patterns p ON p.id = of WHERE {where}{after_sql} "
         f"ORDER BY {order} DESC, p.id LIMIT ?"
     )
-    return [_pattern_from_row(row) for row in read(sql, (*values, *where.values, limit))]
+    return [_pattern_from_row(row) for row in read(sql, (*values, *where.values, *after_values, limit))]
 
 
 def _search_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
@@ -222,7 +230,7 @@ def _build_counts_query(
         candidates_query: tuple[str, tuple[Any, ...]] | None = None
         if any(getattr(query, name) is not None for name in ("state", "tool", "kind", "agent", "text", "new_since")):
             candidates_query = f"SELECT p.id FROM patterns p WHERE {where}", tuple(where.values)
-        elif query.order in ("occurrences", "unrecovered") and limit <= MAX_TOP_PATTERNS:
+        elif query.order in ("occurrences", "unrecovered") and limit <= MAX_TOP_PATTERNS and query.after is None:
             counts = "d.occurrences" if query.order == "occurrences" else "d.occurrences - d.recovered"
             candidates_query = _build_frequent_query(read, tenant, where, days_json, days, limit, counts)
         if candidates_query is not None:

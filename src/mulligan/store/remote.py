@@ -238,6 +238,9 @@ class RemoteStore:
     prune = _forward(Store.prune)
     audit = _forward(Store.audit)
     evidence = _forward(Store.evidence)
+    value_profiles = _forward(Store.value_profiles)
+    find_ids = _forward(Store.find_ids)
+    preview_forget = _forward(Store.preview_forget)
     decide = _forward(Store.decide)
     revoke = _forward(Store.revoke)
     lessons = _forward(Store.lessons)
@@ -277,7 +280,7 @@ class RemoteStore:
             raise
 
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
-        return [self.append(*batch) for batch in batches]
+        return [self.append(*batch[:5]) for batch in batches]
 
     def remote_journal(self, journal: str) -> str:
         return f"{wire_protocol.REMOTE_JOURNAL_PREFIX}{self._client}:{journal}"

@@ -16,7 +16,7 @@ from zlib import crc32
 
 from mulligan.core import calls
 from mulligan.core.calls import Call
-from mulligan.core.records import History, Link, Run, Status, Step
+from mulligan.core.records import History, Link, Run, Status, Step, encode
 from mulligan.store import counters as counters_module
 from mulligan.store import pattern_counts
 from mulligan.store.connection import Connection, Insert, Lookup
@@ -37,12 +37,15 @@ _WHERE = "WHERE tenant = ? AND grain = ? AND slice = ? AND bucket = ? AND value 
 _GRAINS = ("hour", "day")
 
 
-def add(writer: Connection, tenant: str, cells: Cells) -> None:
-    """Add counters, which may be negative. Fold them if many are unfolded and no other writer does so."""
+def add(writer: Connection, tenant: str, cells: Cells, unfolded: tuple[int, int] | None = None) -> None:
+    """Add counters, which may be negative. Fold them if many are unfolded and no other writer does so.
+
+    `unfolded` is the count and the size of the unfolded changes, if the caller has read them.
+    """
     if not cells:
         return
     sql = "SELECT count(*), coalesce(sum(length(body)), 0) FROM rollup_changes WHERE tenant = ?"
-    count, size = writer.execute(sql, (tenant,)).fetchone()
+    count, size = unfolded or writer.execute(sql, (tenant,)).fetchone()
     body = counters_module.pack_cells(cells)
     # The number sorts changes in the order of arrival. The checksum tells those of concurrent writers apart.
     number = count
@@ -58,7 +61,8 @@ def add(writer: Connection, tenant: str, cells: Cells) -> None:
 
 
 def _may_empty_key(cell: Cell) -> bool:
-    return cell.calls < 0 or sum(cell.runs.values()) < 0 or any(kind.failures < 0 for kind in cell.kinds.values())
+    runs = cell.running + sum(cell.runs.values())
+    return cell.calls < 0 or runs < 0 or any(kind.failures < 0 for kind in cell.kinds.values())
 
 
 def fold(writer: Connection, tenant: str) -> None:
@@ -66,7 +70,8 @@ def fold(writer: Connection, tenant: str) -> None:
     rows = writer.execute("SELECT id, body FROM rollup_changes WHERE tenant = ? ORDER BY id", (tenant,)).fetchall()
     if rows:
         _apply(writer, tenant, counters_module.read_packed_cells(body for _, body in rows), _GRAINS)
-        writer.executemany("DELETE FROM rollup_changes WHERE tenant = ? AND id = ?", [(tenant, id) for id, _ in rows])
+        sql = "DELETE FROM rollup_changes WHERE tenant = ? AND id IN (SELECT value FROM json_each(?))"
+        writer.execute(sql, (tenant, encode([id for id, _ in rows]).decode()))
 
 
 def apply(writer: Connection, tenant: str, cells: Cells, grains: Sequence[str] = _GRAINS) -> None:
@@ -263,7 +268,7 @@ class CounterChanges:
         """Add the tools and models of these steps. Names that are stored already stay unchanged."""
         last = None
         for step in steps:
-            if step.name != last:
+            if step.name != last and step.type != "reflection":
                 last = step.name
                 self.used_names["tool", last, run.started_at, run.id] = None
             if (step.metadata or run.metadata or step.type == "model") and (
@@ -271,7 +276,7 @@ class CounterChanges:
             ):
                 self.used_names["model", model, run.started_at, run.id] = None
 
-    def write(self, writer: Connection, tenant: str) -> set[str]:
+    def write(self, writer: Connection, tenant: str, unfolded: tuple[int, int] | None = None) -> set[str]:
         """Write all changes. Return the ids of patterns without remaining occurrences.
 
         Pattern counters come last: they lock the tenant, and other writers wait from then on.
@@ -280,7 +285,7 @@ class CounterChanges:
         forget_links(writer, self.unlinked)
         writer.put(LINK, self.links)
         writer.put(USED, [(tenant, *usage) for usage in self.used_names])
-        add(writer, tenant, self.collect_cells())
+        add(writer, tenant, self.collect_cells(), unfolded)
         if not self.failures:
             return set()
         writer.lock(tenant, "turn")
@@ -294,7 +299,7 @@ def is_first_attempt_success(step: Step) -> bool:
         and step.call == step.seq
         and step.attempt == 1
         and step.failure is None
-        and step.type != "run"
+        and step.type not in ("run", "reflection")
     )
 
 

@@ -27,6 +27,7 @@ from mulligan.core.records import (
     Precedent,
     Run,
     Step,
+    ValueProfile,
     encode,
 )
 from mulligan.learn import fixes, patterns
@@ -43,6 +44,7 @@ from mulligan.store.base import (
     ForgetRequest,
     ForgetResult,
     LessonQuery,
+    ListedResource,
     PatternCommand,
     PatternQuery,
     Progress,
@@ -58,6 +60,7 @@ from mulligan.store.connection import Connection, Insert, Lookup, RowReader, ups
 from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.fix_votes import SketchCache
 from mulligan.store.rows import decode_body
+from mulligan.store.sent_records import needs_numbers, number_steps
 from mulligan.store.tables import TABLE_NAMES
 from mulligan.store.writer import BatchWriter, ConcurrentAppendError, runs_of
 
@@ -78,6 +81,10 @@ _RUN_LOOKUP = Lookup.of("runs", "tenant id", "body")
 _UPSERT_DECISION_SQL = upsert("pattern_decisions", "tenant id", "body")
 _SELECT_ENTRY_SQL = "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?"
 _UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
+
+
+class _PreviewEndError(Exception):
+    """End of a transaction whose changes were only counted. It rolls them back."""
 
 
 class DatabaseStore(abc.ABC):
@@ -141,8 +148,18 @@ class DatabaseStore(abc.ABC):
             new_indices = _advance_offsets(writer, tenant, [(index, batches[index]) for index in tenant_indices])
             for merged_indices in _merge_batches([(index, batches[index]) for index in new_indices]):
                 is_imported = batches[merged_indices[0]].journal.startswith(IMPORT_PREFIX)
-                merged = [(batches[index].events, batches[index].principal) for index in merged_indices]
-                new_counts = self._batch_writer.append_merged(writer, tenant, merged, self._clock(), is_imported)
+                merged, sent_runs = [], set[str]()
+                for index in merged_indices:
+                    batch = batches[index]
+                    if batch.numbered_events is not None:
+                        if needs_numbers(batch.events) and not writer.is_exclusive:
+                            raise ConcurrentAppendError
+                        batch.numbered_events[:] = number_steps(writer, tenant, batch.events)
+                        sent_runs |= runs_of(batch.events)
+                    merged.append((batch.stored_events, batch.principal))
+                new_counts = self._batch_writer.append_merged(
+                    writer, tenant, merged, self._clock(), is_imported, sent_runs
+                )
                 for index, count in zip(merged_indices, new_counts, strict=True):
                     counts[index] = count
         return counts
@@ -195,6 +212,11 @@ class DatabaseStore(abc.ABC):
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         return queries.find_runs_by_prefix(self.row_reader(tenant), tenant, prefix, max(limit, 0))
 
+    def find_ids(self, tenant: str, resource: ListedResource, prefix: str, limit: int = 5) -> list[str]:
+        sql = f"SELECT id FROM {resource} WHERE tenant = ? AND id >= ? AND id < ? AND substr(id, 1, ?) = ? "
+        values = (tenant, prefix, prefix + "\U0010ffff", len(prefix), prefix, max(limit, 0))
+        return [id for (id,) in self.read_rows(tenant, f"{sql}ORDER BY id LIMIT ?", values)]
+
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         after: tuple[int, str] = (since, "")
         sql = "SELECT body FROM runs WHERE tenant = ? AND (started_at, id) > (?, ?) ORDER BY started_at, id LIMIT ?"
@@ -244,6 +266,17 @@ class DatabaseStore(abc.ABC):
             erasure.scrub_journals(self._journals, request, eraser.removed_run_ids)
         return forgotten
 
+    def preview_forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
+        from mulligan.store import erasure  # lazy import: write-only processes start faster
+
+        request.validate()
+        previews: list[ForgetResult] = []
+        with contextlib.suppress(_PreviewEndError), self.write_transaction(tenant) as writer:
+            self._lift_time_limit(writer)
+            previews.append(erasure.Eraser(writer, tenant, request).perform())
+            raise _PreviewEndError
+        return previews[0]
+
     def erase(self, tenant: str) -> int:
         with self.write_transaction(tenant) as writer:
             self._batch_writer.drop_cache()
@@ -286,6 +319,10 @@ class DatabaseStore(abc.ABC):
                 RowReader.of(connection), tenant, query, time.monotonic, self._find_similar_patterns
             )
 
+    def value_profiles(self, tenant: str, tool: str, key: str = "") -> list[ValueProfile]:
+        with self._reading_stale(tenant) as connection:
+            return fix_queries.find_value_profiles(RowReader.of(connection), tenant, tool, key)
+
     def _find_similar_patterns(
         self, read: RowReader, tenant: str, tool: str, text: str, stamp: int
     ) -> list[tuple[float, str]]:
@@ -297,8 +334,9 @@ class DatabaseStore(abc.ABC):
     def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
         with self.write_transaction(tenant) as writer:
             # A reporting principal counts as active.
-            fix_queries.update_principal(writer, tenant, report.principal, self._clock())
-            return fix_queries.add_reported_vote(writer, tenant, fix, fixes.Vote.from_report(report))
+            now = self._clock()
+            fix_queries.update_principal(writer, tenant, report.principal, now)
+            return fix_queries.add_reported_vote(writer, tenant, fix, fixes.Vote.from_report(report, now))
 
     def decide(self, tenant: str, fix: str, approved: bool, at: int) -> bool:
         with self.write_transaction(tenant) as writer:
@@ -438,14 +476,16 @@ def _has_messages(step: Step) -> bool:
 def _advance_offsets(writer: Connection, tenant: str, batches: list[tuple[int, Batch]]) -> list[int]:
     """Advance the journals of these batches. Return the numbers of those that were not applied before.
 
-    Journal positions only grow: a batch that was applied before is skipped.
+    Journal positions only grow: a batch that was applied before is skipped. One without a journal never is.
     """
     keys = {(tenant, batch.journal) for _, batch in batches if batch.offset > 0}
     positions = {journal: position for _, journal, position in writer.look_up(_POSITION_LOOKUP, sorted(keys))}
     new_numbers: list[int] = []
     advanced: dict[str, int] = {}
-    for number, (_, _, journal, offset, _) in batches:
-        if offset > positions.get(journal, 0):
+    for number, (_, _, journal, offset, *_) in batches:
+        if not journal:
+            new_numbers.append(number)
+        elif offset > positions.get(journal, 0):
             advanced[journal] = positions[journal] = offset
             new_numbers.append(number)
     rows = [(tenant, journal, position) for journal, position in sorted(advanced.items())]

@@ -134,14 +134,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "PRIMARY KEY (tenant, id)) WITHOUT ROWID",
         "CREATE TABLE principals (tenant TEXT NOT NULL, principal TEXT NOT NULL, last_seen_at BIGINT NOT NULL, "
         "PRIMARY KEY (tenant, principal)) WITHOUT ROWID",
-        # Trials after a failure. The calls are calls or attempts of the run. The last three columns are hashes of
-        # values: they tell equal trials apart, and settings from coincidences.
+        # Trials after a failure. The calls are calls or attempts of the run. `day` counts in promotion; it may differ
+        # from that of `at`, which the writer sends. The last three columns are hashes of values: they tell equal
+        # trials apart, and settings from coincidences.
         """
         CREATE TABLE votes (
             tenant TEXT NOT NULL, run TEXT NOT NULL, tried_call BIGINT NOT NULL, failed_call BIGINT NOT NULL,
-            fix TEXT NOT NULL, successful INTEGER NOT NULL, at BIGINT NOT NULL, principal TEXT NOT NULL,
-            agent TEXT NOT NULL, automatic INTEGER NOT NULL, body BLOB, content TEXT NOT NULL DEFAULT '',
-            old_value TEXT NOT NULL DEFAULT '', other_values TEXT NOT NULL DEFAULT '',
+            fix TEXT NOT NULL, successful INTEGER NOT NULL, at BIGINT NOT NULL, day BIGINT NOT NULL,
+            principal TEXT NOT NULL, agent TEXT NOT NULL, automatic INTEGER NOT NULL, body BLOB,
+            content TEXT NOT NULL DEFAULT '', old_value TEXT NOT NULL DEFAULT '', other_values TEXT NOT NULL DEFAULT '',
             PRIMARY KEY (tenant, run, tried_call, failed_call, fix)) WITHOUT ROWID
         """,
         "CREATE INDEX votes_by_fix ON votes (tenant, fix, at, run)",

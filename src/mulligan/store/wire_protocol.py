@@ -31,9 +31,9 @@ class StoreMethod(NamedTuple):
 
 _METHOD_NAMES: dict[Literal["ingest", "read", "admin"], str] = {
     "ingest": "offset journals release ended_runs get put compare_and_set keys",
-    "read": "runs run find existing_runs health evidence patterns pattern lessons lesson stats",
-    "admin": "audit prune forget decide revoke update_pattern save_lesson save_lessons remove_lessons decide_lesson "
-    "consolidate",
+    "read": "runs run find find_ids existing_runs health evidence value_profiles patterns pattern lessons lesson stats",
+    "admin": "audit prune forget preview_forget decide revoke update_pattern save_lesson save_lessons remove_lessons "
+    "decide_lesson consolidate",
 }
 _LOCAL_TYPES = (Progress | None, AuditNote | None)
 """Types of arguments that are not sent."""

@@ -70,6 +70,7 @@ from mulligan.store.rows import (
     success_row,
     update_runs,
 )
+from mulligan.store.sent_records import check_conflicts, is_placeholder, merge_sent_fields
 
 MIN_TRAIL_CALLS = 100
 """Latest calls of a run that a trail covers at least. Changes to earlier calls need a full read."""
@@ -89,7 +90,9 @@ _ORPHAN = Insert.of("orphaned_runs", "tenant run stored_at")
 _COMPACTION = Insert.of("compactions", "tenant owner_type owner at body")
 _STATE_SQL = (
     "SELECT (SELECT value FROM meta WHERE tenant = '' AND key = 'forgotten'), "
-    "EXISTS (SELECT 1 FROM provisional_runs WHERE tenant = ?), EXISTS (SELECT 1 FROM compactions WHERE tenant = ?)"
+    "EXISTS (SELECT 1 FROM provisional_runs WHERE tenant = ?1), EXISTS (SELECT 1 FROM compactions WHERE tenant = ?1), "
+    "EXISTS (SELECT 1 FROM orphaned_runs WHERE tenant = ?1), count(*), coalesce(sum(length(body)), 0) "
+    "FROM rollup_changes WHERE tenant = ?1"
 )
 
 
@@ -144,7 +147,8 @@ class _RunChanges(msgspec.Struct):
     """Records of one run in a batch."""
 
     started: Run | None = None
-    ended: list[Run] = []
+    updates: list[RunStarted | RunEnded] = []
+    """Ends, and starts of which only some fields were sent, in order."""
     run: Run | None = None
     """The run as it is after the batch; None if only steps have arrived."""
     steps: list[Step] = []
@@ -152,12 +156,17 @@ class _RunChanges(msgspec.Struct):
     is_failure_free: bool = True
     """Whether all of `steps` succeeded at the first attempt."""
 
-    def apply_ends(self, stored_run: Run | None) -> int:
+    def apply_updates(self, stored_run: Run | None) -> int:
         """Set `run`. Return how many of the records are new."""
         self.run = stored_run or self.started
         new_count = int(stored_run is None and self.run is not None)
-        for run in self.ended:
-            if _is_outdated_end(run, self.run):
+        if self.started not in (None, stored_run) and stored_run is not None and is_placeholder(stored_run):
+            self.run, new_count = self.started, 1
+        for update in self.updates:
+            run = update.run
+            if update.sent_fields is not None and self.run is not None:
+                run = merge_sent_fields(self.run, run, update.sent_fields)
+            elif _is_outdated_end(run, self.run):
                 continue
             if self.run is None or (
                 run.end_reason != self.run.end_reason or (run != self.run and encode(run) != encode(self.run))
@@ -178,6 +187,8 @@ class _Transaction(msgspec.Struct):
     has_provisional: bool
     """Whether any run may have provisional links. Mostly none does, which saves a statement per run."""
     has_compactions: bool
+    unfolded_changes: tuple[int, int]
+    """Count and size of the changes that are not folded into the rollups."""
     orphans: dict[str, int] = {}
     """Runs of which only steps are stored, with the time of the first one."""
     counters: CounterChanges = msgspec.field(default_factory=CounterChanges)
@@ -224,10 +235,12 @@ class BatchWriter:
         batches: Sequence[tuple[Sequence[AnyEvent], str]],
         now: int,
         is_imported: bool,
+        sent_runs: Collection[str] = (),
     ) -> list[int]:
         """Store batches with their principals by the same statements. Return how many records of each were new.
 
-        No two of them may have records of the same run, and one with compactions must be alone.
+        No two of them may have records of the same run, and one with compactions must be alone. Steps of `sent_runs`
+        that contradict stored ones raise `RecordConflictError`.
         """
         principals: dict[str, str] = {}
         runs_by_batch: list[set[str]] = []
@@ -236,31 +249,33 @@ class BatchWriter:
             principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
             principals.update(dict.fromkeys(runs_by_batch[-1] or ("",), principal))
         batch = batches[0][0] if len(batches) == 1 else [event for events, _ in batches for event in events]
-        transaction = self._begin(writer, tenant, now, principals)
+        transaction, has_orphans = self._begin(writer, tenant, now, principals)
         changes_by_run, compactions = _group_by_run(batch)
         stored_runs = load_runs(writer, tenant, changes_by_run)
-        orphan_rows = writer.execute("SELECT run, stored_at FROM orphaned_runs WHERE tenant = ?", (tenant,))
-        transaction.orphans = {run: stored_at for run, stored_at in orphan_rows if run in changes_by_run}
+        if has_orphans:
+            orphan_rows = writer.execute("SELECT run, stored_at FROM orphaned_runs WHERE tenant = ?", (tenant,))
+            transaction.orphans = {run: stored_at for run, stored_at in orphan_rows if run in changes_by_run}
         for id, changes in list(changes_by_run.items()):
             if not changes.is_failure_free:
                 is_stored = id in stored_runs or id in transaction.orphans
                 _join_nested_failures(transaction, id, changes, is_stored=is_stored)
             if changes.recorded:
                 _replace_failures(transaction, id, changes)
-            if not (changes.steps or changes.started or changes.ended or id in stored_runs):
+            if not (changes.steps or changes.started or changes.updates or id in stored_runs):
                 del changes_by_run[id]
         new_counts = self._put_runs(transaction, changes_by_run, stored_runs, is_imported)
         new_orphans = [id for id, changes in changes_by_run.items() if changes.run is None]
         if compactions or new_orphans or transaction.orphans:
             transaction.require_exclusive()
         writer.put(_ORPHAN, [(tenant, id, now) for id in new_orphans])
-        _put_steps(writer, tenant, changes_by_run)
+        are_new = not stored_runs and not transaction.orphans
+        _put_steps(writer, tenant, changes_by_run, sent_runs, are_new)
         _put_messages(writer, tenant, batch)
         for id, changes in changes_by_run.items():
             new_counts[id] += len(changes.steps)
             if changes.run is not None:
                 self._count_changes(transaction, stored_runs.get(id), changes.run, changes)
-        transaction.counters.write(writer, tenant)
+        transaction.counters.write(writer, tenant, transaction.unfolded_changes)
         if transaction.trials or transaction.items:
             writer.lock(tenant, "turn")
             for principal in sorted({principals[trials.run.id] for trials in transaction.trials}):
@@ -271,10 +286,19 @@ class BatchWriter:
         compaction_count = _put_compactions(writer, tenant, compactions)
         return [compaction_count + sum(new_counts[run] for run in runs) for runs in runs_by_batch]
 
-    def _begin(self, writer: Connection, tenant: str, now: int, principals: Mapping[str, str]) -> _Transaction:
-        """Validate the cache. Every half hour, settle idle runs and record the time of the principal's last write."""
-        forgotten, has_provisional, has_compactions = writer.execute(_STATE_SQL, (tenant, tenant)).fetchone()
-        transaction = _Transaction(writer, tenant, now, principals, bool(has_provisional), bool(has_compactions))
+    def _begin(
+        self, writer: Connection, tenant: str, now: int, principals: Mapping[str, str]
+    ) -> tuple[_Transaction, bool]:
+        """Validate the cache. Every half hour, settle idle runs and record the time of the principal's last write.
+
+        Return the transaction, and whether the tenant has orphaned runs.
+        """
+        forgotten, has_provisional, has_compactions, has_orphans, *unfolded_changes = writer.execute(
+            _STATE_SQL, (tenant,)
+        ).fetchone()
+        transaction = _Transaction(
+            writer, tenant, now, principals, bool(has_provisional), bool(has_compactions), tuple(unfolded_changes)
+        )
         if int(forgotten or 0) != self._forgotten or len(self._trails) > MAX_TRAILS:
             self._forgotten = int(forgotten or 0)
             self._trails.clear()
@@ -285,7 +309,7 @@ class BatchWriter:
             self.settle_idle(writer, tenant, now)
             fix_queries.update_principal(writer, tenant, principal, now)
             self._principal_noted_at[tenant, principal] = now
-        return transaction
+        return transaction, bool(has_orphans)
 
     def _put_runs(
         self,
@@ -300,7 +324,7 @@ class BatchWriter:
         updated_runs: list[Run] = []
         for id, changes in changes_by_run.items():
             old = stored_runs[id].run if id in stored_runs else None
-            new_counts[id] = changes.apply_ends(old)
+            new_counts[id] = changes.apply_updates(old)
             if changes.run is not None and changes.run is not old:
                 (new_runs if old is None else updated_runs).append(changes.run)
         # A run counts as stored since its first record, which may have arrived as an orphan.
@@ -580,9 +604,9 @@ def _group_by_run(batch: Sequence[AnyEvent]) -> tuple[dict[str, _RunChanges], li
             add_step(event.step)
         elif isinstance(event, RunStarted | RunEnded):
             changes = changes_by_run.setdefault(event.run.id, _RunChanges())
-            if isinstance(event, RunEnded):
-                changes.ended.append(event.run)
-            elif changes.started is None and not changes.ended:
+            if isinstance(event, RunEnded) or event.sent_fields is not None:
+                changes.updates.append(event)
+            elif changes.started is None and not changes.updates:
                 changes.started = event.run
         elif isinstance(event, FailureRecorded):
             changes_by_run.setdefault(event.run, _RunChanges()).recorded.append(event)
@@ -606,8 +630,14 @@ def runs_of(events: Sequence[AnyEvent]) -> set[str]:
     return ids
 
 
-def _put_steps(writer: Connection, tenant: str, changes_by_run: dict[str, _RunChanges]) -> None:
-    """Store the steps. Afterwards only the new ones are in `changes_by_run`."""
+def _put_steps(
+    writer: Connection,
+    tenant: str,
+    changes_by_run: dict[str, _RunChanges],
+    sent_runs: Collection[str],
+    are_new: bool,
+) -> None:
+    """Store the steps. Afterwards only the new ones are in `changes_by_run`. `are_new` says that all the runs are."""
     count = sum(len(changes.steps) for changes in changes_by_run.values())
     if not count:
         return
@@ -623,19 +653,37 @@ def _put_steps(writer: Connection, tenant: str, changes_by_run: dict[str, _RunCh
         for step in changes.steps
         if not is_first_attempt_success(step)
     ]
-    writer.execute("SAVEPOINT steps")
+    # Two statements less where each is a round trip: the steps of new runs are new, unless some are equal.
+    needs_savepoint = writer.is_exclusive or not are_new
+    if needs_savepoint:
+        writer.execute("SAVEPOINT steps")
     stored_count = writer.put_successes(tenant, map(success_row, successes)) + writer.put(STEP, other_rows)
+    if stored_count != count and not needs_savepoint:
+        raise ConcurrentAppendError
     if stored_count != count:  # some exist already: find out which
         writer.execute("ROLLBACK TO steps")
         step_keys = {(tenant, step.run, step.seq) for changes in changes_by_run.values() for step in changes.steps}
         existing_keys = {(run, seq) for _, run, seq, _ in writer.look_up(STORED_STEP, list(step_keys))}
+        sent_steps = [step for run, changes in changes_by_run.items() if run in sent_runs for step in changes.steps]
+        if sent_steps:
+            check_conflicts(_read_steps(writer, tenant, existing_keys), sent_steps)
         for changes in changes_by_run.values():
             new = [step for step in changes.steps if (step.run, step.seq) not in existing_keys]
             first_by_seq = {step.seq: step for step in reversed(new)}
             changes.steps = list(first_by_seq.values())[::-1]
             changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
         writer.put(STEP, [step_row(tenant, step) for changes in changes_by_run.values() for step in changes.steps])
-    writer.execute("RELEASE steps")
+    if needs_savepoint:
+        writer.execute("RELEASE steps")
+
+
+def _read_steps(writer: Connection, tenant: str, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], Step]:
+    sql = "SELECT name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq = ?"
+    return {
+        (run, seq): decode_step(run, seq, *row)
+        for run, seq in keys
+        for row in writer.execute(sql, (tenant, run, seq)).fetchall()
+    }
 
 
 def _put_messages(writer: Connection, tenant: str, batch: Sequence[AnyEvent]) -> None:

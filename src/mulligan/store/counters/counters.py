@@ -175,9 +175,9 @@ class Cell(msgspec.Struct, omit_defaults=True):
 
     # The outline: the counters that every table shows, and that are read quickly.
     runs: dict[str, int] = {}
-    """By status."""
+    """Ended runs, by status."""
     running: int = 0
-    """Those of them that have not ended."""
+    """Runs that have not ended."""
     calls: int = 0
     first_try: int = 0
     """Calls that succeeded at the first attempt."""
@@ -215,6 +215,12 @@ class Cell(msgspec.Struct, omit_defaults=True):
     """Their input tokens."""
     avoided_cost_nanos: int = 0
     """The cost of this input, as far as it is known."""
+    reflections: int = 0
+    """Requests to the reflector. They are no calls."""
+    reflection_tokens: int = 0
+    reflection_cost_nanos: int = 0
+    reflection_avoided_tokens: int = 0
+    """Input tokens of the model turns that repairs by reflection made unnecessary."""
     repeats: int = 0
     """Failures that had occurred, in the same run or session, before a compaction."""
     # The details, which only some queries read.
@@ -252,7 +258,7 @@ OUTLINE_NUMBERS = (
     "calls", "attempts", "first_try", "recovered", "repaired", "unrecovered", "micros", "repair_attempts",
     "repair_successes", "backoff_micros", "retry_micros", "tokens", "recovery_tokens", "repeats", "running",
     "cost_nanos", "recovery_cost_nanos", "priced_attempts", "unpriced_attempts", "avoided_turns", "avoided_tokens",
-    "avoided_cost_nanos",
+    "avoided_cost_nanos", "reflections", "reflection_tokens", "reflection_cost_nanos", "reflection_avoided_tokens",
 )  # fmt: skip
 """The numbers of an outline, in the order in which they are packed. New ones are added at the end."""
 _COMMON_COUNT = 7

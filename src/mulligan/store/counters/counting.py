@@ -29,10 +29,11 @@ MAX_ATTEMPT_NUMBER = 10
 MAX_PATH_CHARS = 80
 """Characters of an argument's path that are distinguished."""
 RecoveryMethod = Literal[
-    "retry", "schema", "run", "memory", "rule", "error", "compression", "fallback", "check", "model", "person"
-]
-"""What recovered a call. From schema to error: changed arguments, by the source of the change."""
-REPAIRS = frozenset({"schema", "run", "memory", "rule", "error"})
+    "retry", "schema", "run", "memory", "rule", "error", "reflection", "compression", "fallback", "check", "model",
+    "person",
+]  # fmt: skip
+"""What recovered a call. From schema to reflection: changed arguments, by the source of the change."""
+REPAIRS = frozenset({"schema", "run", "memory", "rule", "error", "reflection"})
 
 
 def cells(history: History) -> Cells:
@@ -60,9 +61,10 @@ def add_run(into: Cells, run: Run, status: Status, count: int = 1) -> None:
     """Count a run, or subtract it. Standalone calls are one run each: this is as frequent as calls are."""
     key = CounterKey(run.started_at // HOUR * HOUR, run.agent, run.version or "", run.environment or "", "", "", "")
     cell = into.get(key) or into.setdefault(key, Cell())
-    merge_counts(cell.runs, {status: count})
     if run.end_reason is None:
-        cell.running += count
+        cell.running += count  # no status before its end
+    else:
+        merge_counts(cell.runs, {status: count})
 
 
 def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat: bool = False) -> Cells:
@@ -74,6 +76,8 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
         _count_attempt(cell, step)
     if call.first.type == "run":
         return {key: Cell(kinds=cell.kinds)}
+    if call.first.type == "reflection":
+        return {key: _count_reflections(attempts)}
     cell.calls, cell.attempts, cell.repeats = 1, len(attempts), int(is_repeat)
     if not call.has_failed:
         cell.first_try = int(call.has_succeeded)
@@ -84,6 +88,8 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
         method = _find_method(call, by)
         cell.recovered_by = {method: 1}
         cell.repaired = int(method in REPAIRS)
+        if method == "reflection":
+            cell.reflection_avoided_tokens = cell.avoided_tokens
         if (end := call if call.has_succeeded else by) is not None:
             duration = (end.last.started_at - call.first.started_at) * 1000 + to_micros(end.last.duration_seconds)
             cell.to_repair.lanes = lane_of(duration)
@@ -93,6 +99,12 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
         kind.calls, kind.recovered, kind.unrecovered = 1, cell.recovered, cell.unrecovered
         kind.repaired, kind.recovered_by = cell.repaired, dict(cell.recovered_by)
     return {key: cell}
+
+
+def _count_reflections(steps: Iterable[Step]) -> Cell:
+    cell = sum_usage(steps)
+    cell.reflections, cell.reflection_tokens, cell.reflection_cost_nanos = 1, cell.tokens, cell.cost_nanos
+    return cell
 
 
 class SuccessCounter:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 from psycopg import Connection, RawCursor, RawServerCursor
+from psycopg.sql import quote
 
 from mulligan.core.records import encode
 from mulligan.store.base import DAY
@@ -109,22 +110,28 @@ class PostgresConnection:
         else:
             self._settings[name] = value
 
-    def begin(self, *tenants: str) -> None:
-        """Begin a transaction for these tenants."""
+    def begin(self, *tenants: str, is_exclusive: bool | None = None) -> None:
+        """Begin a transaction for these tenants, in one round trip.
+
+        Unless `is_exclusive` is None, lock them until its end: batches share them, all other writes have them alone.
+        """
+        statements = ["BEGIN"]
         if self._settings is None:
             self.replan_if_due()
-            self.raw_connection.execute("BEGIN")
         else:
-            local = "".join(f"; SET LOCAL {name} = '{value}'" for name, value in self._settings.items())
-            self.raw_connection.execute(f"BEGIN{local}")  # one round trip
-        postgres_tables.set_tenants(self.raw_connection, tenants, is_local=True)
-
-    def lock_tenants(self, tenants: Sequence[str], is_exclusive: bool) -> None:
-        """Lock tenants until the end of the transaction: batches share them, all other writes have them alone."""
-        function = "pg_advisory_xact_lock" if is_exclusive else "pg_advisory_xact_lock_shared"
-        for tenant in sorted(tenants):  # sorted, so that no two processes deadlock
-            self.execute(f"SELECT {function}({_LOCK_ID})", (tenant, "tenant"))
-        self.is_exclusive = is_exclusive
+            statements += [f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items()]
+        joined_tenants = quote(postgres_tables.join_tenants(tenants), self.raw_connection)
+        statements.append(f"SELECT set_config('{postgres_tables.SETTING}', {joined_tenants}, true)")
+        if is_exclusive is not None:
+            function = "pg_advisory_xact_lock" if is_exclusive else "pg_advisory_xact_lock_shared"
+            for tenant in sorted(tenants):  # sorted, so that no two processes deadlock
+                name = quote(tenant, self.raw_connection)
+                statements.append(f"SELECT {function}(hashtextextended({name}, hashtext('tenant')))")
+            self.is_exclusive = is_exclusive
+        if is_exclusive is False:
+            # A plan for an empty table would read all of it, also when it is full. Batches read by key.
+            statements.append("SET LOCAL enable_seqscan = off")
+        self.raw_connection.execute("; ".join(statements), prepare=False)
 
     def lock(self, tenant: str, subject: str) -> None:
         if not self.is_exclusive:

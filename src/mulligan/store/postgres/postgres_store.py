@@ -152,8 +152,7 @@ class PostgresStore(DatabaseStore):
     def _begin_once(self, tenants: tuple[str, ...], is_exclusive: bool) -> PostgresConnection:
         try:
             writer = self.open_writer()
-            writer.begin(*tenants)
-            writer.lock_tenants(tenants, is_exclusive)
+            writer.begin(*tenants, is_exclusive=is_exclusive)
         except BaseException:
             self._undo()
             raise

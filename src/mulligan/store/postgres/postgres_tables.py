@@ -165,10 +165,15 @@ def enable_row_security(connection: psycopg.Connection[Any], *names: str) -> Non
 
 def set_tenants(connection: psycopg.Connection[Any], tenants: Sequence[str], is_local: bool) -> None:
     """Set the current tenants for this transaction, or until they are set again."""
+    _set_setting(connection, join_tenants(tenants), is_local)
+
+
+def join_tenants(tenants: Sequence[str]) -> str:
+    """Return the value of the setting for these tenants."""
     if invalid_names := [name for name in tenants if TENANT_SEPARATOR in name or name in (ALL_TENANTS, "\x1e")]:
         raise StoreError(f"Invalid tenant name {invalid_names[0][:80]!r}.")
     # A terminator that is no tenant name: without it, the tenant "" would be an empty list.
-    _set_setting(connection, TENANT_SEPARATOR.join((*tenants, "\x1e")), is_local)
+    return TENANT_SEPARATOR.join((*tenants, "\x1e"))
 
 
 def set_all_tenants(connection: psycopg.Connection[Any]) -> None:
