@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import ipaddress
 import secrets
 import time
@@ -15,7 +17,7 @@ from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from mulligan.server.bodies import ApiError
-from mulligan.server.tenants import Token, Tokens
+from mulligan.server.tenants import SECRET_PREFIX, Token, Tokens
 from mulligan.store.base import DEFAULT_TENANT
 
 RequiredRole = Literal["nothing", "ingest", "read", "admin"]
@@ -60,15 +62,24 @@ class AccessRules(NamedTuple):
 
     def accepts_host(self, host_header: str) -> bool:
         """Return whether a Host header addresses this server. Rejecting other names prevents DNS rebinding."""
-        name = host_header
-        if host_header.startswith("["):
-            name = host_header[1:].partition("]")[0]
-        elif host_header.count(":") == 1:
-            name = host_header.rpartition(":")[0]
-        try:
-            return ipaddress.ip_address(name).is_loopback or not self.is_local
-        except ValueError:
+        name, is_loopback = _parse_host(host_header)
+        if is_loopback is None:
             return name.rstrip(".").lower() in self.hosts
+        return is_loopback or not self.is_local
+
+
+@functools.lru_cache(maxsize=1000)
+def _parse_host(host_header: str) -> tuple[str, bool | None]:
+    """Return the name in a Host header, and for an IP address whether it is loopback. Cached: few names are sent."""
+    name = host_header
+    if host_header.startswith("["):
+        name = host_header[1:].partition("]")[0]
+    elif host_header.count(":") == 1:
+        name = host_header.rpartition(":")[0]
+    try:
+        return name, ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name, None
 
 
 class BrowserSessions:
@@ -99,6 +110,21 @@ class BrowserSessions:
 def cookie_name(request: Request) -> str:
     """Return the cookie name for this port. Browsers separate cookies by host but not by port."""
     return f"mulligan_{(request.scope.get('server') or ('', 0))[1]}"
+
+
+def convert_basic(authorization: str, needs_token: bool) -> str | None:
+    """Convert the credentials of Langfuse's SDK, which sends its secret key as the password of `Basic`.
+
+    Return them as `Bearer`. A server that needs no token to send records ignores keys that are not its own.
+    """
+    scheme, _, credentials = authorization.partition(" ")
+    if scheme.lower() != "basic":
+        return authorization
+    try:
+        secret = base64.b64decode(credentials, validate=True).decode().partition(":")[2]
+    except ValueError:  # not base64, or not UTF-8
+        secret = ""
+    return f"Bearer {secret}" if needs_token or secret.startswith(SECRET_PREFIX) else None
 
 
 def authenticate_token(authorization: str, tokens: Tokens, now: int) -> Caller:

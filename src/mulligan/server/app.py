@@ -7,6 +7,7 @@ import contextlib
 import contextvars
 import logging
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -25,7 +26,7 @@ from mulligan.server import access
 from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, RequiredRole
 from mulligan.server.background import Committer, Listener, Pruner, SliceWorker
 from mulligan.server.bodies import MIN_THREADED_DECODE_BYTES, ApiError, internal_error, invalid, store_unavailable
-from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter
+from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter, StreamLimiter
 from mulligan.server.payloads import PayloadConverter
 from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, Tokens
 from mulligan.store import audit
@@ -77,6 +78,7 @@ class Server:
         self.tenants = converter.tenants
         self.sessions = SignInSessions(store, self.tokens)
         self.sign_in_limiter = SignInLimiter()
+        self.stream_limiter = StreamLimiter()
         self.quotas = Quotas(store)
         self.browser_sessions = BrowserSessions(announce)
         self.committer = Committer(store, on_stored)
@@ -85,7 +87,10 @@ class Server:
         self.rate_limiter = rate_limiter or RateLimiter()
         self.clock = clock
         self.is_stopping = False
-        self._warned_at = float("-inf")
+        self.unrecognized_spans: dict[str, Counter[str]] = {}
+        """OpenTelemetry spans that describe no call, since the server started: by tenant, then by scope."""
+        self._warned_at = self._refreshed_at = float("-inf")
+        self._refresh_lock = asyncio.Lock()
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mulligan-reader")
 
     def refresh(self) -> None:
@@ -98,14 +103,20 @@ class Server:
         if self.tokens.is_stale or self.tenants.is_stale:
             await self.run_in_reader(self.refresh)
 
+    async def refresh_since(self, since: float) -> None:
+        """Reload tokens and tenants, unless that began after this monotonic time. Requests wait for one reload."""
+        async with self._refresh_lock:
+            if self._refreshed_at < since:
+                self._refreshed_at = time.monotonic()
+                await self.run_in_reader(self.refresh)
+
     def route(self, path: str, endpoint: Endpoint, required_role: RequiredRole, *methods: str) -> Route:
         """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
 
         async def answer(request: Request) -> Response:
             try:
                 if required_role != "nothing":
-                    await self.refresh_if_stale()
-                    request.state.caller = caller = self._authorize(request, required_role)
+                    request.state.caller = caller = await self._find_caller(request, required_role)
                     await self.charge_quotas(caller, requests=1)
                     via: audit.Via = "api" if "/v1/" in path else "page"
                     audit.set_actor(audit.Actor(caller.name or "dashboard", via, caller.token))
@@ -120,10 +131,27 @@ class Server:
         full_path, used_methods = path.replace("{id}", "{id:path}"), methods or ("GET",)
         return Route(full_path, _GuardedEndpoint(answer), methods=list(used_methods), name=f"{used_methods[0]} {path}")
 
+    async def _find_caller(self, request: Request, required_role: RequiredRole) -> Caller:
+        """Authenticate the request. Tokens are cached for a second, but a new one works at once."""
+        received_at = time.monotonic()
+        await self.refresh_if_stale()
+        try:
+            return self._authorize(request, required_role)
+        except ApiError as error:
+            has_credentials = "authorization" in request.headers or self.sessions.cookie_name in request.cookies
+            if error.status != 401 or not has_credentials:
+                raise
+        await self.refresh_since(received_at)
+        return self._authorize(request, required_role)
+
     def _authorize(self, request: Request, required_role: RequiredRole) -> Caller:
         """Authenticate the request and check its role. Raise `ApiError` with the missing credential or role."""
         now, cookies = self.clock(), request.cookies
         authorization = request.headers.get("authorization")
+        if required_role == "ingest" and authorization is not None:
+            authorization = access.convert_basic(
+                authorization, needs_token=not (self.rules.is_local or self.rules.is_open)
+            )
         if authorization is not None:
             caller = access.authenticate_token(authorization, self.tokens, now)
         elif token := self.sessions.find_token(cookies.get(self.sessions.cookie_name, ""), now):
@@ -214,6 +242,8 @@ class Server:
     async def charge_quotas(self, caller: Caller, **amounts: int) -> None:
         """Charge the amounts to the tenant's quotas. Raise `ApiError` if a quota is exhausted."""
         tenant, now = self.tenants.settings_for(caller.tenant), self.clock()
+        if not tenant.quotas:
+            return
         measured_amounts = {name: amounts[name] for name in MEASURES if name in amounts}
         if not self.quotas.spend_reserved(tenant, measured_amounts, now):
             await self.run_in_reader(self.quotas.reserve_and_spend, tenant, measured_amounts, now)

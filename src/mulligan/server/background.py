@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from mulligan.core.events import AnyEvent, LessonLearned
-from mulligan.core.failure import StoreError
+from mulligan.core.failure import RecordConflictError, StoreError
 from mulligan.core.records import Record, decode, encode, new_id
 from mulligan.learn.lessons import ConsolidationScheduler
 from mulligan.server.access import Caller
@@ -286,7 +286,7 @@ class Committer:
         resolve_batches([(pending_batch, result) for (pending_batch, _), result in zip(ready, results, strict=True)])
         for (_, batch), result in zip(ready, results, strict=True):
             if isinstance(result, int) and result:
-                self._notify_listener(batch.tenant, batch.events)
+                self._notify_listener(batch.tenant, batch.stored_events)
 
     def _append(self, batches: list[Batch]) -> Sequence[int | ApiError]:
         """Store the batches in one transaction. If it fails, store each on its own: one may be the cause."""
@@ -319,6 +319,8 @@ class Committer:
 def _to_api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
+    if isinstance(error, RecordConflictError):
+        return ApiError(409, "conflict", str(error))
     if isinstance(error, StoreError):
         log.warning("%s", error)
         return store_unavailable("The store is not writable. No record of this request was stored. Retry later.")

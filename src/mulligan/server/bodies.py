@@ -9,7 +9,10 @@ from __future__ import annotations
 import asyncio
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from importlib import import_module
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -21,6 +24,10 @@ from mulligan.core.records import decode, encode
 from mulligan.report.tables import render_csv
 from mulligan.transcripts.log_lines import replace_invalid_unicode
 
+zstandard: Any = None
+with suppress(ImportError):  # an extra
+    zstandard = import_module("zstandard")
+
 T = TypeVar("T")
 
 JSON = "application/json"
@@ -28,6 +35,18 @@ MAX_BODY_BYTES = 5 * 1024 * 1024
 """Limit of a request body as sent."""
 MAX_INFLATED_BYTES = 20 * 1024 * 1024
 """Limit of a request body after decompression."""
+MAX_OTLP_BODY_BYTES = 20 * 1024 * 1024
+"""Limit of an OTLP export as sent. OpenTelemetry collectors send large batches."""
+MAX_OTLP_INFLATED_BYTES = 64 * 1024 * 1024
+"""Limit of an OTLP export after decompression."""
+INFLATED_PIECE_BYTES = 1024 * 1024
+"""Decompression continues in pieces of this size, so that a bomb is refused before it fills the memory."""
+ZSTD_SLICE_BYTES = 256
+"""Compressed bytes per step of zstd, which has no limit of its output: 64 blocks of 128 KB at most."""
+ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
+"""Largest window of a zstd body. HTTP allows no larger one (RFC 9659)."""
+INFLATE_THREADS = 2
+"""Threads that decompress large bodies. Others wait, with their compressed bytes only."""
 MAX_FORM_BYTES = 64 * 1024
 """Limit of a form body."""
 BODY_TIMEOUT_SECONDS = 60.0
@@ -35,8 +54,14 @@ BODY_TIMEOUT_SECONDS = 60.0
 MAX_JSON_DEPTH = 64
 MIN_THREADED_DECODE_BYTES = 256 * 1024
 """Bodies above this size are decoded on a thread, so that the event loop stays free."""
-LIBRARY_BATCH_PREFIX = b'{"client":'
-"""Start of a batch from mulligan's own library.
+MAX_INLINE_BYTES = 128 * 1024
+"""JSON up to this size is decoded at once, which takes about a millisecond."""
+MAX_BODY_ITEMS = 10_000
+"""Limit of items in one list of a body."""
+MAX_ITEM_BYTES = 2 * 1024 * 1024
+"""Limit of one item in a larger body: while it is decoded, nothing else runs."""
+LIBRARY_PREFIXES = (b'{"client":', b'{"event":')
+"""Start of a batch, or of an event, from mulligan's own library.
 
 Its bytes normally equal our own encoding, which rules out duplicate keys without a second parse.
 """
@@ -107,39 +132,47 @@ def internal_error(message: str = "Internal server error. See the server's log."
 # Requests
 
 
-async def read_body(request: Request, *accepted: str) -> bytes:
+async def read_body(
+    request: Request,
+    *accepted: str,
+    max_bytes: int = MAX_BODY_BYTES,
+    max_inflated_bytes: int = MAX_INFLATED_BYTES,
+) -> bytes:
     """Return the decompressed body. Raise `ApiError` for a content type that is not accepted."""
     media_type = content_type(request)
     if media_type not in accepted:
         message = f"Unsupported content type {media_type[:80]!r}. Send {' or '.join(accepted)}."
         raise ApiError(415, "unsupported_type", message)
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("identity", "", "gzip"):
-        message = f"Unsupported content encoding {encoding[:40]!r}. Use identity or gzip."
-        raise ApiError(415, "unsupported_encoding", message)
+    encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
+    encodings = content_encodings()
+    if encoding not in encodings:
+        message = f"Unsupported content encoding {encoding[:40]!r}. Use {', '.join(encodings)}."
+        raise ApiError(415, "unsupported_encoding", message, headers={"Accept-Encoding": ", ".join(encodings)})
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > MAX_BODY_BYTES:
-        raise too_large(MAX_BODY_BYTES, "The body")
-    return await _receive(request, MAX_BODY_BYTES, is_gzip=encoding == "gzip")
+    if length.isdecimal() and int(length) > max_bytes:
+        raise too_large(max_bytes, "The body")
+    data = await _receive(request, max_bytes)
+    return data if encoding == "identity" else await _inflate(data, encoding, max_inflated_bytes)
 
 
-async def _receive(request: Request, limit: int, *, is_gzip: bool = False) -> bytes:
-    stream = zlib.decompressobj(wbits=31)
-    size, data = 0, bytearray()
+def content_encodings() -> tuple[str, ...]:
+    """Return the supported content encodings. zstd needs the package `zstandard`."""
+    return ("identity", "gzip", "deflate", *(("zstd",) if zstandard is not None else ()))
+
+
+async def _receive(request: Request, limit: int) -> bytes:
+    data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
             async for chunk in request.stream():
-                size += len(chunk)
-                if size > limit:
+                if len(data) + len(chunk) > limit:
                     raise too_large(limit, "The body")
-                data += _inflate(stream, chunk, len(data)) if is_gzip else chunk
+                data += chunk
     except TimeoutError:
         message = f"The body was not received within {BODY_TIMEOUT_SECONDS:g} s. Send less at once."
         raise ApiError(408, "too_slow", message, headers={"Connection": "close"}) from None
     except ClientDisconnect:
         raise ApiError(400, "cut_off", "The body is incomplete: the client disconnected.") from None
-    if is_gzip and not stream.eof:
-        raise invalid("The gzip stream is incomplete.")
     return bytes(data)
 
 
@@ -167,46 +200,161 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _inflate(stream: Any, chunk: bytes, size: int) -> bytes:
-    """Decompress a chunk. The size limit rejects a decompression bomb early."""
+async def _inflate(data: bytes, encoding: str, limit: int) -> bytes:
+    """Decompress a body, a large one on a thread so that the event loop stays free."""
+    pieces = _iter_inflated(data, encoding)
+    out = bytearray()
+    if not _collect_pieces(pieces, out, limit, MIN_THREADED_DECODE_BYTES):
+        await asyncio.get_running_loop().run_in_executor(_inflaters, _collect_pieces, pieces, out, limit, limit + 1)
+    return bytes(out)
+
+
+def _collect_pieces(pieces: Iterator[bytes], out: bytearray, limit: int, enough: int) -> bool:
+    """Append pieces until there are enough bytes. Return whether that was all. Refuse a bomb at the limit."""
+    for piece in pieces:
+        out += piece
+        if len(out) > limit:
+            raise too_large(limit, "The decompressed body")
+        if len(out) >= enough:
+            return False
+    return True
+
+
+_inflaters = ThreadPoolExecutor(INFLATE_THREADS, thread_name_prefix="mulligan-inflater")
+_DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (
+    (zlib.error,) if zstandard is None else (zlib.error, zstandard.ZstdError)
+)
+
+
+def _iter_inflated(data: bytes, encoding: str) -> Iterator[bytes]:
+    """Yield the decompressed bytes in pieces. Raise `ApiError` unless the data is exactly one complete stream."""
     try:
-        out: bytes = stream.decompress(chunk, MAX_INFLATED_BYTES - size + 1)
-    except zlib.error:
-        raise invalid("The body is not gzip, although Content-Encoding is gzip.") from None
-    if size + len(out) > MAX_INFLATED_BYTES or stream.unconsumed_tail:
-        raise too_large(MAX_INFLATED_BYTES, "The decompressed body")
+        if encoding == "zstd":
+            stream: Any = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES).decompressobj()
+            for at in range(0, len(data), ZSTD_SLICE_BYTES):
+                if stream.eof:
+                    raise invalid("The body has data after the end of the zstd stream.")
+                yield stream.decompress(data[at : at + ZSTD_SLICE_BYTES])
+        else:
+            stream = zlib.decompressobj(wbits=_zlib_format(data, encoding))
+            compressed, piece = data, data
+            while piece and not stream.eof:
+                piece = stream.decompress(compressed, INFLATED_PIECE_BYTES)
+                compressed = stream.unconsumed_tail
+                yield piece
+    except _DECOMPRESSION_ERRORS:
+        raise invalid(f"The body is not {encoding}, although Content-Encoding is {encoding}.") from None
+    if not stream.eof:
+        raise invalid(f"The {encoding} stream is incomplete.")
     if stream.unused_data:
-        raise invalid("The body has data after the end of the gzip stream.")
-    return out
+        raise invalid(f"The body has data after the end of the {encoding} stream.")
 
 
-def parse_json(data: bytes, type: type[T]) -> T:
-    """Decode JSON into a record. Reject invalid, too deep or ambiguous JSON and name the field."""
-    check_depth(data)
-    try:
-        record = decode(data, type)
-    except msgspec.ValidationError as error:
-        message, _, location = str(error).partition(" - at `")
-        raise invalid(f"{message}.", location.rstrip("`").removeprefix("$").removeprefix(".")) from None
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        if replace_invalid_unicode(data) != data:  # Repairing the text could map two different ids to one.
-            raise invalid("Invalid Unicode: a lone surrogate or bytes that are not UTF-8.") from None
-        raise invalid(f"Invalid JSON: {error}.") from None
-    if not (data.startswith(LIBRARY_BATCH_PREFIX) and encode(record) == data) and has_duplicate_keys(data):
+def _zlib_format(data: bytes, encoding: str) -> int:
+    """Return the `wbits` of a stream. Some clients send deflate without the zlib header that HTTP requires."""
+    if encoding == "gzip":
+        return 31
+    has_header = len(data) >= 2 and data[0] & 15 == 8 and (data[0] << 8 | data[1]) % 31 == 0
+    return 15 if has_header else -15
+
+
+def parse_json(data: bytes, type: type[T], outer_depth: int = 0) -> T:
+    """Decode JSON into a record. Reject invalid, too deep or ambiguous JSON and name the field.
+
+    `outer_depth` is the number of levels around this part of a body.
+    """
+    check_depth(data, MAX_JSON_DEPTH - outer_depth)
+    record = _decode_record(data, type)
+    if not (data.startswith(LIBRARY_PREFIXES) and encode(record) == data) and has_duplicate_keys(data):
         raise invalid("Duplicate key in a JSON object. Send each key once.")
     return record
 
 
-def check_depth(data: bytes) -> None:
+def parse_in_slices(
+    data: bytes, type: Any, object_type: Any, item_types: Mapping[str, Any]
+) -> Generator[None, None, Any]:
+    """Decode a large body like `parse_json`, an item at a time: while a decoder works, no other thread can run.
+
+    The body is an object, or a list of such objects if `type` is not `object_type`. `item_types` are the types of the
+    items in lists of the object.
+    """
+    if type is object_type or data.lstrip()[:1] != b"[":
+        return (yield from _parse_object(data, object_type, item_types, ""))
+    objects = []
+    for number, item in enumerate(_split_list(data, "")):
+        objects.append((yield from _parse_object(bytes(item), object_type, item_types, f"[{number}]")))
+    return objects
+
+
+def _parse_object(data: bytes, type: Any, item_types: Mapping[str, Any], path: str) -> Generator[None, None, Any]:
+    yield
+    outer_depth = 1 if path else 0
+    if not item_types or len(data) <= MAX_INLINE_BYTES:
+        return _parse_item(data, type, path, outer_depth)
+    fields = _decode_record(data, dict[str, msgspec.Raw], path)
+    yield
+    if encode(fields).count(b'"') != data.count(b'"'):
+        raise invalid("Duplicate key in a JSON object. Send each key once.", path)
+    lists: dict[str, list[Any]] = {}
+    for name in item_types.keys() & fields.keys():
+        list_path = _join_path(path, name)
+        lists[name] = []
+        yield
+        for number, item in enumerate(_split_list(fields[name], list_path)):
+            yield
+            lists[name].append(_parse_item(item, item_types[name], f"{list_path}[{number}]", outer_depth + 2))
+        fields[name] = msgspec.Raw(b"[]")
+    return msgspec.structs.replace(_parse_item(encode(fields), type, path, outer_depth), **lists)
+
+
+def _split_list(data: bytes | msgspec.Raw, path: str) -> list[msgspec.Raw]:
+    items = _decode_record(data, list[msgspec.Raw], path)
+    if len(items) > MAX_BODY_ITEMS:
+        raise invalid(f"Expected `array` of length <= {MAX_BODY_ITEMS}.", path)
+    return items
+
+
+def _parse_item(item: bytes | msgspec.Raw, type: Any, path: str, outer_depth: int) -> Any:
+    data = bytes(item)
+    if len(data) > MAX_ITEM_BYTES:
+        message = f"One item has {len(data):,} bytes. The limit is {MAX_ITEM_BYTES:,}. Send less of its content."
+        raise ApiError(413, "too_large", message, path)
+    try:
+        return parse_json(data, type, outer_depth)
+    except ApiError as error:
+        error.field = _join_path(path, error.field)
+        raise
+
+
+def _join_path(path: str, field: str) -> str:
+    return f"{path}{'.' if path and field and field[0] != '[' else ''}{field}"
+
+
+def _decode_record(data: bytes | msgspec.Raw, type: type[T], path: str = "") -> T:
+    try:
+        return decode(data, type)
+    except msgspec.ValidationError as error:
+        message, _, location = str(error).partition(" - at `")
+        field = location.rstrip("`").removeprefix("$").removeprefix(".")
+        raise invalid(f"{message}.", _join_path(path, field)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if replace_invalid_unicode(bytes(data)) != bytes(
+            data
+        ):  # Repairing the text could map two different ids to one.
+            raise invalid("Invalid Unicode: a lone surrogate or bytes that are not UTF-8.") from None
+        raise invalid(f"Invalid JSON: {error}.") from None
+
+
+def check_depth(data: bytes, max_depth: int = MAX_JSON_DEPTH) -> None:
     """Raise `ApiError` if JSON is nested deeper than allowed.
 
-    Only brackets are compared: each pass removes the innermost pairs, at most MAX_JSON_DEPTH times.
+    Only brackets are compared: each pass removes the innermost pairs, at most `max_depth` times.
     """
-    if data.count(b"[") + data.count(b"{") <= MAX_JSON_DEPTH:
+    if data.count(b"[") + data.count(b"{") <= max_depth:
         return
     structure = _strip_escapes(data).translate(None, _NOT_STRUCTURE).replace(b'""', b"")
     brackets = _STRINGS.sub(b"", structure).translate(_BRACES_TO_BRACKETS)
-    for _ in range(MAX_JSON_DEPTH):
+    for _ in range(max_depth):
         inner = brackets.replace(b"[]", b"")
         if len(inner) == len(brackets):
             return  # Balanced, or not JSON at all.

@@ -1,20 +1,18 @@
-"""HTTP server process: socket binding, handling of HTTP/2 clients, and shutdown."""
+"""HTTP server process: handling of HTTP/2 clients, and shutdown."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
-import ipaddress
 import logging
 import signal
 import socket
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
-
-from mulligan.core.failure import SettingsError
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +22,8 @@ SHUTDOWN_GRACE_SECONDS = 10
 """Time for requests in progress when the server stops."""
 REQUEST_TIMEOUT_SECONDS = 20.0
 """Time limit for a client to send a request after it connects."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Limit of what a client sends without the end of a head, of a part of a body or of a trailer."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0"
 GRPC_MESSAGE = (
     "HTTP/2 request rejected, probably from OpenTelemetry's gRPC exporter. This server accepts OTLP over HTTP/1.1. "
@@ -31,36 +31,18 @@ GRPC_MESSAGE = (
 )
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def bind_socket(host: str, port: int) -> socket.socket:
-    """Open a listening socket. Raise `SettingsError` with a usable port if the address is taken."""
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family, kind, protocol)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.bind(address)
-        sock.listen(512)
-    except OSError as error:
-        other = f"--port {port + 1}" if port and port < 65535 else "--port 0"
-        raise SettingsError(f"Cannot listen on {host}:{port} ({error.strerror or error}). Try {other}") from None
-    return sock
-
-
-class Http1Protocol(H11Protocol):
+class Http1Protocol(HttpToolsProtocol):
     """HTTP/1.1 protocol that answers HTTP/2 clients with an explanation.
 
-    It closes connections that send no request in time, because the number of connections is limited.
+    It closes connections that send no request in time, because the number of connections is limited. It also limits
+    the head of a request, which uvicorn does not, and ignores trailers: they must not pass for headers.
     """
 
     _has_received_data = False
+    _is_head_complete = False
+    _unparsed_bytes = 0
+    _data = b""
+    """What was received last."""
     request_timeout: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:
@@ -90,11 +72,51 @@ class Http1Protocol(H11Protocol):
             self.transport.write(settings + goaway)
             self.transport.close()
             return
+        self._data = data
+        self._unparsed_bytes += len(data)
         super().data_received(data)
+        if self._unparsed_bytes > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self.send_400_response("Request head or trailer too large.")
         if self.cycle is not None and not self.cycle.response_complete:
             self._cancel_timeout()
         elif self.request_timeout is None:  # Another request has started on this connection.
             self.start_timeout()
+
+    def _should_upgrade(self) -> bool:
+        return True  # uvicorn then starts no request and calls `handle_websocket_upgrade`
+
+    def handle_websocket_upgrade(self) -> None:
+        """Ignore an offer to upgrade to HTTP/2 or WebSocket: parse the request again without it."""
+        method, version = self.scope["method"], self.scope["http_version"]
+        is_pipelined = self.cycle is not None and not self.cycle.response_complete
+        if method == "CONNECT" or is_pipelined:
+            self.send_400_response("Upgrade is not supported here.")
+            return
+        offer = sys.exception()
+        unparsed = self._data[offer.args[0] :] if offer is not None else b""
+        fields = b"".join(b"%s: %s\r\n" % field for field in self.headers if field[0] != b"upgrade")
+        head = b"%s %s HTTP/%s\r\n%s\r\n" % (method.encode(), self.url, version.encode(), fields)
+        super().data_received(head + unparsed)
+
+    def on_message_begin(self) -> None:
+        self._is_head_complete = False
+        super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self._is_head_complete:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._is_head_complete, self._unparsed_bytes = True, 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._unparsed_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._unparsed_bytes = 0
+        super().on_message_complete()
 
 
 class _UvicornServer(uvicorn.Server):
@@ -119,8 +141,12 @@ def build_server(
     on_ready: Callable[[], None] = lambda: None,
     grace: int = SHUTDOWN_GRACE_SECONDS,
     on_stopping: Callable[[], None] = lambda: None,
+    trusted_proxies: Sequence[str] = (),
 ) -> uvicorn.Server:
-    """Build a server: `run(sockets=[...])` serves until `should_exit`."""
+    """Build a server: `run(sockets=[...])` serves until `should_exit`.
+
+    From `trusted_proxies` (addresses and networks), it takes the client's address out of X-Forwarded-For.
+    """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         application,
@@ -131,10 +157,10 @@ def build_server(
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=list(trusted_proxies),
         timeout_graceful_shutdown=grace,
         timeout_keep_alive=30,
-        h11_max_incomplete_event_size=64 * 1024,
     )
     return _UvicornServer(config, on_ready, on_stopping)
 
@@ -144,6 +170,7 @@ def serve(
     sock: socket.socket,
     on_ready: Callable[[], None] = lambda: None,
     on_stopping: Callable[[], None] = lambda: None,
+    trusted_proxies: Sequence[str] = (),
 ) -> None:
     """Serve until SIGINT or SIGTERM. Requests in progress are finished first."""
 
@@ -153,4 +180,5 @@ def serve(
     # Exclude existing objects from collection. New objects rarely form cycles, so collect seldom.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    build_server(application, on_ready, on_stopping=on_stopping).run(sockets=[sock])
+    server = build_server(application, on_ready, on_stopping=on_stopping, trusted_proxies=trusted_proxies)
+    server.run(sockets=[sock])

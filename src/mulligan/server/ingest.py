@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, get_args
 
 import msgspec
 from starlette.requests import Request
@@ -23,7 +23,16 @@ from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
 from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
-from mulligan.server.payloads import YEAR_9999, BatchPayload, check_events, weigh_events
+from mulligan.server.decisions import hide_size
+from mulligan.server.payloads import (
+    YEAR_9999,
+    BatchPayload,
+    check_events,
+    check_times,
+    find_time_error,
+    start_missing_runs,
+    weigh_events,
+)
 from mulligan.store import wire_protocol
 from mulligan.store.base import DEFAULT_TENANT, Batch, Health, PruneResult, TrialReport
 
@@ -37,6 +46,8 @@ MAX_BODY_FAILURES = 2000
 """Limit of failures in one body: each is classified, which takes milliseconds."""
 MAX_INLINE_WEIGHT = 4 * FAILURE_WEIGHT
 """A body up to this weight is converted on the event loop, which is quicker than to wait for a turn."""
+MAX_UNNUMBERED_STEPS = 100
+"""Limit of steps without a number in one body. They are stored in one transaction, so that none is appended twice."""
 MAX_INLINE_EVENTS = 1000
 """A batch of a library up to this size is stored in one transaction."""
 MAX_RECALL_RESULTS = 200
@@ -61,10 +72,23 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
 
     async def read_payload(request: Request, type: Any) -> tuple[Any, int]:
         data = await bodies.read_body(request, bodies.JSON)
-        return await server.decode(data, partial(bodies.parse_json, type=type)), len(data)
+        if len(data) <= bodies.MAX_INLINE_BYTES:
+            return bodies.parse_json(data, type), len(data)
+        object_type = next(iter(get_args(type)), type)
+        parse = bodies.parse_in_slices(data, type, object_type, payloads.ITEM_TYPES.get(object_type, {}))
+        return await server.worker.run(request.state.caller, parse), len(data)
 
-    async def store_events(request: Request, work: SlicedWork[Converted[T]], sizes: BodySize) -> tuple[int, T]:
-        """Convert a body and store its events. A large one is converted on its own thread and stored in parts."""
+    async def store_events(
+        request: Request,
+        work: SlicedWork[Converted[T]],
+        sizes: BodySize,
+        numbered_events: list[AnyEvent] | None = None,
+    ) -> tuple[int, T]:
+        """Convert a body and store its events. A large one is converted on its own thread and stored in parts.
+
+        `numbered_events` receives the stored events, unless there are several parts.
+        """
+        numbered_events = [] if numbered_events is None else numbered_events
         caller: Caller = request.state.caller
         if sizes.failures > MAX_BODY_FAILURES:
             message = f"{sizes.failures:,} failures in one body. The limit is {MAX_BODY_FAILURES:,}. Send less at once."
@@ -73,28 +97,31 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
             events, answer = complete(work)
             if not events:
                 return 0, answer
-            build_batch = partial(converter.build_event_batch, caller.tenant, caller.principal, events)
+            build_batch = partial(converter.build_event_batch, caller.tenant, caller.principal, events, numbered_events)
             return await server.store_batch(caller, build_batch, len(events), sizes.bytes, sizes.weight), answer
         await server.admit(caller, sizes.records, sizes.bytes)
         with server.committer.holding(sizes.bytes):
             events, answer = await server.worker.run(caller, work)
-            return await store_large(caller, events, partial(number_part, caller)), answer
+            build_last = partial(number_part, caller, numbered_events)
+            return await store_large(caller, events, build_last, is_sent=True), answer
 
     async def store_large(
         caller: Caller,
         events: Sequence[AnyEvent],
         build_last: Callable[[list[AnyEvent]], BatchPart],
-        is_linked: bool = False,
+        is_sent: bool = False,
     ) -> int:
-        prepare = converter.prepare_parts(caller.tenant, events, is_linked)
+        """Store the events of a large body in parts. `is_sent` says that another program sent them, not mulligan."""
+        prepare = converter.prepare_parts(caller.tenant, events, is_linked=not is_sent)
         (*parts, last), started_runs = await server.worker.run(caller, prepare)
         existing_runs = await server.run_in_reader(server.store.existing_runs, caller.tenant, started_runs)
-        batches = [number_part(caller, part) for part in parts]
+        batches = [number_part(caller, [] if is_sent else None, part) for part in parts]
         new = await server.store_in_parts(caller, [*batches, build_last(last)])
         return new - len(set(started_runs) - existing_runs)  # Their start and their end are one record of the body.
 
-    def number_part(caller: Caller, part: list[AnyEvent]) -> BatchPart:
-        return partial(converter.number_batch, caller.tenant, caller.principal, part), weigh_events(part)
+    def number_part(caller: Caller, numbered_events: list[AnyEvent] | None, part: list[AnyEvent]) -> BatchPart:
+        build_batch = partial(converter.number_batch, caller.tenant, caller.principal, part, numbered_events)
+        return build_batch, weigh_events(part)
 
     async def batch(request: Request) -> Response:
         payload: BatchPayload
@@ -115,7 +142,7 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
                 end = partial(converter.build_journal_end, caller.tenant, caller.principal, payload, part)
                 return end, weigh_events(part)
 
-            new = await store_large(caller, payload.events, end_journal, is_linked=True)
+            new = await store_large(caller, payload.events, end_journal)
         return json_response({"new": new, "offset": payload.offset})
 
     async def runs(request: Request) -> Response:
@@ -141,17 +168,28 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         items, size = await read_payload(request, payloads.StepPayloads)
         step_payloads = list(_with_path_prefixes(items, payloads.StepPayload))
         now = server.clock()
+        unnumbered = sum(step.seq is None for _, step in step_payloads)
+        if unnumbered > MAX_UNNUMBERED_STEPS:
+            message = (
+                f"{unnumbered:,} steps without seq. The limit is {MAX_UNNUMBERED_STEPS}. Number them, or send less."
+            )
+            raise ApiError(413, "too_large", message)
 
         def convert() -> SlicedWork[Converted[None]]:
-            events: list[AnyEvent] = []
+            steps: list[Step] = []
             for path_prefix, step_payload in step_payloads:
-                events.append(converter.convert_step(step_payload, now, path_prefix))
+                steps.append(converter.convert_step(step_payload, now, path_prefix))
                 yield
-            return events, None
+            return [*start_missing_runs(steps), *map(StepEnded, steps)], None
 
         failures = sum(_has_failed(step) for _, step in step_payloads)
-        new, _ = await store_events(request, convert(), BodySize(size, len(step_payloads), failures))
-        return json_response({"new": new})
+        sizes = BodySize(size, len(step_payloads), failures)
+        numbered_events: list[AnyEvent] = []
+        new, _ = await store_events(request, convert(), sizes, numbered_events)
+        if not unnumbered:
+            return json_response({"new": new})
+        seqs = (event.step.seq for event in numbered_events if isinstance(event, StepEnded))
+        return json_response({"new": new, "seqs": list(seqs)})
 
     async def failures(request: Request) -> Response:
         items, size = await read_payload(request, payloads.FailurePayloads)
@@ -160,25 +198,27 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
             (path_prefix, failure_payload.resolve_names(path_prefix))
             for path_prefix, failure_payload in _with_path_prefixes(items, payloads.FailurePayload)
         ]
+        now = server.clock()
         for path_prefix, failure in failure_payloads:
+            check_times(failure, now, path_prefix)
             if failure.run is None:
                 raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
         run_ids = {failure.run for _, failure in failure_payloads if failure.run is not None}
         histories = {id: await server.run_in_reader(server.store.run, caller.tenant, id) for id in run_ids}
 
         def convert() -> SlicedWork[Converted[None]]:
-            events: list[AnyEvent] = []
+            recorded_failures: list[AnyEvent] = []
+            failure_steps: list[Step] = []
             for path_prefix, failure in failure_payloads:
                 yield
                 step = find_step(histories[failure.run or ""], failure.run or "", failure.step)
                 if step.has_failed:
                     merged = converter.merge_failure(step, failure, path_prefix)
-                    events += [FailureRecorded(step.run, step.seq, merged)] if merged is not None else []
+                    recorded_failures += [FailureRecorded(step.run, step.seq, merged)] if merged is not None else []
                     continue
                 target = step.type, step.name
-                failure_step = converter.build_failure_step(failure, step.run, target, server.clock(), path_prefix)
-                events.append(StepEnded(failure_step))
-            return events, None
+                failure_steps.append(converter.build_failure_step(failure, step.run, target, now, path_prefix))
+            return [*start_missing_runs(failure_steps), *recorded_failures, *map(StepEnded, failure_steps)], None
 
         new, _ = await store_events(request, convert(), BodySize(size, len(failure_payloads), len(failure_payloads)))
         return json_response({"new": new})
@@ -214,8 +254,9 @@ def _build_memory_routes(server: Server) -> Iterable[BaseRoute]:
 
     async def outcomes(request: Request) -> Response:
         report = await read_json(request, wire_protocol.OutcomeReport)
-        if not 0 <= report.at <= YEAR_9999:
-            raise invalid(f"Invalid time {report.at}. Use UTC milliseconds.", "at")
+        reason = "it is negative." if report.at < 0 else find_time_error(report.at, server.clock())
+        if reason:
+            raise invalid(f"Invalid time {report.at}: {reason}", "at")
         if not 0 < len(report.run) <= 200:
             raise invalid("Invalid run id. Use 1 to 200 characters.", "run")
         caller: Caller = request.state.caller
@@ -288,7 +329,7 @@ def _store_method_endpoint(server: Server, name: str) -> Endpoint:
             if isinstance(result, Health):
                 result = msgspec.structs.replace(result, where="")
             elif isinstance(result, PruneResult):
-                result = msgspec.structs.replace(result, bytes_before=0, bytes_after=0)
+                result = hide_size(result, tenant)
         return Response(wire_protocol.encode_value(result), media_type=wire_protocol.CONTENT_TYPE)
 
     return call_store

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -32,9 +32,11 @@ DEFAULT_RECORDS_PER_SECOND = 20_000
 BURST_SECONDS = 10
 """Burst size as seconds of the sustained rate, for records queued while the server was unavailable."""
 MAX_TRACKED_CALLERS = 10_000
-MAX_ADDRESS_FAILURES, MAX_TOTAL_FAILURES = 10, 100
-"""Limits of failed sign-ins per minute: from one address, and in total."""
+MAX_ADDRESS_FAILURES = 10
+"""Limit of failed sign-ins per minute from one address."""
 FAILURE_WINDOW_SECONDS = 60.0
+MAX_LIVE_STREAMS = 10
+"""Limit of open event streams per token, or per browser without one."""
 
 
 class Usage(Record, frozen=True):
@@ -193,25 +195,38 @@ class RateLimiter:
 
 
 class SignInLimiter:
-    """Rate limit for failed sign-ins: from one address, and in total.
+    """Rate limit for failed sign-ins from one address. A valid token works at any time.
 
-    Each process counts for itself: tokens have 160 random bits.
+    Each process counts for itself: tokens have 160 random bits. There is no limit of all addresses together, which one
+    attacker could use to lock out everyone.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._by_address, self._total = (
-            _CallerBuckets(limit, limit / FAILURE_WINDOW_SECONDS, monotonic)
-            for limit in (MAX_ADDRESS_FAILURES, MAX_TOTAL_FAILURES)
-        )
-
-    def check(self, address: str) -> None:
-        """Raise `ApiError` with Retry-After if there were too many failures."""
-        for buckets, caller in ((self._by_address, address), (self._total, "")):
-            if buckets.remaining(caller) < 1:
-                message = "Too many failed sign-ins. Wait a minute and try again."
-                headers = {"Retry-After": str(buckets.retry_after(caller))}
-                raise ApiError(429, "busy", message, headers=headers)
+        self._buckets = _CallerBuckets(MAX_ADDRESS_FAILURES, MAX_ADDRESS_FAILURES / FAILURE_WINDOW_SECONDS, monotonic)
 
     def record_failure(self, address: str) -> None:
-        self._by_address.take(address, 1)
-        self._total.take("", 1)
+        """Count a failed sign-in. Raise `ApiError` with Retry-After if there were too many."""
+        if self._buckets.remaining(address) < 1:
+            message = "Too many failed sign-ins from this address. Wait a minute, or use a valid token."
+            headers = {"Retry-After": str(self._buckets.retry_after(address))}
+            raise ApiError(429, "busy", message, headers=headers)
+        self._buckets.take(address, 1)
+
+
+class StreamLimiter:
+    """Limit of open event streams per caller: each holds a connection and polls the store."""
+
+    def __init__(self) -> None:
+        self._open: Counter[object] = Counter()
+
+    def open(self, caller: object) -> None:
+        """Count a stream. Raise `ApiError` if the caller has too many."""
+        if self._open[caller] >= MAX_LIVE_STREAMS:
+            message = f"Too many live streams: {MAX_LIVE_STREAMS} are open with this token. Close one and try again."
+            raise ApiError(429, "busy", message, headers={"Retry-After": "10"})
+        self._open[caller] += 1
+
+    def close(self, caller: object) -> None:
+        self._open[caller] -= 1
+        if not self._open[caller]:
+            del self._open[caller]

@@ -14,7 +14,7 @@ from mulligan import __version__
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Kind
 from mulligan.report.resources import MAX_TIMESTAMP_MS, Parameter
-from mulligan.server import payloads
+from mulligan.server import decisions, payloads
 from mulligan.store import wire_protocol
 from mulligan.store.base import Store
 
@@ -37,38 +37,89 @@ class QueryEndpoint(NamedTuple):
 
 
 SCHEMA_REFERENCE = "#/components/schemas/{name}"
-LESSON_PATH = "/v1/lessons/{id}"
 STATUSES = {
     400: "Invalid request. field and message name the cause.",
     401: "Missing, unknown, expired or revoked token.",
     403: "Insufficient role, or a cross-site request.",
     404: "Not found, or it belongs to another tenant.",
     408: "The body was not received within a minute.",
+    409: "A conflict with stored records, or several ids start with this prefix. message names them.",
     413: "Body above 5 MB, above 20 MB decompressed, or with more than 2,000 failures.",
     415: "Unsupported content type or encoding.",
     421: "Host name not allowed.",
     429: "Rate limit or quota exceeded. Retry after Retry-After.",
     503: "Store unavailable. Retry after Retry-After.",
 }
-ALL_STATUSES = (401, 403, 421, 503)
-BODY_STATUSES = (400, 408, 413, 415, 429)
+ALL_STATUSES = (401, 403, 421, 429, 503)
+BODY_STATUSES = (400, 408, 413, 415)
 RECALL_SUMMARY = "Return what recovered the same failure in earlier runs"
 OUTCOME_SUMMARY = "Report the outcome of a fix whose calls are not stored here"
-REQUESTS: tuple[tuple[str, str, Any, str], ...] = (
-    ("/v1/runs", "Send runs with their steps and failures", payloads.RunPayloads, "Stored"),
-    ("/v1/steps", "Send steps of runs", payloads.StepPayloads, "Stored"),
-    ("/v1/failures", "Send failures of steps or runs", payloads.FailurePayloads, "Stored"),
-    ("/v1/batch", "Send events in the format of mulligan's journal", payloads.BatchPayload, "Stored"),
-    ("/v1/recall", RECALL_SUMMARY, wire_protocol.RecallRequest, "RecallResponse"),
-    ("/v1/outcomes", OUTCOME_SUMMARY, wire_protocol.OutcomeReport, "Outcome"),
-    (LESSON_PATH, "Approve, disable or revoke a lesson", payloads.LessonDecisionPayload, "Lesson"),
+FIX_SUMMARY = "Approve or revoke a fix"
+LESSON_SUMMARY = "Approve, disable or revoke a lesson"
+PATTERN_SUMMARY = "Mute, unmute, resolve, reopen, merge or split a pattern"
+REVOCATION_SUMMARY = "Exclude all trials of a principal, of a tool or since a time from learning"
+FORGET_SUMMARY = "Delete a run, tool, session or text permanently, or all that was learned; a preview unless confirmed"
+PRUNE_SUMMARY = "Delete expired runs; a preview unless confirmed"
+REQUESTS: tuple[tuple[str, str, Any, str, tuple[int, ...]], ...] = (
+    ("/v1/runs", "Send runs with their steps and failures", payloads.RunPayloads, "Stored", (409,)),
+    ("/v1/steps", "Send steps of runs", payloads.StepPayloads, "Stored", (409,)),
+    ("/v1/failures", "Send failures of steps or runs", payloads.FailurePayloads, "Stored", (409,)),
+    ("/v1/batch", "Send events in the format of mulligan's journal", payloads.BatchPayload, "Stored", (409,)),
+    ("/v1/recall", RECALL_SUMMARY, wire_protocol.RecallRequest, "RecallResponse", ()),
+    ("/v1/outcomes", OUTCOME_SUMMARY, wire_protocol.OutcomeReport, "Outcome", (404,)),
+    ("/v1/fixes/{id}", FIX_SUMMARY, decisions.FixDecisionPayload, "FixSummary", (404, 409)),
+    ("/v1/lessons/{id}", LESSON_SUMMARY, decisions.LessonDecisionPayload, "Lesson", (404, 409)),
+    ("/v1/patterns/{id}", PATTERN_SUMMARY, decisions.PatternDecisionPayload, "Pattern", (404, 409)),
+    ("/v1/revocations", REVOCATION_SUMMARY, decisions.RevocationPayload, "Revoked", ()),
+    ("/v1/forget", FORGET_SUMMARY, decisions.ForgetPayload, "Deleted", (404, 409)),
+    ("/v1/prune", PRUNE_SUMMARY, decisions.PrunePayload, "Deleted", ()),
 )
+"""Path, summary, type of the body, schema of the response and further statuses of each POST endpoint."""
 DOCUMENTED_PAYLOADS = (
     payloads.RunPayload, payloads.StepPayload, payloads.FailurePayload, payloads.BatchPayload,
-    wire_protocol.RecallRequest, wire_protocol.OutcomeReport, payloads.LessonDecisionPayload,
+    wire_protocol.RecallRequest, wire_protocol.OutcomeReport, decisions.FixDecisionPayload,
+    decisions.LessonDecisionPayload, decisions.PatternDecisionPayload, decisions.RevocationPayload,
+    decisions.ForgetPayload, decisions.PrunePayload,
 )  # fmt: skip
+TAGS = {
+    "Send": "Send records. Needs the role ingest or admin; on loopback, no token.",
+    "OpenTelemetry": "Send records with an OpenTelemetry exporter.",
+    "Query": "Query records and metrics. Needs the role read or admin.",
+    "Decide": "Decide about fixes, lessons and patterns. Needs the role admin.",
+    "Delete": "Delete records. Needs the role admin.",
+    "Operate": "Health of the server. Public, except for metrics.",
+}
+TAG_OF_PATH = {
+    **dict.fromkeys(("/v1/forget", "/v1/prune"), "Delete"),
+    "/v1/revocations": "Decide",
+    **dict.fromkeys(("/metrics", "/healthz", "/readyz"), "Operate"),
+    **dict.fromkeys(("/v1/traces", "/v1/logs", "/v1/metrics"), "OpenTelemetry"),
+}
+RUN_EXAMPLE = {
+    "id": "job-17", "agent": "nightly", "started_at": 1794700000000,
+    "steps": [
+        {"name": "fetch", "duration_seconds": 3, "failure": {"message": "Read timed out after 3 s"}},
+        {"name": "fetch", "call": 1, "duration_seconds": 0.5},
+    ],
+}  # fmt: skip
+EXAMPLES: dict[str, Any] = {
+    "/v1/runs": {"run": RUN_EXAMPLE, "end": {"id": "job-17", "end_reason": "finished"}},
+    "/v1/steps": {"numbered": {"run": "job-17", "seq": 3, "name": "send"}, "next": {"run": "job-17", "name": "log"}},
+    "/v1/failures": {"failure": {"run": "job-17", "step": 3, "code": "timeout", "message": "No answer after 10 s"}},
+    "/v1/batch": {"empty": {"client": "client_a", "journal": "1-a", "offset": 1, "events": []}},
+    "/v1/recall": {"tool": {"fixes": {"tool": "fetch"}}},
+    "/v1/outcomes": {"success": {"fix_id": "fix_8f2c", "run": "job-17", "successful": True}},
+    "/v1/fixes/{id}": {"approve": {"verdict": "approve"}, "revoke": {"verdict": "revoke"}},
+    "/v1/lessons/{id}": {"approve": {"verdict": "approve"}},
+    "/v1/patterns/{id}": {"mute": {"action": "mute"}, "merge": {"action": "merge", "into": "pat_11aa"}},
+    "/v1/revocations": {"principal": {"principal": "ann"}},
+    "/v1/forget": {"preview": {"run": "job-17"}, "delete": {"run": "job-17", "confirm": True}},
+    "/v1/prune": {"preview": {"keep_successes": 14}, "delete": {"keep_successes": 14, "confirm": True}},
+}
+"""Bodies by path. A test sends each of them."""
 OTLP = (
     ("/v1/traces", "Send OpenTelemetry traces", "resourceSpans"),
+    ("/api/public/otel/v1/traces", "Send OpenTelemetry traces with Langfuse's SDK", "resourceSpans"),
     ("/v1/logs", "Send OpenTelemetry logs with calls", "resourceLogs"),
     ("/v1/metrics", "Accept OpenTelemetry metrics without storing them", "resourceMetrics"),
 )
@@ -81,6 +132,9 @@ REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
     **{schema: (name, "next", "now") for name, schema in LIST_SCHEMAS.items()},
     "Parts": ("next", "now"),
     "Lesson": ("id", "tool", "state", "source"),
+    "FixSummary": ("id", "tool", "state", "action"),
+    "Revoked": ("runs", "votes", "fixes"),
+    "Deleted": ("dry_run", "runs", "steps"),
     "Run": ("id", "status", "calls", "run"),
     "Pattern": ("id", "kind", "occurrences"),
     "Stats": ("total", "total_runs", "total_failures", "success_rate", "failure_breakdown"),
@@ -94,7 +148,12 @@ SCHEMAS: dict[str, Any] = {
         "properties": {
             "new": {"type": "integer", "minimum": 0, "description": "Number of new records."},
             "offset": {"type": "integer"},
-            "runs": {"type": "array", "items": {"type": "string"}},
+            "runs": {"type": "array", "items": {"type": "string"}, "description": "Ids of the runs."},
+            "seqs": {
+                "type": "array",
+                "items": {"type": "integer"},
+                "description": "Numbers of the steps, if some were sent without one.",
+            },
         },
     },
     "Error": {
@@ -110,7 +169,24 @@ SCHEMAS: dict[str, Any] = {
     "Exported": {"type": "object", "properties": {"partialSuccess": {"type": "object"}}},
     **{name: {"type": "object", "required": list(fields)} for name, fields in REQUIRED_FIELDS.items()},
 }
-ID_PARAMETER = {"name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+ERROR_EXAMPLES = {
+    400: {
+        "error": "invalid",
+        "field": "started_at",
+        "message": "Invalid started_at 1794700000: it is in seconds (2026-11-14 23:46:40). "
+        "Use UTC milliseconds: 1794700000000.",
+    },
+    404: {"error": "not_found", "message": "No run with the id 'job-1', and none that starts with it."},
+    409: {
+        "error": "ambiguous",
+        "message": "Several runs start with 'job-': job-16, job-17. Use more of the id.",
+    },
+    429: {"error": "busy", "message": "Too many records. Retry after the time in Retry-After."},
+}
+ID_PARAMETER = {
+    "name": "id", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1},
+    "description": "The id, or an unambiguous prefix of it.", "example": "run_8f2c",
+}  # fmt: skip
 BINARY: dict[str, Any] = {"schema": {"type": "string", "format": "binary"}}
 TEXT: dict[str, Any] = {"schema": {"type": "string"}}
 
@@ -136,7 +212,7 @@ def parameter_schema(parameter: Parameter) -> dict[str, Any]:
 
 def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
     """Build the OpenAPI 3.1 document."""
-    types = [payload_type for _, _, payload_type, _ in REQUESTS]
+    types = [payload_type for _, _, payload_type, *_ in REQUESTS]
     types += [
         payloads.RunPayload,
         payloads.StepPayload,
@@ -146,9 +222,10 @@ def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
     ]
     bodies, schemas = msgspec.json.schema_components(types, schema_hook=_schema_hook, ref_template=SCHEMA_REFERENCE)
     paths: dict[str, Any] = {}
-    for (path, summary, _, schema), body in zip(REQUESTS, bodies, strict=False):
-        statuses = (*BODY_STATUSES, 404) if path in ("/v1/outcomes", LESSON_PATH) else BODY_STATUSES
-        content = {"application/json": {"schema": body}}
+    for (path, summary, _, schema, further_statuses), body in zip(REQUESTS, bodies, strict=False):
+        statuses = (*BODY_STATUSES, *further_statuses)
+        examples = {name: {"value": value} for name, value in EXAMPLES[path].items()}
+        content = {"application/json": {"schema": body, "examples": examples}}
         paths.setdefault(path, {})["post"] = _operation(summary, path, "post", schema, statuses, content)
     for path, summary, field in OTLP:
         export = {"type": "object", "required": [field], "properties": {field: {"type": "array"}}}
@@ -158,7 +235,7 @@ def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
             operation["responses"][status]["content"]["application/x-protobuf"] = BINARY
         paths[path] = {"post": operation}
     for endpoint in endpoints:
-        missing = [404] if "{" in endpoint.path else []
+        missing = [404, 409] if "{" in endpoint.path else []
         operation = _operation(endpoint.summary, endpoint.path, "get", endpoint.response_schema, [400, *missing])
         operation["parameters"] = [
             {"name": item.name, "in": "query", "description": item.description, "schema": parameter_schema(item)}
@@ -171,11 +248,14 @@ def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
     paths["/metrics"]["get"]["responses"]["200"] = {"description": "Prometheus text.", "content": {"text/plain": TEXT}}
     for path, summary in (("/healthz", "Liveness of the process"), ("/readyz", "Readiness of the store")):
         paths[path] = {"get": _operation(summary, path, "get", "Health") | {"security": []}}
+        del paths[path]["get"]["responses"]["429"]  # they need no quota
     description = "API for sending and querying runs, failures, fixes and lessons."
     tokens = {"token": {"type": "http", "scheme": "bearer"}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "mulligan", "version": __version__, "description": description},
+        "servers": [{"url": "/", "description": "This server"}],
+        "tags": [{"name": name, "description": text} for name, text in TAGS.items()],
         "security": [{"token": []}, {}],
         "paths": paths,
         "components": {"schemas": {**schemas, **SCHEMAS}, "securitySchemes": tokens},
@@ -189,17 +269,28 @@ def _operation(
     description = "Stored." if method == "post" else "Response."
     responses: dict[str, Any] = {"200": {"description": description, "content": {"application/json": reference}}}
     for status in sorted({*statuses, *ALL_STATUSES}):
-        error = {"schema": {"$ref": SCHEMA_REFERENCE.format(name="Error")}}
+        error: dict[str, Any] = {"schema": {"$ref": SCHEMA_REFERENCE.format(name="Error")}}
+        if status in ERROR_EXAMPLES:
+            error["example"] = ERROR_EXAMPLES[status]
         responses[str(status)] = {"description": STATUSES[status], "content": {"application/json": error}}
         if status in (429, 503):
             responses[str(status)]["headers"] = {"Retry-After": {"schema": {"type": "integer"}}}
     name = path.strip("/").translate(str.maketrans("/.", "__", "{}"))
     operation: dict[str, Any] = {
         "summary": summary.rstrip("."), "operationId": f"{method}_{name}", "responses": responses,
+        "tags": [_tag(path, method)],
     }  # fmt: skip
     if "{id}" in path:
         operation["parameters"] = [ID_PARAMETER]
     return operation | ({"requestBody": {"required": True, "content": content}} if content else {})
+
+
+def _tag(path: str, method: str) -> str:
+    if path in TAG_OF_PATH:
+        return TAG_OF_PATH[path]
+    if method == "get":
+        return "Query"
+    return "Decide" if "{id}" in path else "Send"
 
 
 CSS = """

@@ -1,5 +1,7 @@
 """POST /v1/traces, /v1/logs and /v1/metrics: OTLP over HTTP as protobuf or JSON, acknowledged after the commit.
 
+Traces may also come to the path that Langfuse's SDK uses.
+
 The spans of one trace may arrive in many exports. Each step is stored on arrival, and attempts are grouped. The state
 of a trace is held in memory and can be restored from the store, so that a restarted server continues where it stopped.
 Agents such as Claude Code report their calls as logs, which are converted to spans.
@@ -9,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,6 +25,7 @@ from starlette.routing import BaseRoute
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure
 from mulligan.core.records import Run
+from mulligan.report.tables import to_line
 from mulligan.server import bodies, protobuf
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
@@ -51,6 +54,11 @@ Decoder = Callable[[bytes], tuple[list[Span], int]]
 PROTOBUF = "application/x-protobuf"
 REJECTED = "Invalid span: it needs a trace id of 16 bytes and a span id of 8 bytes."
 METRICS = "Metrics are not stored. mulligan derives its metrics from runs."
+LANGFUSE_PATH = "/api/public/otel/v1/traces"
+MAX_SCOPES = 50
+"""Scopes of unrecognized spans that are counted separately for a tenant."""
+OTHER_SCOPES, UNNAMED_SCOPE = "(other scopes)", "(no scope)"
+MAX_SCOPE_CHARS = 80
 MAX_FAILED_SPANS = 10_000
 """Limit of failed spans in one export."""
 MAX_OPEN_TRACES = 2000
@@ -65,9 +73,13 @@ MCP_TOOL_NAME = "mcp_tool"
 def build_routes(server: Server) -> Iterable[BaseRoute]:
     traces = Traces(server.store, server.converter.classify)
 
-    async def store_spans(caller: Caller, spans: list[Span], size: int) -> None:
-        def build_batch(part: list[Span]) -> Batch:
-            events = traces.events(caller.tenant, part)
+    async def store_spans(caller: Caller, spans: list[Span], size: int) -> Counter[str]:
+        """Store the spans. Return how many were not recognized, by scope."""
+        unrecognized: dict[int, Counter[str]] = {}
+
+        def build_batch(number: int, part: list[Span]) -> Batch:
+            unrecognized[number] = counts = Counter[str]()
+            events = traces.events(caller.tenant, part, counts)
             return server.converter.build_event_batch(caller.tenant, caller.principal, events)
 
         failures = sum(span.has_failed for span in spans)
@@ -76,34 +88,43 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
             raise ApiError(413, "too_large", message)
         await server.admit(caller, len(spans), size)
         try:
-            with server.committer.holding(size):
-                parts = [(partial(build_batch, part), weight) for part, weight in split_spans(spans)]
-                await server.store_in_parts(caller, parts)
+            numbered_parts = enumerate(split_spans(spans))
+            parts = [(partial(build_batch, number, part), weight) for number, (part, weight) in numbered_parts]
+            await server.store_in_parts(caller, parts)
         except BaseException:
             server.committer.run_before_next_commit(lambda: traces.forget(caller.tenant, spans))
             raise
+        return sum(unrecognized.values(), Counter[str]())
 
     def endpoint(rejected_name: str, from_json: Decoder, from_protobuf: Decoder, note: str = "") -> Endpoint:
         """Build the endpoint of one signal. The decoders return its spans and the number of invalid ones."""
 
+        def from_safe_json(data: bytes) -> tuple[list[Span], int]:
+            bodies.check_depth(data)
+            return from_json(data)
+
         async def receive(request: Request) -> Response:
-            data = await bodies.read_body(request, PROTOBUF, JSON)
-            is_json = bodies.content_type(request) == JSON
+            limits = {"max_bytes": bodies.MAX_OTLP_BODY_BYTES, "max_inflated_bytes": bodies.MAX_OTLP_INFLATED_BYTES}
+            data = await bodies.read_body(request, PROTOBUF, JSON, **limits)
+            is_json, caller = bodies.content_type(request) == JSON, request.state.caller
+            unrecognized: Counter[str] = Counter()
             try:
-                if is_json:
-                    bodies.check_depth(data)
-                try:
-                    spans, rejected = await server.decode(data, from_json if is_json else from_protobuf)
-                except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                    raise invalid(f"Invalid OTLP payload: {error}.") from None
-                if spans:
-                    await store_spans(request.state.caller, spans, len(data))
+                # Held before decoding: spans need more memory than the bytes they come from.
+                with server.committer.holding(len(data)):
+                    try:
+                        spans, rejected = await server.decode(data, from_safe_json if is_json else from_protobuf)
+                    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+                        raise invalid(f"Invalid OTLP payload: {error}.") from None
+                    if spans:
+                        unrecognized = await store_spans(caller, spans, len(data))
             except ApiError as error:
                 if is_json:
                     return json_response({**error.facts, "code": 3}, error.status, error.headers)
                 body = protobuf.encode_status(error.message)
                 return Response(body, error.status, error.headers, media_type=PROTOBUF)
-            message = REJECTED if rejected else note
+            count_unrecognized(server, caller.tenant, unrecognized)
+            notes = (REJECTED if rejected else "", describe_unrecognized(unrecognized), note)
+            message = " ".join(filter(None, notes))
             if not is_json:
                 return Response(protobuf.encode_response(rejected, message), media_type=PROTOBUF)
             partial_success = {"partialSuccess": {rejected_name: str(rejected), "errorMessage": message}}
@@ -111,8 +132,10 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
 
         return receive
 
+    receive_traces = endpoint("rejectedSpans", _from_json, protobuf.parse_spans)
     endpoints = {
-        "/v1/traces": endpoint("rejectedSpans", _from_json, protobuf.parse_spans),
+        "/v1/traces": receive_traces,
+        LANGFUSE_PATH: receive_traces,
         "/v1/logs": endpoint(
             "rejectedLogRecords",
             lambda data: (to_spans(parse_log_records(data)), 0),
@@ -121,6 +144,22 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         "/v1/metrics": endpoint("rejectedDataPoints", lambda data: ([], 0), lambda data: ([], 0), METRICS),
     }
     return [server.route(path, receive, "ingest", "POST") for path, receive in endpoints.items()]
+
+
+def count_unrecognized(server: Server, tenant: str, counts: Counter[str]) -> None:
+    """Add to the tenant's counts since the server started, for the dashboard and the metrics."""
+    totals = server.unrecognized_spans.setdefault(tenant, Counter())
+    for scope, count in counts.items():
+        totals[scope if scope in totals or len(totals) < MAX_SCOPES else OTHER_SCOPES] += count
+
+
+def describe_unrecognized(counts: Counter[str]) -> str:
+    """Say which spans were not stored because they describe no call. The sender need not send them again."""
+    if not counts:
+        return ""
+    scopes = ", ".join(f"{scope} {count:,}" for scope, count in counts.most_common(5))
+    more = f" and {len(counts) - 5} more scopes" if len(counts) > 5 else ""
+    return f"{counts.total():,} spans were not stored: they describe no agent, model or tool. By scope: {scopes}{more}."
 
 
 def split_spans(spans: list[Span]) -> Iterator[tuple[list[Span], int]]:
@@ -177,13 +216,17 @@ class Traces:
         self._reading = ReaderState(classify, keeps_results=True)
         self._open_traces: OrderedDict[tuple[str, str], _OpenTrace] = OrderedDict()
 
-    def events(self, tenant: str, spans: Iterable[Span]) -> list[AnyEvent]:
-        """Return the events that these spans add."""
+    def events(self, tenant: str, spans: Iterable[Span], unrecognized: Counter[str]) -> list[AnyEvent]:
+        """Return the events that these spans add. Count the unrecognized spans by scope."""
         by_trace: dict[str, list[Span]] = {}
         for span in spans:
             by_trace.setdefault(span.trace, []).append(span)
         traces = self._load_traces(tenant, by_trace)
-        return [event for id in by_trace for event in self._build_events(traces[id], sort_spans(by_trace[id]))]
+        events = [event for id in by_trace for event in self._build_events(traces[id], sort_spans(by_trace[id]))]
+        for id in by_trace:
+            for scope, count in traces[id].trace.take_unrecognized().items():
+                unrecognized[to_line(scope, MAX_SCOPE_CHARS) or UNNAMED_SCOPE] += count
+        return events
 
     def forget(self, tenant: str, spans: Iterable[Span]) -> None:
         """Drop the state of these traces after a failed write. The client sends the spans again."""

@@ -9,7 +9,7 @@ import hashlib
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Annotated, Any, TypeVar
 
@@ -35,7 +35,6 @@ from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
     EndReason,
     History,
-    LessonVerdict,
     Link,
     Outcome,
     Run,
@@ -45,23 +44,28 @@ from mulligan.core.records import (
     new_id,
 )
 from mulligan.redaction import Redactor
+from mulligan.report.tables import format_timestamp
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
-from mulligan.server.bodies import invalid
+from mulligan.server.bodies import MAX_BODY_ITEMS, invalid
 from mulligan.server.tenants import Tenant, Tenants, load_or_create_key
-from mulligan.store.base import Batch, KeyValueStore
+from mulligan.store.base import DAY, Batch, KeyValueStore
+from mulligan.store.sent_records import needs_numbers
 
 STEP_NUMBER_LIMIT = 2**31
 MAX_TOKEN_COUNT = 2**40
 MAX_COST_NANOS = 10**15
 COPIED_RUN_FIELDS = ("agent", "version", "environment", "session", "parent", "traceparent", "context", "metadata")
 COPIED_STEP_FIELDS = ("parent", "type", "name", "server", "arguments", "result", "duration_seconds")
-MAX_BODY_ITEMS = 10_000
-"""Limit of items in one list of a body."""
 MAX_PART_WEIGHT = 1000
 """Weight at which a large body is stored in parts, each in a transaction of its own: 25 failures."""
-REDACTED_WEIGHT = 200
+REDACTED_WEIGHT = 25
 """Weight of the events that are redacted without a pause."""
+SENT_RUN_FIELDS = (*COPIED_RUN_FIELDS, "started_at", "ended_at", "end_reason")
 YEAR_9999 = 253_402_300_799_999
+MIN_UNIX_SECONDS, MAX_UNIX_SECONDS = 10**8, 10**11
+"""Numbers that are a time in seconds from 1973 to 5138. As milliseconds, they would be before 1974."""
+MAX_CLOCK_LEAD_MS = DAY
+"""How far the sender's clock may be ahead of the server's."""
 Id = Annotated[str, Meta(min_length=1, max_length=200, description="Opaque id chosen by the sender.")]
 Name = Annotated[str, Meta(max_length=200)]
 Trace = Annotated[str, Meta(pattern="^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
@@ -70,7 +74,7 @@ Items = Annotated[list[T], Meta(max_length=MAX_BODY_ITEMS)]
 Attempt = Annotated[int, Meta(ge=1, le=1000)]
 Offset = Annotated[int, Meta(ge=1, le=2**62)]
 Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
-Timestamp = Annotated[int, Meta(ge=0, le=YEAR_9999, description="UTC milliseconds.")]
+Timestamp = Annotated[int, Meta(ge=0, le=2**62, description="UTC milliseconds.")]
 Seconds = Annotated[float, Meta(ge=0, le=1e9)]
 Count = Annotated[int, Meta(ge=0, le=2**40)]
 Word = Annotated[str, Meta(max_length=80, pattern=r"^[A-Za-z0-9_.-]*$")]
@@ -80,6 +84,7 @@ TOKENS_DESCRIPTION = (
     "Token counts: input, output, and their parts cached_input, cache_write, cache_write_1h, audio_input, reasoning, "
     "audio_output."
 )
+SEQ_DESCRIPTION = "Number from 1. Default: the position in a run, outside a run the number after the last stored step."
 METADATA_DESCRIPTION = "Further data to store. model names the model, cost its cost in US dollars."
 
 
@@ -123,7 +128,7 @@ class StepPayload(Payload, frozen=True):
     """One attempt of a call."""
 
     run: Annotated[Id | None, Meta(description="Id of the run. Required outside a run.")] = None
-    seq: Annotated[Number | None, Meta(description="Number from 1. Required outside a run; default: position.")] = None
+    seq: Annotated[Number | None, Meta(description=SEQ_DESCRIPTION)] = None
     call: Annotated[Number | None, Meta(description="seq of the call's first attempt. Default: a call of its own.")] = (
         None
     )
@@ -143,7 +148,7 @@ class StepPayload(Payload, frozen=True):
 
 
 class RunPayload(Payload, frozen=True):
-    """One run of an agent, complete or in progress."""
+    """One run of an agent, complete or in progress. If it is stored, only the fields that are sent change."""
 
     id: Annotated[Id | None, Meta(description="Run id, shared by its records. Default: created and returned.")] = None
     agent: Annotated[Name, Meta(description="Name of the agent.")] = ""
@@ -170,12 +175,11 @@ class BatchPayload(Payload, frozen=True):
     events: Items[AnyEvent]
 
 
-class LessonDecisionPayload(Payload, frozen=True):
-    """Decision about a lesson. `revoke` also revokes the lesson's fix."""
-
-    verdict: LessonVerdict
-
-
+ITEM_TYPES: Mapping[Any, Mapping[str, Any]] = {
+    RunPayload: {"steps": StepPayload, "failures": FailurePayload},
+    BatchPayload: {"events": AnyEvent},
+}
+"""Types of the items in the lists of a payload. A large body is decoded an item at a time."""
 RunPayloads = RunPayload | Items[RunPayload]
 StepPayloads = StepPayload | Items[StepPayload]
 FailurePayloads = FailurePayload | Items[FailurePayload]
@@ -202,9 +206,6 @@ class PayloadConverter:
         self._build_redactor = build_redactor
         self._key_value_store = key_value_store
         self._redactors: dict[str, tuple[Tenant, RecordRedactor]] = {}
-        self._journal = new_id("journal")
-        self._offset = 0
-        self._lock = threading.Lock()
         self._redaction_lock = threading.Lock()
         """Held while a redactor works, which the writer thread and the thread for large bodies share."""
 
@@ -231,18 +232,21 @@ class PayloadConverter:
         """Build the last batch of a journal chunk that is stored in parts."""
         return Batch(tenant, redacted_events, _journal_name(payload), payload.offset, principal)
 
-    def build_event_batch(self, tenant: str, principal: str, events: Sequence[AnyEvent]) -> Batch:
-        """Build the redacted batch for events without a journal.
+    def build_event_batch(
+        self, tenant: str, principal: str, events: Sequence[AnyEvent], numbered_events: list[AnyEvent] | None = None
+    ) -> Batch:
+        """Build the redacted batch for events without a journal. `numbered_events` is as in `Batch`.
 
         Run id and step number identify each event, so sending it again has no further effect.
         """
-        return self.number_batch(tenant, principal, self._redact(tenant, complete(link_complete_runs(events))))
+        redacted_events = self._redact(tenant, complete(link_complete_runs(events)))
+        return self.number_batch(tenant, principal, redacted_events, numbered_events)
 
-    def number_batch(self, tenant: str, principal: str, events: Sequence[AnyEvent]) -> Batch:
-        """Build the batch for redacted events. Call it in the order of the commits: positions only grow."""
-        with self._lock:
-            self._offset += 1
-            return Batch(tenant, events, self._journal, self._offset, principal)
+    def number_batch(
+        self, tenant: str, principal: str, events: Sequence[AnyEvent], numbered_events: list[AnyEvent] | None = None
+    ) -> Batch:
+        """Build the batch for redacted events."""
+        return Batch(tenant, events, principal=principal, numbered_events=numbered_events)
 
     def prepare_parts(
         self, tenant: str, events: Sequence[AnyEvent], is_linked: bool = False
@@ -256,7 +260,7 @@ class PayloadConverter:
         for part in split_events(linked_events, REDACTED_WEIGHT):
             redacted_events += self._redact(tenant, part)
             yield
-        if weigh_events(redacted_events) <= MAX_PART_WEIGHT:
+        if weigh_events(redacted_events) <= MAX_PART_WEIGHT or needs_numbers(redacted_events):
             return [redacted_events], []
         ordered_events, started_runs = end_runs_last(redacted_events)
         return list(split_events(ordered_events, MAX_PART_WEIGHT)), started_runs
@@ -272,6 +276,7 @@ class PayloadConverter:
     ) -> SlicedWork[tuple[str, list[AnyEvent]]]:
         """Convert a run with its steps and failures. Return the run's id and its events."""
         started_at, ended_at, end_reason = payload.started_at, payload.ended_at, payload.end_reason
+        check_times(payload, now, path_prefix)
         if ended_at is not None and started_at is not None and ended_at < started_at:
             raise invalid("Invalid ended_at: before started_at.", f"{path_prefix}ended_at")
         if started_at is None:
@@ -290,6 +295,7 @@ class PayloadConverter:
         for number, step_payload in enumerate(payload.steps):
             item_path = f"{path_prefix}steps[{number}]."
             _check_run(step_payload.run, run.id, item_path)
+            check_times(step_payload, now, item_path)
             seq = step_payload.seq or number + 1
             step = self._convert_step(step_payload, run.id, seq, run.started_at, item_path, attempts)
             if seq in steps:
@@ -307,6 +313,7 @@ class PayloadConverter:
             item_path = f"{path_prefix}failures[{number}]."
             failure = failure_payload.resolve_names(item_path)
             _check_run(failure.run, run.id, item_path)
+            check_times(failure, now, item_path)
             if failure.step is not None and failure.step not in steps:
                 raise invalid(f"No step {failure.step} in this run.", f"{item_path}step")
             failed_step = steps.get(failure.step or 0)
@@ -319,25 +326,27 @@ class PayloadConverter:
                 continue
             target: tuple[StepType, str] = (failed_step.type, failed_step.name) if failed_step else ("run", run.agent)
             failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at, item_path))
-        run_event = RunStarted(run) if run.end_reason is None else RunEnded(run)
+        sent_fields = tuple(name for name in SENT_RUN_FIELDS if getattr(payload, name) not in (None, ""))
+        run_event = (RunStarted if run.end_reason is None else RunEnded)(run, sent_fields)
         return run.id, [run_event, *map(StepEnded, (*steps.values(), *failure_steps))]
 
-    def convert_step(self, payload: StepPayload, now: int, path_prefix: str = "") -> StepEnded:
+    def convert_step(self, payload: StepPayload, now: int, path_prefix: str = "") -> Step:
+        """Convert a step outside a run. One without a number gets the number 0, which the store replaces."""
         if payload.run is None:
             raise invalid("Missing run: the id of the run that the step belongs to.", f"{path_prefix}run")
-        if payload.seq is None:
-            raise invalid("Missing seq: the number of the step within its run.", f"{path_prefix}seq")
-        return StepEnded(self._convert_step(payload, payload.run, payload.seq, now, path_prefix, Counter()))
+        check_times(payload, now, path_prefix)
+        return self._convert_step(payload, payload.run, payload.seq or 0, now, path_prefix, Counter())
 
     def _convert_step(
         self, payload: StepPayload, run: str, seq: int, default_start: int, path_prefix: str, attempts: Counter[int]
     ) -> Step:
         call = payload.call or seq
-        if call > seq:
+        if call > seq > 0:
             message = f"Invalid call {call}. Use the seq of the call's first attempt, at most {seq}."
             raise invalid(message, f"{path_prefix}call")
         attempts[call] += 1
         attempt = payload.attempt or (attempts[call] if call == seq or attempts[call] > 1 else 2)
+        attempt = 1 if not call and payload.attempt is None else attempt
         failure, outcome, metadata = None, payload.outcome or "success", payload.metadata
         if payload.failure is not None or outcome == "failure":
             item_path = f"{path_prefix}failure."
@@ -470,7 +479,11 @@ def end_runs_last(events: Sequence[AnyEvent]) -> tuple[list[AnyEvent], list[str]
     started_runs: list[str] = []
     for number, event in enumerate(events):
         if isinstance(event, RunEnded) and last_steps.get(event.run.id, -1) > number:
-            ordered_events.append(RunStarted(msgspec.structs.replace(event.run, ended_at=None, end_reason=None)))
+            started_run = msgspec.structs.replace(event.run, ended_at=None, end_reason=None)
+            sent_fields = event.sent_fields
+            if sent_fields is not None:
+                sent_fields = tuple(name for name in sent_fields if name not in ("ended_at", "end_reason"))
+            ordered_events.append(RunStarted(started_run, sent_fields))
             ends.setdefault(event.run.id, []).append(event)
             started_runs.append(event.run.id)
             continue
@@ -509,6 +522,34 @@ def link_complete_runs(events: Sequence[AnyEvent]) -> SlicedWork[list[AnyEvent]]
         else event
         for event in events
     ]
+
+
+def start_missing_runs(steps: Iterable[Step]) -> list[AnyEvent]:
+    """Return a start for each run of these steps. It creates the run if it is not stored, and else changes nothing."""
+    starts: dict[str, int] = {}
+    for step in steps:
+        starts[step.run] = min(step.started_at, starts.get(step.run, step.started_at))
+    return [RunStarted(Run(id=run, started_at=started_at), ()) for run, started_at in starts.items()]
+
+
+def check_times(payload: RunPayload | StepPayload | FailurePayload, now: int, path_prefix: str) -> None:
+    """Raise `ApiError` if a time of the payload is not in milliseconds or in the future."""
+    for name in ("started_at", "ended_at"):
+        timestamp = getattr(payload, name, None)
+        if timestamp is not None and (reason := find_time_error(timestamp, now)):
+            raise invalid(f"Invalid {name} {timestamp}: {reason}", f"{path_prefix}{name}")
+
+
+def find_time_error(timestamp: int, now: int) -> str:
+    """Return why a time that was sent cannot be right, or nothing. `now` is the time of the server."""
+    if MIN_UNIX_SECONDS <= timestamp < MAX_UNIX_SECONDS:
+        return f"it is in seconds ({format_timestamp(timestamp * 1000)}). Use UTC milliseconds: {timestamp * 1000}."
+    if timestamp > YEAR_9999:
+        return "it is in microseconds or nanoseconds. Use UTC milliseconds."
+    if timestamp > now + MAX_CLOCK_LEAD_MS:
+        times = f"{format_timestamp(timestamp)} is after {format_timestamp(now)}, the time of the server"
+        return f"{times}. Check the sender's clock, and use UTC milliseconds."
+    return ""
 
 
 def _check_run(run: str | None, expected: str, path_prefix: str) -> None:

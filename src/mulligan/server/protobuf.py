@@ -10,7 +10,8 @@ import struct
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from mulligan.transcripts.otlp import READ_ATTRIBUTES, Span
+from mulligan.transcripts.otlp import Span
+from mulligan.transcripts.span_attributes import READ_ATTRIBUTES, has_error_level
 
 _WANTED = {name.encode(): name for name in READ_ATTRIBUTES}
 MAX_CACHED_ATTRIBUTE_BYTES = 64
@@ -38,25 +39,29 @@ class LogRecord(NamedTuple):
 def parse_spans(data: bytes) -> tuple[list[Span], int]:
     """Return the spans of an export, and the number of spans rejected for an invalid id."""
     attribute_cache: dict[bytes, _Fact | None] = {}
-    spans = [_parse_span(record, resource, attribute_cache) for resource, record in _iter_records(data)]
+    spans = [_parse_span(record, resource, scope, attribute_cache) for resource, scope, record in _iter_records(data)]
     valid_spans = [span for span in spans if span is not None]
     return valid_spans, len(spans) - len(valid_spans)
 
 
 def parse_logs(data: bytes) -> list[LogRecord]:
     """Return the log records of an export."""
-    return [_parse_log(record, resource) for resource, record in _iter_records(data)]
+    return [_parse_log(record, resource) for resource, _, record in _iter_records(data)]
 
 
-def _iter_records(data: bytes) -> Iterator[tuple[dict[str, Any], bytes]]:
-    """Yield each record with the attributes of its resource. Traces and logs have the same layout."""
+def _iter_records(data: bytes) -> Iterator[tuple[dict[str, Any], str, bytes]]:
+    """Yield each record with the attributes of its resource and its scope. Traces and logs have the same layout."""
     for group in _messages(data, 1):
         resource: dict[str, Any] = {}
         for message in _messages(group, 1):
             resource.update(filter(None, map(read_attribute, _messages(message, 1))))
-        for scope in _messages(group, 2):
-            for record in _messages(scope, 2):
-                yield resource, record
+        for scope_records in _messages(group, 2):
+            fields = _read_fields(scope_records)
+            scopes = (value for number, value in fields if number == 1 and isinstance(value, bytes))
+            scope = _to_text(_bytes(dict(_read_fields(next(scopes, b""))), 1))
+            for number, record in fields:
+                if number == 2 and isinstance(record, bytes):
+                    yield resource, scope, record
 
 
 def _messages(data: bytes, number: int) -> list[bytes]:
@@ -155,7 +160,9 @@ def _nanoseconds(fields: dict[int, int | bytes], number: int) -> int:
     return int.from_bytes(value, "little")
 
 
-def _parse_span(data: bytes, resource: dict[str, Any], attribute_cache: dict[bytes, _Fact | None]) -> Span | None:
+def _parse_span(
+    data: bytes, resource: dict[str, Any], scope: str, attribute_cache: dict[bytes, _Fact | None]
+) -> Span | None:
     all_fields = _read_fields(data)
     fields = dict(all_fields)
     trace, id, parent = _bytes(fields, 1), _bytes(fields, 2), _bytes(fields, 4)
@@ -182,7 +189,8 @@ def _parse_span(data: bytes, resource: dict[str, Any], attribute_cache: dict[byt
         has_failed, message = status.get(3) == 2, _to_text(_bytes(status, 2))
     parent_id, name = parent.hex() if any(parent) else "", _to_text(_bytes(fields, 5))
     start, end = _nanoseconds(fields, 7), _nanoseconds(fields, 8)
-    return Span(trace.hex(), id.hex(), parent_id, name, start, end, facts, has_failed, message, events, resource)
+    has_failed = has_failed or has_error_level(facts)
+    return Span(trace.hex(), id.hex(), parent_id, name, start, end, facts, has_failed, message, events, resource, scope)
 
 
 def _parse_log(data: bytes, resource: dict[str, Any]) -> LogRecord:

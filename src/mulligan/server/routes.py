@@ -19,16 +19,17 @@ from mulligan.core.records import to_builtins
 from mulligan.report import memory_text, overview, run_text
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import RESOURCES, STATS_SPEC, Parameter, ResourceSpec
-from mulligan.server import ingest, openapi, opentelemetry
+from mulligan.server import decisions, ingest, openapi, opentelemetry
 from mulligan.server.app import Endpoint, RouteGroup, Server
-from mulligan.server.bodies import csv_response, invalid, json_response, not_found, read_json, store_unavailable
+from mulligan.server.bodies import csv_response, invalid, json_response, store_unavailable
+from mulligan.server.decisions import find_fix, find_id, unknown
 from mulligan.server.openapi import QueryEndpoint
-from mulligan.server.payloads import LessonDecisionPayload
 from mulligan.store.base import DEFAULT_TENANT, RecallQuery, Store
 from mulligan.store.counters import StatsQuery
 
 MAX_PARAMETER_CHARS = 1000
-MAX_OFFSET = 100_000
+MAX_POSITION = 2**62
+"""Limit of the numbers in a cursor: those that a database can compare."""
 NOW = Parameter("now", "Reference time of ages, in UTC milliseconds. Default: the server's clock.", "clock")
 FORMAT = Parameter("format", "Response format.", "choice", ("json", "csv"))
 CURSOR = Parameter("cursor", "Start of the next page: the value of next in the previous response.", "cursor")
@@ -53,6 +54,7 @@ def query_endpoints() -> list[QueryEndpoint]:
     for path, summary, answer, schema in (
         ("/v1/runs/{id}", "Return one run with all attempts of all calls.", answer_run, "Run"),
         ("/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", answer_pattern, "Pattern"),
+        ("/v1/fixes/{id}", "Return one fix with its trials.", answer_fix, "FixSummary"),
         ("/v1/lessons/{id}", "Return one lesson with its evidence.", answer_lesson, "Lesson"),
     ):
         endpoints.append(QueryEndpoint(path, summary, (), answer, schema))
@@ -63,14 +65,6 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
     routes = [
         server.route(endpoint.path, _query_route(server, endpoint), endpoint.role) for endpoint in query_endpoints()
     ]
-
-    async def decide_lesson(request: Request) -> Response:
-        payload = await read_json(request, LessonDecisionPayload)
-        tenant, id = request.state.caller.tenant, request.path_params["id"]
-        lesson = await server.run_in_reader(server.store.decide_lesson, tenant, id, payload.verdict, server.clock())
-        if lesson is None:
-            raise _unknown("lesson")
-        return json_response(memory_text.lesson_facts(lesson))
 
     async def metrics(request: Request) -> Response:
         text = await server.run_in_reader(_render_metrics, server, request.state.caller.tenant)
@@ -99,13 +93,17 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
     public = {"healthz": healthz, "readyz": readyz, "openapi.json": document, "docs": docs, "docs.css": style}
     return [
         *routes,
-        server.route(openapi.LESSON_PATH, decide_lesson, "admin", "POST"),
         server.route("/metrics", metrics, "read"),
         *(server.route(f"/{name}", endpoint, "nothing") for name, endpoint in public.items()),
     ]
 
 
-ROUTE_GROUPS: tuple[RouteGroup, ...] = (ingest.build_routes, opentelemetry.build_routes, build_routes)
+ROUTE_GROUPS: tuple[RouteGroup, ...] = (
+    ingest.build_routes,
+    opentelemetry.build_routes,
+    build_routes,
+    decisions.build_routes,
+)
 """Route groups of the API, the busiest routes first. The `serve` command adds the dashboard."""
 
 
@@ -127,24 +125,13 @@ def _query_route(server: Server, endpoint: QueryEndpoint) -> Endpoint:
 
 
 def _list_answer(resource: ResourceSpec) -> openapi.Answer:
-    """Build the function that answers with one page of a list. Its cursor is the last row, or an offset."""
-    is_keyset = "before" in resource.query.__struct_fields__
+    """Build the function that answers with one page of a list. Its cursor is the sort key of the last row."""
 
     def answer(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
-        limit, cursor, start, fields = values["limit"], values["cursor"], 0, dict[str, Any]()
-        if cursor and is_keyset:
-            at, id = decode_cursor(cursor, 2)
-            fields["before"] = (int(at), id)
-        elif cursor:
-            start = min(int(decode_cursor(cursor, 1)[0]), MAX_OFFSET)
-        query = resource.build_query(values, limit=start + limit + 1, **fields)
-        records = resource.read(store, tenant, query)[start:]
-        rows = list(map(resource.to_facts, records[:limit]))
-        next_cursor = None
-        if len(records) > limit:
-            last = rows[-1]
-            position = (last.get("started_at", last.get("at")), last["id"]) if is_keyset else (start + limit,)
-            next_cursor = encode_cursor(*position)
+        position = decode_cursor(values["cursor"], resource.position_type) if values["cursor"] else None
+        records, next_position = resource.read_page(store, tenant, values, values["limit"], position)
+        rows = list(map(resource.to_facts, records))
+        next_cursor = encode_cursor(next_position) if next_position is not None else None
         if not wants_csv(request, values):
             return json_response({resource.name: rows, "next": next_cursor, "now": values["now"]})
         next_url = request.url.include_query_params(cursor=next_cursor)
@@ -156,33 +143,34 @@ def _list_answer(resource: ResourceSpec) -> openapi.Answer:
 
 def answer_run(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
     """Answer with a run by its id or an unambiguous prefix of it."""
-    id = request.path_params["id"]
+    id = find_id(store, tenant, "runs", request.path_params["id"])
     history = store.run(tenant, id)
-    if history is None and len(matches := store.find(tenant, id, limit=2)) == 1:
-        history = store.run(tenant, matches[0].id)
     if history is None:
-        raise _unknown("run")
+        raise unknown("run", id)
     return json_response(run_text.to_summary(history) | to_builtins(history))
 
 
 def answer_pattern(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
-    pattern = store.pattern(tenant, request.path_params["id"])
+    id = find_id(store, tenant, "patterns", request.path_params["id"])
+    pattern = store.pattern(tenant, id)
     if pattern is None:
-        raise _unknown("pattern")
+        raise unknown("pattern", id)
     precedents = store.recall(tenant, RecallQuery(tool=pattern.tool, fingerprint=pattern.fingerprint))
     return json_response(memory_text.pattern_facts(pattern) | {"precedents": to_builtins(precedents)})
 
 
 def answer_lesson(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
-    lesson = store.lesson(tenant, request.path_params["id"], values["now"])
+    id = find_id(store, tenant, "lessons", request.path_params["id"])
+    lesson = store.lesson(tenant, id, values["now"])
     if lesson is None:
-        raise _unknown("lesson")
+        raise unknown("lesson", id)
     evidence = store.evidence(tenant, lesson.fix_id) if lesson.fix_id else []
     return json_response(memory_text.lesson_facts(lesson) | {"evidence": to_builtins(evidence)})
 
 
-def _unknown(noun: str) -> Exception:
-    return not_found(f"No {noun} with this id, or several ids start with it. Use the full id.")
+def answer_fix(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    fix = find_fix(store, tenant, request.path_params["id"], values["now"])
+    return json_response(memory_text.fix_facts(fix) | {"evidence": to_builtins(store.evidence(tenant, fix.id))})
 
 
 def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
@@ -196,7 +184,7 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
     total = facts["total"]
     response: dict[str, Any] = {
         "now": query.now,
-        **{name: total[name] for name in ("total_runs", "total_failures", "success_rate")},
+        **{name: total[name] for name in ("total_runs", "total_failures", "unrecovered_runs", "success_rate")},
         "failure_breakdown": {kind: counts["failures"] for kind, counts in total["kinds"].items()},
         "unrecovered_breakdown": {
             kind: counts["unrecovered"] for kind, counts in total["kinds"].items() if counts["unrecovered"]
@@ -211,6 +199,7 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
         response["series"] = overview.rank_parts(read_parts("time"), "time")
         response["most_failing_step"] = _most_failing_step(overview.rank_parts(read_parts("step"), "step"))
         tools, agents = read_parts("tool", detail=True), read_parts("agent")
+        response["older_runs"], _ = stats_report.find_older_runs(store, tenant, query.now, query.since)
         response["advice"] = stats_report.build_advice(stats.total, tools, agents)
     return json_response(response)
 
@@ -224,6 +213,7 @@ def _render_metrics(server: Server, tenant: str) -> str:
     query = StatsQuery(now=server.clock())
     tools = server.store.stats(tenant, msgspec.structs.replace(query, by="tool"))
     lines = [*stats_report.render_metrics(server.store.stats(tenant, query).total, tools)]
+    lines += stats_report.render_unrecognized_spans(server.unrecognized_spans.get(tenant, {}))
     committer = server.committer
     if tenant == DEFAULT_TENANT:  # These count all tenants, so only the operator may see them.
         for name, description, value in (
@@ -261,19 +251,22 @@ def read_parameters(request: Request, parameters: Iterable[Parameter], clock: in
     return values
 
 
-def encode_cursor(*parts: object) -> str:
-    return base64.urlsafe_b64encode("\n".join(map(str, parts)).encode()).decode().rstrip("=")
+def encode_cursor(position: tuple[Any, ...]) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(position)).decode().rstrip("=")
 
 
-def decode_cursor(text: str, parts: int) -> list[str]:
+def decode_cursor(text: str, type: Any) -> tuple[Any, ...]:
+    """Return the position of this type that a cursor encodes."""
     try:
-        fields = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode().split("\n", parts - 1)
+        position: tuple[Any, ...] = msgspec.json.decode(
+            base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=type
+        )
+        if all("\0" not in part if isinstance(part, str) else abs(part) <= MAX_POSITION for part in position):
+            return position
     except (binascii.Error, ValueError):
-        fields = []
-    if len(fields) != parts or not (fields[0].isascii() and fields[0].isdecimal() and len(fields[0]) < 17):
-        advice = "Use the value of next from the previous response, or omit it to start from the beginning."
-        raise invalid(f"Invalid cursor. {advice}", "cursor")
-    return fields
+        pass
+    advice = "Use the value of next from the previous response, or omit it to start from the beginning."
+    raise invalid(f"Invalid cursor. {advice}", "cursor")
 
 
 def wants_csv(request: Request, values: Mapping[str, Any]) -> bool:

@@ -31,6 +31,8 @@ T = TypeVar("T")
 SERVER_TENANT = ""
 """Tenant of entries that belong to the server itself."""
 SERVER_ENTRY_KIND = "server"
+SECRET_PREFIX = "mul_"
+"""Start of every token."""
 REFRESH_INTERVAL_SECONDS = 1.0
 """Time until entries are read again. A revoked token stops working within it."""
 MAX_UPDATE_ATTEMPTS = 1000
@@ -287,7 +289,7 @@ class Tokens(CachedRecords[Token]):
     ) -> tuple[Token, str]:  # fmt: skip
         """Create a token. Return it with its secret, which is not stored."""
         # Random bits only: generated ids share a prefix and are visible to others.
-        secret = f"mul_{role}_{base64.b32encode(os.urandom(20)).decode().lower()}"
+        secret = f"{SECRET_PREFIX}{role}_{base64.b32encode(os.urandom(20)).decode().lower()}"
         token = Token(
             id=f"tok_{new_id()[-8:]}", hash=hash_secret(secret), role=role, name=name, tenant=tenant,
             principal=principal, created_at=now, expires_at=expires,

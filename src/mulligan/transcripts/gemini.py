@@ -19,6 +19,8 @@ from mulligan.transcripts.run_builder import ReaderState, RunBuilder, first_text
 NAME = "gemini-cli"
 _COMPRESSED = re.compile(r"(?:chat history|context) (?:was |has been )?compressed", re.IGNORECASE)
 
+TIMEOUT_MARK = b"Command was automatically cancelled because it exceeded the timeout of "
+"""Start of the output of a command that took too long. It is reported as a success, without an exit code."""
 _EXIT_CODE = re.compile(r"^(?:Exit Code: (?!0\s*$)\d{1,5}|Signal: \d{1,3})\s*$", re.MULTILINE)
 _SERVER_TOOL = re.compile(r"(?P<tool>.+) \((?P<server>.+) MCP Server\)")
 """Displayed name of a tool of an MCP server."""
@@ -97,7 +99,7 @@ def _add_message(message: _GeminiMessage, run: RunBuilder, finished_ids: set[str
             run.end_call(call.id, None, False, ended, outcome="blocked")
         else:
             has_failed = call.status == "error"
-            is_command = b"Exit Code: " in bytes(call.result) or b"Signal: " in bytes(call.result)
+            is_command = any(mark in bytes(call.result) for mark in (b"Exit Code: ", b"Signal: ", TIMEOUT_MARK))
             response = _unwrap_response(decode_raw(call.result)) if has_failed or keeps_results or is_command else None
             error = find_command_error(response) if is_command and isinstance(response, str) else None
             run.end_call(call.id, error or response, has_failed or error is not None, ended)
@@ -106,7 +108,8 @@ def _add_message(message: _GeminiMessage, run: RunBuilder, finished_ids: set[str
 def find_command_error(output: str) -> str | None:
     """Return the output of a shell command if it failed. The shell tool reports an exit code, but no error."""
     output = output.strip().removeprefix("<untrusted_context>").removesuffix("</untrusted_context>").strip()
-    return output if output.startswith(("Output: ", "Command: ")) and _EXIT_CODE.search(output) else None
+    has_failed = output.startswith(("Output: ", "Command: ")) and _EXIT_CODE.search(output)
+    return output if has_failed or output.startswith(TIMEOUT_MARK.decode()) else None
 
 
 def _unwrap_response(result: Any) -> Any:

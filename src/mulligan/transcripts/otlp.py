@@ -1,12 +1,13 @@
 """Reader for OTLP as JSON, from the file exporter of the OpenTelemetry collector.
 
 A file holds one export per line, or one document. Supports the semantic conventions for generative AI and MCP, and
-OpenInference. A trace is a run. Attempts are grouped by mulligan's operation id, else by call id, else by a failed
-predecessor with the same tool and parent.
+the attributes of OpenInference, Langfuse, Traceloop and Vercel's AI SDK. A trace is a run. Attempts are grouped by
+mulligan's operation id, else by call id, else by a failed predecessor with the same tool and parent.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
@@ -19,52 +20,26 @@ from mulligan.core.records import History, Recovery, Step, StepType, digest
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_leniently, parse_json
 from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments
+from mulligan.transcripts.span_attributes import (
+    ATTRIBUTES,
+    UNNAMED_SERVICE_PREFIX,
+    Role,
+    find_agent,
+    find_model,
+    find_role,
+    find_session,
+    find_status,
+    find_task,
+    find_text,
+    has_error_level,
+    read_cost_nanos,
+    read_tokens,
+    unwrap_call,
+)
 
 NAME = "otlp"
-MAX_COST = 1e6
-"""Dollars. A larger cost of one span is an error."""
 MAX_HELD_SPANS = 50_000
 """Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
-_OPERATIONS: dict[StepType, tuple[str, ...]] = {
-    "tool": ("execute_tool", "tools/call", "TOOL"),
-    "model": ("chat", "text_completion", "generate_content", "embeddings", "LLM", "EMBEDDING"),
-    "retrieval": ("retrieval", "RETRIEVER"),
-    "plan": ("plan",),
-}
-_TYPES = {operation: type for type, operations in _OPERATIONS.items() for operation in operations}
-_AGENT_OPERATIONS = ("invoke_agent", "invoke_workflow", "create_agent", "AGENT", "CHAIN")
-
-
-_ATTRIBUTES = {
-    "operation": ("gen_ai.operation.name", "mcp.method.name", "openinference.span.kind"),
-    "agent": ("gen_ai.agent.name", "agent.name", "gen_ai.workflow.name"),
-    "agent_version": ("gen_ai.agent.version",),
-    "session": ("gen_ai.conversation.id", "session.id", "mcp.session.id"),
-    "context": ("input.value",),
-    "model": ("gen_ai.request.model", "gen_ai.response.model", "llm.model_name"),
-    "tool": ("gen_ai.tool.name", "tool.name", "mcp.tool.name"),
-    "server": ("mcp.server.name", "server.address"),
-    "call_id": ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id"),
-    "arguments": ("gen_ai.tool.call.arguments", "input.value"),
-    "result": ("gen_ai.tool.call.result", "output.value"),
-    "error": ("exception.message", "gen_ai.tool.call.result", "output.value"),
-    "error_class": ("error.type", "exception.type"),
-    "error_trace": ("exception.stacktrace",),
-    "status": ("http.response.status_code", "error.type"),
-    "step_name": ("mulligan.step.name",),
-    "cost": ("mulligan.cost_usd",),
-    "input": ("gen_ai.usage.input_tokens", "llm.token_count.prompt"),
-    "output": ("gen_ai.usage.output_tokens", "llm.token_count.completion"),
-    "cached_input": ("gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read"),
-    "cache_write": ("gen_ai.usage.cache_creation.input_tokens", "llm.token_count.prompt_details.cache_write"),
-    "reasoning": ("gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning"),
-    "service": ("service.name",),
-    "service_version": ("service.version",),
-    "environment": ("deployment.environment.name", "deployment.environment"),
-}
-"""Attributes of spans, exceptions and resources by their meaning, the preferred name first."""
-READ_ATTRIBUTES = frozenset(name for names in _ATTRIBUTES.values() for name in names)
-"""The attributes that are read. Other readers may skip all others."""
 
 
 class Span(msgspec.Struct, gc=False):
@@ -81,6 +56,8 @@ class Span(msgspec.Struct, gc=False):
     message: str = ""
     events: list[tuple[str, dict[str, Any]]] = []
     resource: dict[str, Any] = {}
+    scope: str = ""
+    """Name of the library that made the span."""
 
 
 class Attribute(msgspec.Struct, gc=False):
@@ -112,8 +89,8 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
     events: list[_SpanEvent] = []
     status: _Status | None = None
 
-    def to_span(self, resource: dict[str, Any]) -> Span:
-        status = self.status or _Status()
+    def to_span(self, resource: dict[str, Any], scope: str) -> Span:
+        status, facts = self.status or _Status(), read_attributes(self.attributes)
         return Span(
             trace=self.trace_id,
             id=self.span_id,
@@ -121,15 +98,21 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
             name=self.name,
             start=parse_integer(self.start_time_unix_nano),
             end=parse_integer(self.end_time_unix_nano),
-            facts=read_attributes(self.attributes),
-            has_failed=status.code in (2, "2", "STATUS_CODE_ERROR"),
+            facts=facts,
+            has_failed=status.code in (2, "2", "STATUS_CODE_ERROR") or has_error_level(facts),
             message=status.message,
             events=[(event.name, read_attributes(event.attributes)) for event in self.events],
             resource=resource,
+            scope=scope,
         )
 
 
+class _Scope(msgspec.Struct, gc=False):
+    name: str = ""
+
+
 class _ScopeSpans(msgspec.Struct, gc=False):
+    scope: _Scope | None = None
     spans: list[_JsonSpan] = []
 
 
@@ -150,9 +133,10 @@ class _TraceExport(msgspec.Struct, gc=False, rename="camel"):
     def __iter__(self) -> Iterator[Span]:
         for group in self.resource_spans:
             resource = read_attributes(group.resource.attributes) if group.resource else {}
-            for scope in group.scope_spans:
-                for span in scope.spans:
-                    yield span.to_span(resource)
+            for scope_spans in group.scope_spans:
+                scope = scope_spans.scope.name if scope_spans.scope else ""
+                for span in scope_spans.spans:
+                    yield span.to_span(resource, scope)
 
 
 _decoder = msgspec.json.Decoder(_TraceExport)
@@ -206,6 +190,11 @@ class Trace:
         self.seq = 0
         self.has_ended = False
         """Whether the root span was read."""
+        self._trace_id = trace
+        self._agent_start: int | None = None
+        """Start of the span that named the agent. An earlier one is further out."""
+        self._unrecognized: Counter[str] = Counter()
+        self._unrecognized_root: str | None = None
 
     def add(self, span: Span, marks: Callable[[str, str], dict[str, Any]] | None = None) -> Step | None:
         """Add a span. Return its step, or None if it describes the run or is unknown.
@@ -216,21 +205,65 @@ class Trace:
         started, ended = span.start // 1_000_000, span.end // 1_000_000
         run.note_time(started)
         run.note_time(ended)
-        operation = _find_text(facts, "operation") or ""
-        type = _TYPES.get(operation) or _TYPES.get(span.name.partition(" ")[0])
-        if type is None:
-            if operation in _AGENT_OPERATIONS or not span.parent:
-                _apply_run_span(span, run)
-                self.has_ended = True
+        role = find_role(facts)
+        if not span.parent or role == "agent":
+            self._apply_run_span(span, role)
+            self.has_ended = True
+        elif run.session == self._trace_id:
+            run.session = find_session(facts) or run.session
+        if role is None and span.parent:
+            self._unrecognized[span.scope] += 1
+        elif role is None:
+            self._unrecognized_root = span.scope
+        if role is None or role == "agent" or role == "structure":
             return None
+        return self._add_step(span, role, started, ended, marks)
+
+    def take_unrecognized(self) -> Counter[str]:
+        """Return how many spans were not recognized since the last call, by scope. The root of a run is not counted."""
+        counts, self._unrecognized = self._unrecognized, Counter()
+        if self._unrecognized_root is not None and not self.seq:
+            counts[self._unrecognized_root] += 1
+        self._unrecognized_root = None
+        return counts
+
+    def _apply_run_span(self, span: Span, role: Role | None) -> None:
+        """Take agent, session and task from the root span, or from the outermost agent if the root has none."""
+        run, facts, resource = self.builder, span.facts, span.resource
+        agent = find_agent(facts, span.name)
+        is_outermost = not span.parent or self._agent_start is None or span.start < self._agent_start
+        if agent and is_outermost:
+            run.agent, self._agent_start = agent, span.start if span.parent else 0
+            run.version = find_text(facts, "agent_version") or find_text(resource, "service_version")
+        elif run.agent in (NAME, service := find_text(resource, "service") or NAME):
+            is_call = role not in (None, "agent", "structure")  # its span has the name of a tool or a method
+            run.agent = span.name if service.startswith(UNNAMED_SERVICE_PREFIX) and not is_call else service
+            run.version = find_text(resource, "service_version")
+        run.environment = find_text(resource, "environment") or run.environment
+        session = find_session(facts) or (find_text(facts, "mcp_session") if not span.parent else None)
+        if session and (not span.parent or run.session == self._trace_id):
+            run.session = session
+        run.set_context(find_task(facts))
+        if not span.parent and span.has_failed:
+            run.has_raised = True
+
+    def _add_step(
+        self,
+        span: Span,
+        type: StepType,
+        started: int,
+        ended: int,
+        marks: Callable[[str, str], dict[str, Any]] | None,
+    ) -> Step:
+        run, facts = self.builder, span.facts
         self.seq += 1
         name = _name(span, type)
-        model = (_find_text(facts, "model") or "") if type == "model" else ""
+        model = find_model(facts) if type == "model" else ""
         run.model = model or run.model
         key = _call_key(span, type, name)
         arguments: Any = None
         if type != "model":
-            arguments = parse_json(_find_text(facts, "arguments"))
+            arguments = unwrap_call(parse_json(find_text(facts, "arguments")))
         failure = _classify(span, type, name, arguments, self._state)
         arguments = bound_arguments(arguments)
         before = self.last.get(key)
@@ -243,7 +276,7 @@ class Trace:
             call, attempt = before.call, before.attempt + 1
         result = None
         if self._state.keeps_results and failure is None and type != "model":
-            result = bound_arguments(parse_json(_find_text(facts, "result")))
+            result = bound_arguments(parse_json(find_text(facts, "result")))
         step = Step(
             run=run.id,
             seq=self.seq,
@@ -251,7 +284,7 @@ class Trace:
             attempt=attempt,
             type=type,
             name=name,
-            server=_find_text(facts, "server"),
+            server=find_text(facts, "server"),
             arguments=arguments,
             outcome="success" if failure is None else "failure" if failure.is_failure else "cancelled",
             result=result,
@@ -259,9 +292,9 @@ class Trace:
             duration_seconds=max(0, span.end - span.start) / 1e9,
             failure=failure,
             recovery=recovery,
-            tokens=_tokens(facts) if type == "model" else None,
+            tokens=read_tokens(facts) if type == "model" else None,
             metadata=marks(key, model) if marks is not None else {"model": model} if model else None,
-            cost_nanos=_cost_nanos(facts),
+            cost_nanos=read_cost_nanos(facts),
         )
         self.last[key] = step
         if self._holds_steps:
@@ -271,7 +304,7 @@ class Trace:
 
 def _call_key(span: Span, type: str, name: str) -> str:
     """Return a short key that the attempts of one call share."""
-    for mark in _ATTRIBUTES["call_id"]:
+    for mark in ATTRIBUTES["call_id"]:
         if mark in span.facts and isinstance(id := span.facts[mark], str):
             return _hash_key(mark, id)
     return _hash_key("parent", span.parent, type, name)
@@ -292,22 +325,12 @@ def encode_id(id: str) -> str:
     return f"{letters[:4]} {letters[4:8]} {letters[8:12]} {letters[12:]}"
 
 
-def _apply_run_span(span: Span, run: RunBuilder) -> None:
-    facts, resource = span.facts, span.resource
-    if not span.parent or run.agent == NAME:
-        run.agent = _find_text(facts, "agent") or _find_text(resource, "service") or run.agent
-        run.version = _find_text(facts, "agent_version") or _find_text(resource, "service_version")
-        run.environment = _find_text(resource, "environment")
-        run.session = _find_text(facts, "session") or run.session
-        run.set_context(_find_text(facts, "context") or "")
-    if not span.parent and span.has_failed:
-        run.has_raised = True
-
-
 def _name(span: Span, type: StepType) -> str:
+    facts = span.facts
     if type == "model":
-        return _find_text(span.facts, "step_name") or _find_text(span.facts, "model") or "model"
-    return _find_text(span.facts, "tool") or span.name.partition(" ")[2] or span.name
+        return find_text(facts, "step_name") or find_model(facts) or "model"
+    operation = facts.get("gen_ai.operation.name") or facts.get("mcp.method.name") or ""
+    return find_text(facts, "tool") or find_text(facts, "entity") or span.name.removeprefix(f"{operation} ")
 
 
 def _classify(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:
@@ -321,52 +344,23 @@ def _classify(span: Span, type: StepType, name: str, arguments: Any, state: Read
         is_error=True,
         arguments=arguments if isinstance(arguments, dict) else None,
         exception=exception,
-        status=_status(span.facts),
+        status=find_status(span.facts),
     )
     events = (attributes for name, attributes in span.events if name == "exception")
-    trace = next((trace for attributes in events if (trace := _find_text(attributes, "error_trace"))), "")
+    trace = next((trace for attributes in events if (trace := find_text(attributes, "error_trace"))), "")
     return msgspec.structs.replace(failure, exception=exception or "", trace=truncate_text(trace))
 
 
 def _error_text_and_class(span: Span) -> tuple[str, str | None]:
     """Return the error text of a failed span and the class of its exception."""
-    text, kind = span.message, _find_text(span.facts, "error_class")
+    text, kind = span.message, find_text(span.facts, "error_class")
     for name, attributes in span.events:
         if name == "exception":
-            text = _find_text(attributes, "error") or text
-            kind = _find_text(attributes, "error_class") or kind
-    text = text or _find_text(span.facts, "error") or kind or ""
+            text = find_text(attributes, "error") or text
+            kind = find_text(attributes, "error_class") or kind
+    text = text or find_text(span.facts, "error") or kind or ""
     is_class = bool(kind) and ("." in str(kind) or (str(kind).isidentifier() and str(kind)[:1].isupper()))
     return text[:16_384], kind if is_class else None
-
-
-def _status(facts: dict[str, Any]) -> int | None:
-    status = next((facts[name] for name in _ATTRIBUTES["status"] if name in facts), None)
-    status = int(status) if isinstance(status, str) and status.isdigit() and len(status) == 3 else status
-    return status if isinstance(status, int) and 400 <= status < 600 else None
-
-
-def _tokens(facts: dict[str, Any]) -> dict[str, int] | None:
-    counts = {}
-    for name in ("input", "output", "cached_input", "cache_write", "reasoning"):
-        candidates = (facts.get(attribute) for attribute in _ATTRIBUTES[name])
-        count = next((candidate for candidate in candidates if type(candidate) is int), 0)
-        if 0 < count < 2**40:
-            counts[name] = count
-    return counts or None
-
-
-def _cost_nanos(facts: dict[str, Any]) -> int | None:
-    """Return the cost that the sender computed, in billionths of a dollar."""
-    dollars = next((facts[name] for name in _ATTRIBUTES["cost"] if name in facts), None)
-    return round(dollars * 1e9) if isinstance(dollars, int | float) and 0 <= dollars <= MAX_COST else None
-
-
-def _find_text(facts: dict[str, Any], meaning: str) -> str | None:
-    for name in _ATTRIBUTES[meaning]:
-        if name in facts and (value := facts[name]) and isinstance(value, str):
-            return value
-    return None
 
 
 def parse_integer(value: Any) -> int:

@@ -1,0 +1,214 @@
+"""Meaning of span attributes: what a span stands for, and its names, arguments, tokens and cost.
+
+Covers the semantic conventions for generative AI and MCP, and the attributes of OpenInference, Langfuse, Traceloop and
+Vercel's AI SDK.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from mulligan.core.records import StepType
+from mulligan.transcripts.log_lines import parse_json
+
+MAX_COST = 1e6
+"""Dollars. A larger cost of one span is an error."""
+Role = StepType | Literal["agent", "structure"]
+"""What a span stands for: a step of this type, an agent that works on the run, or a known part that is no call."""
+_ROLES: dict[str, dict[str, Role]] = {
+    # Logfire repeats a streamed answer as a log, with all attributes of the call.
+    "logfire.span_type": {"log": "structure", "pending_span": "structure"},
+    "gen_ai.operation.name": {
+        "execute_tool": "tool", "chat": "model", "text_completion": "model", "generate_content": "model",
+        "embeddings": "model", "retrieval": "retrieval", "plan": "plan", "invoke_agent": "agent",
+        "invoke_workflow": "agent", "create_agent": "agent",
+    },
+    "mcp.method.name": {"tools/call": "tool", "tools/list": "structure", "initialize": "structure"},
+    "openinference.span.kind": {
+        "TOOL": "tool", "LLM": "model", "EMBEDDING": "model", "RETRIEVER": "retrieval", "AGENT": "agent",
+        "CHAIN": "structure", "RERANKER": "structure", "GUARDRAIL": "structure", "EVALUATOR": "structure",
+        "PROMPT": "structure",
+    },
+    "langfuse.observation.type": {
+        "tool": "tool", "generation": "model", "embedding": "model", "retriever": "retrieval", "agent": "agent",
+        "chain": "structure", "evaluator": "structure", "guardrail": "structure", "event": "structure",
+    },
+    "traceloop.span.kind": {"tool": "tool", "agent": "agent", "workflow": "agent", "task": "structure"},
+    "ai.operationId": {
+        "ai.toolCall": "tool", "ai.generateText.doGenerate": "model", "ai.streamText.doStream": "model",
+        "ai.generateObject.doGenerate": "model", "ai.streamObject.doStream": "model", "ai.embed.doEmbed": "model",
+        "ai.embedMany.doEmbed": "model", "ai.generateText": "agent", "ai.streamText": "agent",
+        "ai.generateObject": "agent", "ai.streamObject": "agent", "ai.embed": "structure", "ai.embedMany": "structure",
+    },
+}  # fmt: skip
+"""Attributes that say what a span stands for, by convention: OpenTelemetry, MCP, OpenInference, Langfuse, Traceloop and
+Vercel's AI SDK. Names of spans are free text and decide nothing."""
+
+
+ATTRIBUTES = {
+    "agent": ("gen_ai.agent.name", "agent.name", "gen_ai.workflow.name", "ai.telemetry.functionId"),
+    "agent_version": ("gen_ai.agent.version",),
+    "entity": ("traceloop.entity.name",),
+    "session": (
+        "gen_ai.conversation.id", "session.id", "langfuse.session.id", "ai.telemetry.metadata.sessionId",
+        "traceloop.association.properties.session_id", "traceloop.association.properties.conversation_id",
+        "traceloop.association.properties.thread_id", "traceloop.association.properties.chat_id",
+    ),
+    "mcp_session": ("mcp.session.id",),
+    "context": ("input.value", "ai.prompt", "traceloop.entity.input", "langfuse.observation.input"),
+    "model": ("gen_ai.request.model", "ai.model.id"),
+    "model_parameters": ("llm.invocation_parameters",),
+    "answering_model": ("gen_ai.response.model", "langfuse.observation.model.name", "llm.model_name"),
+    "tool": ("gen_ai.tool.name", "tool.name", "mcp.tool.name", "ai.toolCall.name"),
+    "server": ("mcp.server.name", "server.address"),
+    "call_id": ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id", "ai.toolCall.id"),
+    "arguments": (
+        "gen_ai.tool.call.arguments", "ai.toolCall.args", "traceloop.entity.input", "langfuse.observation.input",
+        "input.value",
+    ),
+    "result": (
+        "gen_ai.tool.call.result", "ai.toolCall.result", "traceloop.entity.output", "langfuse.observation.output",
+        "output.value",
+    ),
+    "error": ("exception.message", "langfuse.observation.status_message", "gen_ai.tool.call.result", "output.value"),
+    "error_class": ("error.type", "exception.type"),
+    "error_trace": ("exception.stacktrace",),
+    "level": ("langfuse.observation.level",),
+    "status": ("http.response.status_code", "error.type"),
+    "step_name": ("mulligan.step.name",),
+    "cost": ("mulligan.cost_usd", "operation.cost", "llm.cost.total"),
+    "input": (
+        "gen_ai.usage.input_tokens", "llm.token_count.prompt", "ai.usage.inputTokens", "gen_ai.usage.prompt_tokens",
+        "ai.usage.tokens",
+    ),
+    "output": (
+        "gen_ai.usage.output_tokens", "llm.token_count.completion", "ai.usage.outputTokens",
+        "gen_ai.usage.completion_tokens",
+    ),
+    "cached_input": (
+        "gen_ai.usage.cache_read.input_tokens", "llm.token_count.prompt_details.cache_read",
+        "ai.usage.cachedInputTokens",
+    ),
+    "cache_write": ("gen_ai.usage.cache_creation.input_tokens", "llm.token_count.prompt_details.cache_write"),
+    "reasoning": (
+        "gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning",
+        "ai.usage.reasoningTokens",
+    ),
+    "usage": ("langfuse.observation.usage_details",),
+    "service": ("service.name",),
+    "service_version": ("service.version",),
+    "environment": ("deployment.environment.name", "deployment.environment"),
+}  # fmt: skip
+"""Attributes of spans, exceptions and resources by their meaning, the preferred name first."""
+_USAGE_NAMES = {
+    "input": ("input", "prompt_tokens", "input_tokens"),
+    "output": ("output", "completion_tokens", "output_tokens"),
+    "cached_input": ("input_cached_tokens", "cache_read_input_tokens"),
+    "reasoning": ("output_reasoning_tokens",),
+}
+"""Names of token counts in the usage that Langfuse reports as JSON."""
+READ_ATTRIBUTES = frozenset((*_ROLES, *(name for names in ATTRIBUTES.values() for name in names)))
+"""The attributes that are read. Other readers may skip all others."""
+SCRUBBED_PREFIX = "[Scrubbed due to "
+"""Start of a value that Logfire replaced before sending. All values of an attribute then look the same."""
+UNNAMED_SERVICE_PREFIX = "unknown_service"
+"""Start of the service name that SDKs send if none is set."""
+
+
+def find_role(facts: dict[str, Any]) -> Role | None:
+    """Return what a span with these attributes stands for; None if they do not say.
+
+    Without a kind, a span that names a tool is a call of it, and one that names a model is a call of that.
+    """
+    for attribute, roles in _ROLES.items():
+        value = facts.get(attribute)
+        if value is not None and isinstance(value, str) and (role := roles.get(value)) is not None:
+            return role
+    if find_text(facts, "tool"):
+        return "tool"
+    return "model" if find_text(facts, "model") or find_text(facts, "answering_model") else None
+
+
+def has_error_level(facts: dict[str, Any]) -> bool:
+    """Return whether attributes report a failure without the span's status, as Langfuse does for handled errors."""
+    return find_text(facts, "level") == "ERROR"
+
+
+def find_model(facts: dict[str, Any]) -> str:
+    """Return the requested model, which a failed call has too; else the one that answered."""
+    if model := find_text(facts, "model"):
+        return model
+    parameters = parse_json(find_text(facts, "model_parameters"))
+    model = parameters.get("model") if isinstance(parameters, dict) else None
+    return model if isinstance(model, str) and model else find_text(facts, "answering_model") or ""
+
+
+def find_session(facts: dict[str, Any]) -> str | None:
+    session = find_text(facts, "session")
+    return None if session is None or session.startswith(SCRUBBED_PREFIX) else session
+
+
+def find_agent(facts: dict[str, Any], span_name: str) -> str | None:
+    """Return the agent that a span names. Some SDKs name the span of an agent after it, and send no attribute."""
+    if agent := find_text(facts, "agent"):
+        return agent
+    if facts.get("traceloop.span.kind") in ("agent", "workflow"):
+        return find_text(facts, "entity")
+    is_named_after_agent = facts.get("openinference.span.kind") == "AGENT" or (
+        facts.get("langfuse.observation.type") == "agent"
+    )
+    return span_name or None if is_named_after_agent else None
+
+
+def find_task(facts: dict[str, Any]) -> str:
+    """Return the text with which a run was started. Decorators send the arguments of a function instead."""
+    text = find_text(facts, "context") or ""
+    value = parse_json(text) if text[:1] == "{" else None
+    if not isinstance(value, dict) or not value.keys() <= {"args", "kwargs", "prompt"}:
+        return text
+    positional, keywords = value.get("args"), value.get("kwargs")
+    candidates = [
+        value.get("prompt"),
+        *(positional if isinstance(positional, list) else ()),
+        *(keywords.values() if isinstance(keywords, dict) else ()),
+    ]
+    return next((candidate for candidate in candidates if isinstance(candidate, str)), "")
+
+
+def unwrap_call(arguments: Any) -> Any:
+    """Return the keyword arguments of `{"args": [], "kwargs": {...}}`, the form of Langfuse and Traceloop."""
+    if isinstance(arguments, dict) and arguments.keys() == {"args", "kwargs"} and not arguments["args"]:
+        return arguments["kwargs"]
+    return arguments
+
+
+def find_status(facts: dict[str, Any]) -> int | None:
+    status = next((facts[name] for name in ATTRIBUTES["status"] if name in facts), None)
+    status = int(status) if isinstance(status, str) and status.isdigit() and len(status) == 3 else status
+    return status if isinstance(status, int) and 400 <= status < 600 else None
+
+
+def read_tokens(facts: dict[str, Any]) -> dict[str, int] | None:
+    counts = {}
+    usage = parse_json(find_text(facts, "usage"))
+    for name in ("input", "output", "cached_input", "cache_write", "reasoning"):
+        candidates = [facts.get(attribute) for attribute in ATTRIBUTES[name]]
+        if isinstance(usage, dict):
+            candidates += [usage.get(key) for key in _USAGE_NAMES.get(name, ())]
+        count = next((candidate for candidate in candidates if type(candidate) is int), 0)
+        if 0 < count < 2**40:
+            counts[name] = count
+    return counts or None
+
+
+def read_cost_nanos(facts: dict[str, Any]) -> int | None:
+    """Return the cost that the sender computed, in billionths of a dollar."""
+    dollars = next((facts[name] for name in ATTRIBUTES["cost"] if name in facts), None)
+    return round(dollars * 1e9) if isinstance(dollars, int | float) and 0 <= dollars <= MAX_COST else None
+
+
+def find_text(facts: dict[str, Any], meaning: str) -> str | None:
+    for name in ATTRIBUTES[meaning]:
+        if name in facts and (value := facts[name]) and isinstance(value, str):
+            return value
+    return None
