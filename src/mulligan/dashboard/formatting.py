@@ -127,9 +127,9 @@ def format_timestamp(millis: int) -> Markup:
     if not 0 < millis < 253_402_300_800_000:
         return NONE
     at = time.gmtime(millis / 1000)
-    full_time = time.strftime("%Y-%m-%d %H:%M:%S UTC", at)
-    short_time = time.strftime("%b %d %H:%M:%S", at)
-    return Markup(f'<time datetime="{full_time[:10]}T{full_time[11:19]}Z" title="{full_time}">{short_time}</time>')
+    day, clock = time.strftime("%Y-%m-%d", at), time.strftime("%H:%M:%S", at)
+    # In a narrow column it breaks between day and time only.
+    return Markup(f'<time datetime="{day}T{clock}Z" title="{day} {clock} UTC"><span>{day}</span> {clock}</time>')
 
 
 def size(number: float) -> Markup:

@@ -11,7 +11,6 @@ import msgspec
 from mulligan.core import calls
 from mulligan.core.calls import Call
 from mulligan.core.failure import SettingsError
-from mulligan.core.links import derive_status
 from mulligan.core.records import Fix, FixState, History, Lesson, LessonVerdict, Pattern, PatternState, Step, pattern_id
 from mulligan.dashboard import charts, formatting, run_pages
 from mulligan.dashboard.metric_cards import empty_state
@@ -19,7 +18,7 @@ from mulligan.dashboard.page_query import PageQuery
 from mulligan.prompt import Prompt
 from mulligan.report.memory_text import describe_action, describe_use, is_automatic, not_automatic_reason
 from mulligan.report.resources import FIX_SPEC, LESSON_SPEC, PATTERN_SPEC
-from mulligan.report.run_text import explain_trials
+from mulligan.report.run_text import explain_trials, status_of
 from mulligan.store.base import DAY, FixQuery, LessonQuery, PatternCommand, RecallQuery, RunQuery, Store
 
 MAX_SHOWN_PATTERNS = 50
@@ -185,7 +184,7 @@ def _example(history: History, pattern: Pattern) -> dict[str, Any]:
     failed = [step for call in matching_calls for step in _failed_steps(call, pattern)]
     return {
         "run": history.run,
-        "status": derive_status(history.run, history.steps, history.links),
+        "status": status_of(history),
         "failed": len(failed),
         "message": failed[-1].failure.message if failed and failed[-1].failure else "",
         "at": failed[0].started_at if failed else history.run.started_at,

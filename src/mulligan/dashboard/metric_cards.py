@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -79,15 +78,15 @@ def cards(page_query: PageQuery, cell: Cell, before: Cell) -> list[Card]:
     count_all: CountFunction = stats_report.finished_calls
     titles, detail = ("Unrecovered calls", "Recovered calls", "Recovery rate"), "failed first, succeeded later"
     if covers_runs:
-        count_failed, count_recovered = (partial(_count_runs, status=status) for status in ("failure", "recovered"))
-        count_all = _count_runs
-        partial_runs = cell.runs.get("partial", 0)
-        partly = f"; {partial_runs:,} partial" if partial_runs else ""
-        titles, detail = ("Failed runs", "Recovered runs", "Recovered calls"), f"all failed calls recovered{partly}"
+        count_failed, count_all = stats_report.unrecovered_runs, stats_report.ended_runs
+        count_recovered = _count_recovered_runs
+        titles, detail = ("Unrecovered runs", "Recovered runs", "Recovered calls"), "all failed calls recovered"
     failures, total = count_failed(cell), count_all(cell)
-    failed_share = f"{formatting.percent(failures, total)} of {'runs' if covers_runs else 'calls'}"
+    failed_share = f"{formatting.percent(failures, total)} of {'ended runs' if covers_runs else 'calls'}"
     if covers_runs and not total:
         failed_share = ""
+    elif covers_runs and failures:
+        failed_share += f": {cell.runs.get('partial', 0):,} partial, {cell.runs.get('failure', 0):,} failed"
     rate_detail = f"{cell.recovered:,} of {failed:,} failed calls; {cell.repaired:,} repaired"
     final = f"{formatting.percent(cell.first_try + cell.recovered, finished)} final success"
     median, median_before = percentile(cell.to_repair, 0.5), percentile(before.to_repair, 0.5)
@@ -114,8 +113,8 @@ def cards(page_query: PageQuery, cell: Cell, before: Cell) -> list[Card]:
     ]
 
 
-def _count_runs(cell: Cell, status: str = "") -> int:
-    return cell.runs.get(status, 0) if status else sum(cell.runs.values())
+def _count_recovered_runs(cell: Cell) -> int:
+    return cell.runs.get("recovered", 0)
 
 
 def compare_rates(
@@ -183,7 +182,7 @@ def metric_rows(stats: Stats, limit: int | None = None) -> list[dict[str, Any]]:
             "final": charts.render_rate(cell.first_try, cell.recovered, stats_report.finished_calls(cell)),
             "p50": percentile(cell.seconds, 0.5),
             "p95": percentile(cell.seconds, 0.95),
-            "runs": _count_runs(cell),
+            "runs": stats_report.started_runs(cell),
             "cost": _format_cost(cell),
         }
         for name, cell in order[:limit]
@@ -234,6 +233,18 @@ def metric_context(store: Store, tenant: str, page_query: PageQuery, series: Sta
     }
 
 
+def find_older_runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any] | None:
+    """Count the runs before the period, without filters, with a link that extends the period to the first of them."""
+    count, first = stats_report.find_older_runs(store, tenant, page_query.now, page_query.since)
+    if not count:
+        return None
+    last = page_query.until or page_query.now + 1
+    before = formatting.date(page_query.since)
+    if page_query.grain == "hour":
+        before += f" {formatting.hour(page_query.since)} UTC"
+    return {"runs": count, "before": before, "link": page_query.link_with_dates(first, last - 1)}
+
+
 def empty_state(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Describe why a page is empty: no runs at all, or none for this period and these filters."""
     newest = store.runs(tenant, RunQuery(limit=1))
@@ -242,6 +253,7 @@ def empty_state(store: Store, tenant: str, page_query: PageQuery) -> dict[str, A
     newest_start = newest[0].run.started_at
     return {
         "is_new": False,
+        "older": find_older_runs(store, tenant, page_query),
         "newest": newest_start,
         "newest_week": page_query.link_with_dates(newest_start - 6 * DAY, newest_start),
         "is_narrow": bool(page_query.filters),

@@ -58,13 +58,14 @@ MAX_POLLS = 600
 def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     series = store.stats(tenant, page_query.stats_query(by="time"))
     cell = series.total
-    if not cell.calls and not cell.kinds and not cell.runs:
+    if not cell.calls and not cell.kinds and not stats_report.started_runs(cell):
         return {"empty": metric_cards.empty_state(store, tenant, page_query)}
     tools = store.stats(tenant, page_query.stats_query(by="tool"))
     patterns = store.patterns(tenant, page_query.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
     return {
         "empty": None,
-        "runs": sum(cell.runs.values()),
+        "older": metric_cards.find_older_runs(store, tenant, page_query),
+        "runs": stats_report.started_runs(cell),
         "running": cell.running,
         "has_runs": metric_cards.has_runs(page_query),
         **metric_cards.metric_context(store, tenant, page_query, series),
@@ -121,7 +122,8 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     if all(sides):
         query = page_query.stats_query()
         cells = [store.stats(tenant, msgspec.structs.replace(query, **period)).total for period in periods]
-        missing = [side for side, cell in zip(sides, cells, strict=True) if not cell.calls and not cell.runs]
+        has_data = [cell.calls or stats_report.started_runs(cell) for cell in cells]
+        missing = [side for side, is_found in zip(sides, has_data, strict=True) if not is_found]
         differences = stats_report.compare_stats(*cells)
     return {
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:MAX_CHOICES],

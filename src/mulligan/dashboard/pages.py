@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -14,6 +14,7 @@ from markupsafe import escape
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
+from starlette.types import Receive, Scope, Send
 
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import charts, formatting, memory_pages, overview_pages, run_pages, tool_pages
@@ -160,7 +161,15 @@ class Dashboard:
             return self._render_error(request, "Not found", str(error), 404)
         needs_token = not server.rules.is_local or caller.tenant != DEFAULT_TENANT
         home = escape(f"{request.url.scheme}://{request.url.netloc}")
-        page_context = {**context, "home": home, "needs_token": needs_token, "who": caller}
+        page_context = {
+            **context,
+            "home": home,
+            "needs_token": needs_token,
+            "who": caller,
+            "unrecognized_spans": sorted(
+                server.unrecognized_spans.get(caller.tenant, {}).items(), key=lambda item: (-item[1], item[0])
+            ),
+        }
         return self._render(request, template, page_query, page_context)
 
     def _health(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
@@ -216,18 +225,17 @@ class Dashboard:
         """Exchange a valid token for a cookie. Cross-site requests are rejected to prevent login CSRF."""
         server = self._server
         _require_same_origin(request)
-        address = request.client.host if request.client else ""
-        try:
-            server.sign_in_limiter.check(address)
-        except ApiError as error:
-            answer = self._render_sign_in(request, error.message, error.status)
-            answer.headers.update(error.headers)
-            return answer
         secret = (await read_form(request)).get("token", "").strip()
         await server.refresh_if_stale()
         token, now = server.tokens.find_by_secret(secret), server.clock()
         if token is None or token.state(now) != "active":
-            server.sign_in_limiter.record_failure(address)
+            try:
+                # The address of the client, also behind a proxy: the server trusts only the proxies it was told.
+                server.sign_in_limiter.record_failure(request.client.host if request.client else "")
+            except ApiError as error:
+                refusal = self._render_sign_in(request, error.message, error.status)
+                refusal.headers.update(error.headers)
+                return refusal
             message = "Unknown, expired or revoked token. Ask the server's operator for a new one."
             return self._render_sign_in(request, message, 401)
         if "read" not in ROLE_PERMISSIONS[token.role]:
@@ -265,11 +273,15 @@ class Dashboard:
             page_query = PageQuery.parse("/live", dict(request.query_params), self._server.clock())
         except SettingsError as error:
             return Response(str(error), 400, media_type="text/plain")
-        tail_reader = overview_pages.build_tail_reader(request.state.caller.tenant, page_query)
+        caller = request.state.caller
+        tail_reader = overview_pages.build_tail_reader(caller.tenant, page_query)
         stream = overview_pages.stream_events(
             lambda: self._server.run_in_reader(tail_reader.poll, self._server.store), lambda: self._server.is_stopping
         )
-        return StreamingResponse(stream, 200, {"Cache-Control": "no-store"}, "text/event-stream")
+        stream_owner = (caller.tenant, caller.token)
+        self._server.stream_limiter.open(stream_owner)
+        on_end = partial(self._server.stream_limiter.close, stream_owner)
+        return _LiveEventsResponse(stream, on_end)
 
     async def _asset(self, request: Request) -> Response:
         asset = self._assets.get(request.path_params["name"])
@@ -288,6 +300,20 @@ def _require_same_origin(request: Request) -> None:
             "Cross-site sign-in rejected. Use the form on this page, or send a token: Authorization: Bearer TOKEN."
         )
         raise ApiError(403, "foreign_origin", message)
+
+
+class _LiveEventsResponse(StreamingResponse):
+    """Stream of server-sent events, with a function to call when it ends, however it ends."""
+
+    def __init__(self, stream: AsyncIterator[bytes | str], on_end: Callable[[], None]) -> None:
+        super().__init__(stream, 200, {"Cache-Control": "no-store"}, "text/event-stream")
+        self._on_end = on_end
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._on_end()
 
 
 class _NotFoundError(Exception):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
@@ -13,10 +13,9 @@ from markupsafe import Markup, escape
 from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure, SettingsError, TookEffect
-from mulligan.core.links import derive_status
 from mulligan.core.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
 from mulligan.dashboard import charts, formatting
-from mulligan.dashboard.metric_cards import empty_state
+from mulligan.dashboard.metric_cards import empty_state, find_older_runs
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.prompt import Prompt
 from mulligan.report import call_text, conversation_text, run_text
@@ -70,6 +69,7 @@ def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     return {
         "empty": empty_state(store, tenant, page_query) if not histories and before is None else None,
         "rows": list(map(build_run_row, histories)),
+        "older": find_older_runs(store, tenant, page_query) if more is None else None,
         "more": more,
         "first": page_query.link(before=None) if before is not None else None,
     }
@@ -170,6 +170,12 @@ def render_lane(call: Call, frame: Frame) -> Markup:
     return charts.macro("lane", description, attempts)
 
 
+def _locate_call(call: Call, all_calls: Sequence[Call], numbers: Mapping[int, int]) -> dict[str, Any]:
+    """Return the id and number of a call, and the page that shows it."""
+    page = all_calls.index(call) // CALLS_PER_PAGE
+    return {"call": call.id, "number": numbers[call.id], "page": page + 1 if page else None}
+
+
 def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     """Build the template context of the run page."""
     all_calls = calls.group_attempts(history.steps)
@@ -184,13 +190,13 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     page_calls = all_calls[page * CALLS_PER_PAGE : (page + 1) * CALLS_PER_PAGE]
     return {
         "run": history.run,
-        "status": derive_status(history.run, history.steps, history.links),
-        "is_running": history.run.end_reason is None,
+        "status": run_text.status_of(history),
         "lasted": (frame.end - frame.begin) / 1000 if history.run.end_reason is not None else None,
         "calls": len(agent_calls),
         "attempts": sum(not step.is_skipped for call in agent_calls for step in call.steps),
         "failures": sum(step.has_failed for call in agent_calls for step in call.steps),
         "failed": len(failed),
+        "first_failure": _locate_call(failed[0], all_calls, numbers) if failed else None,
         "recovered": len(recovered_calls),
         "recovering": sum(call.recovery_seconds for call in failed),
         "backoff": sum(call.backoff_seconds for call in agent_calls),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
+from mulligan.core.records import Status
 from mulligan.report import stats as stats_report
 from mulligan.report.stats import CHANGE_REASONS
 from mulligan.report.tables import (
@@ -51,12 +52,9 @@ def render_headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
         failures = f"{format_count(counters.attempts, 'failure')} of {kind} in {format_count(counters.calls, 'call')}"
         yield f"{failures} {period}{outcomes if counters.calls else ''}."
         return
-    runs = sum(counters.runs.values())
+    runs = stats_report.started_runs(counters)
     if runs:
-        counts = [(status, counters.runs.get(status)) for status in ("success", "recovered", "partial", "failure")]
-        statuses = ", ".join(f"{count:,} {status}" for status, count in counts if count)
-        running = f" ({counters.running:,} still running)" if counters.running else ""
-        yield f"{format_count(runs, 'run')} {period}: {statuses}{running}."
+        yield f"{format_count(runs, 'run')} {period}: {format_statuses(counters)}."
     if counters.calls:
         finished, failed = stats_report.finished_calls(counters), stats_report.failed_calls(counters)
         yield (
@@ -67,6 +65,14 @@ def render_headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
         )
     if not runs and not counters.calls:
         yield f"No runs or calls {period}."
+
+
+def format_statuses(counters: Cell) -> str:
+    """Format the runs by status, those that have not ended, and how many ended unrecovered."""
+    counts = [(status, counters.runs.get(status)) for status in get_args(Status)]
+    parts = [f"{count:,} {name}" for name, count in (*counts, ("running", counters.running)) if count]
+    unrecovered = stats_report.unrecovered_runs(counters)
+    return f"{', '.join(parts)}{f'; {unrecovered:,} unrecovered' if counters.runs.get('partial') else ''}"
 
 
 def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, width: int | None) -> Iterator[str]:
@@ -125,6 +131,8 @@ def _metric_rows(cell: Cell) -> Iterator[tuple[str, str]]:
         yield "cost of recovery", f"backoff {backoff}, retries {retries}{usage}"
     if cell.avoided_turns:
         yield "cost avoided", stats_report.format_avoided(cell)
+    if cell.reflections:
+        yield "reflections", stats_report.format_reflections(cell)
     if cell.repeats:
         yield "repeats after compaction", f"{cell.repeats:,}"
 
@@ -251,7 +259,12 @@ def rank_parts(parts: Mapping[str, Cell], dimension: str) -> list[dict[str, Any]
     if dimension == "kind":
         rows = [fact | fact["kinds"][fact["kind"]] for fact in rows]
         return sorted(rows, key=lambda fact: (-fact["failures"], fact["kind"]))
-    return sorted(rows, key=lambda fact: (-fact["unrecovered"], -fact["recovered"], -fact["calls"], fact[dimension]))
+    return sorted(rows, key=lambda fact: part_position(fact, dimension))
+
+
+def part_position(fact: Mapping[str, Any], dimension: str) -> tuple[int, int, int, str]:
+    """Return the sort key of a part: most unrecovered calls first."""
+    return -fact["unrecovered"], -fact["recovered"], -fact["calls"], fact[dimension]
 
 
 def build_answer(stats: Stats, limit: int | None = None) -> dict[str, Any]:

@@ -7,7 +7,7 @@ filter is one line: its name is a field of the resource's query.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -132,6 +132,34 @@ class ResourceSpec(msgspec.Struct):
             return overview.rank_parts(store.stats(tenant, msgspec.structs.replace(query, by=by)).parts, by)
         return list(getattr(store, self.name)(tenant, query))
 
+    @property
+    def position_type(self) -> Any:
+        """Type of a position in this list: the sort key of its rows, which is unique."""
+        query: Any = self.query
+        return get_type_hints(query.position_of)["return"] if self._position_field else tuple[int, int, int, str]
+
+    @property
+    def _position_field(self) -> str:
+        return next((name for name in ("before", "after") if name in self.query.__struct_fields__), "")
+
+    def read_page(
+        self, store: Store, tenant: str, values: Mapping[str, Any], limit: int, position: tuple[Any, ...] | None
+    ) -> tuple[list[Any], tuple[Any, ...] | None]:
+        """Return the records after a position, and the position of the last one if there are more."""
+        field = self._position_field
+        query = self.build_query(values, limit=limit + 1, **({field: position} if field else {}))
+        records = self.read(store, tenant, query)
+
+        def position_of(record: Any) -> tuple[Any, ...]:
+            result: tuple[Any, ...]
+            result = query.position_of(record) if field else overview.part_position(record, self.name.removesuffix("s"))
+            return result
+
+        if not field and position is not None:
+            records = [record for record in records if position_of(record) > position]
+        page = records[:limit]
+        return page, position_of(page[-1]) if len(records) > limit else None
+
     def render_list(self, records: Sequence[Any], now: int, width: int | None) -> Iterator[str]:
         """Render a summary and one row per record for a terminal."""
         if headline := self.summarize(records):
@@ -201,10 +229,9 @@ def _helped_runs(row: Fact) -> str:
 
 def _summarize_runs(histories: Sequence[History]) -> str:
     totals = counters.stats(histories).total
-    statuses = ", ".join(f"{totals.runs[status]} {status}" for status in get_args(Status) if totals.runs.get(status))
     failed = totals.recovered + totals.unrecovered
     recovered = f" {totals.recovered} of {format_count(failed, 'failed call')} recovered." if failed else ""
-    return f"{format_count(len(histories), 'run')}: {statuses}.{recovered}"
+    return f"{format_count(len(histories), 'run')}: {overview.format_statuses(totals)}.{recovered}"
 
 
 def _summarize_patterns(patterns: Sequence[Pattern]) -> str:
@@ -240,7 +267,7 @@ RUN_SPEC = ResourceSpec(
     tuple("id status running agent version environment calls attempts started_at worst tokens cost_usd".split()),
     (
         TableColumn("run", _id, priority=9, needs_full_width=True),
-        TableColumn("status", lambda row: row["status"] + run_text.end_suffix(row["end_reason"]), priority=8),
+        TableColumn("status", lambda row: run_text.format_status(row["status"], row["end_reason"]), priority=8),
         TableColumn("calls", _number("calls"), True, 4),
         TableColumn("attempts", _number("attempts"), True, 2),
         TableColumn("when", _age("started_at"), priority=6),

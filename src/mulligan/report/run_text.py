@@ -11,7 +11,7 @@ from typing import Any
 
 from mulligan.core import calls
 from mulligan.core.links import derive_status
-from mulligan.core.records import EndReason, Fix, History, Link, Run
+from mulligan.core.records import EndReason, Fix, History, Link, Run, Status
 from mulligan.report import call_text, stats
 from mulligan.report.memory_text import MAX_SHOWN_TRIALS
 from mulligan.report.tables import (
@@ -35,7 +35,7 @@ def to_facts(history: History) -> dict[str, Any]:
     run, run_calls = history.run, _group_calls(history)
     return {
         "id": run.id,
-        "status": derive_status(run, history.steps, history.links),
+        "status": status_of(history),
         "running": run.end_reason is None,
         **{name: getattr(run, name) for name in ("end_reason", "agent", "version", "environment")},
         "calls": len(run_calls),
@@ -52,7 +52,7 @@ def to_summary(history: History) -> dict[str, Any]:
     recovered_ids = {link.failed_call for link in history.links}
     return {
         "id": run.id,
-        "status": derive_status(run, history.steps, history.links),
+        "status": status_of(history),
         **{name: getattr(run, name) for name in ("agent", "started_at", "ended_at", "end_reason")},
         **_to_usage_facts(history),
         "calls": [
@@ -82,9 +82,14 @@ def _group_calls(history: History) -> list[calls.Call]:
     return [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
 
 
-def end_suffix(end: EndReason | None) -> str:
-    """Return the status suffix of a run that is running or abandoned."""
-    return ", running" if end is None else ", abandoned" if end == "abandoned" else ""
+def status_of(history: History) -> Status | None:
+    """Return the status of a run, or `None` before its end."""
+    return derive_status(history.run, history.steps, history.links) if history.run.end_reason else None
+
+
+def format_status(status: Status | None, end: EndReason | None) -> str:
+    """Format the status of a run; `running` if it has none yet."""
+    return f"{status or 'running'}{', abandoned' if end == 'abandoned' else ''}"
 
 
 def _worst_failure(history: History) -> str | None:
@@ -105,7 +110,7 @@ def render_run(history: History, now: int, width: int | None = None, is_full: bo
     """
     run, run_calls = history.run, _group_calls(history)
     link_by_call = {link.failed_call: link for link in history.links}
-    status = derive_status(run, history.steps, history.links) + end_suffix(run.end_reason)
+    status = format_status(status_of(history), run.end_reason)
     yield from wrap_text(f"{run.id} {status}: {_describe_result(run_calls, link_by_call)}", width, "")
     yield ""
     yield from render_pairs(_detail_rows(run, run_calls, now), width)

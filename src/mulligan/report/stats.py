@@ -11,7 +11,18 @@ from typing import Any, NamedTuple
 
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
-from mulligan.store.counters import Cell, Histogram, KindCell, Stats, attempts, bounds, percentile, percentiles
+from mulligan.store.base import Store
+from mulligan.store.counters import (
+    Cell,
+    Histogram,
+    KindCell,
+    Stats,
+    StatsQuery,
+    attempts,
+    bounds,
+    percentile,
+    percentiles,
+)
 
 MIN_SAMPLE_SIZE = 5
 """Minimum number of cases for advice."""
@@ -31,6 +42,7 @@ RECOVERY_METHODS = {
     "memory": "memory repair",
     "rule": "rule repair",
     "error": "error bound repair",
+    "reflection": "repair by reflection",
     "compression": "compression",
     "fallback": "fallback",
     "check": "verified as executed",
@@ -66,14 +78,39 @@ def failed_calls(cell: Cell) -> int:
     return cell.recovered + cell.unrecovered
 
 
+def ended_runs(cell: Cell) -> int:
+    return sum(cell.runs.values())
+
+
+def started_runs(cell: Cell) -> int:
+    """Return the number of runs, including those that have not ended."""
+    return ended_runs(cell) + cell.running
+
+
+def unrecovered_runs(cell: Cell) -> int:
+    """Return the number of ended runs with an unrecovered call (partial), or that failed themselves."""
+    return cell.runs.get("partial", 0) + cell.runs.get("failure", 0)
+
+
+def find_older_runs(store: Store, tenant: str, now: int, since: int | None) -> tuple[int, int]:
+    """Return how many runs started before a period, and when the first bucket of all runs starts."""
+    if since is None:
+        return 0, 0
+    everything = store.stats(tenant, StatsQuery(now=now, by="time"))
+    # A difference, because a count until `since` would cover the whole day.
+    period = store.stats(tenant, StatsQuery(now=now, since=since))
+    first = min(map(int, everything.parts), default=since)
+    return started_runs(everything.total) - started_runs(period.total), first
+
+
 def to_facts(cell: Cell) -> dict[str, Any]:
     """Return all metrics by name. Rates are percentages, times are seconds; `None` means too few cases."""
-    runs = sum(cell.runs.values())
-    failures = cell.runs.get("failure", 0)
+    ended, unrecovered = ended_runs(cell), unrecovered_runs(cell)
     return {
-        "total_runs": runs,
-        "total_failures": failures,
-        "success_rate": to_percent(runs - failures, runs),
+        "total_runs": started_runs(cell),
+        "total_failures": cell.runs.get("failure", 0),
+        "unrecovered_runs": unrecovered,
+        "success_rate": to_percent(ended - unrecovered, ended),
         "runs": {status: cell.runs.get(status, 0) for status in ("success", "recovered", "partial", "failure")},
         **_pick(cell, "running", "calls", "first_try", "recovered", "repaired", "unrecovered", "attempts"),
         "first_try_rate": to_percent(cell.first_try, finished_calls(cell)),
@@ -89,6 +126,7 @@ def to_facts(cell: Cell) -> dict[str, Any]:
         "retry_seconds": cell.retry_micros / 1e6,
         **_pick(cell, "tokens", "recovery_tokens"),
         **to_cost_facts(cell),
+        "reflections": to_reflection_facts(cell),
         "repeats_after_compaction": cell.repeats,
         "recovered_by": _rank(cell.recovered_by),
         "kinds": {kind: to_kind_facts(kind_counters) for kind, kind_counters in rank_kinds(cell)},
@@ -109,6 +147,25 @@ def to_cost_facts(cell: Cell) -> dict[str, Any]:
         **_pick(cell, "priced_attempts", "unpriced_attempts", "avoided_turns", "avoided_tokens"),
         "avoided_cost_usd": cell.avoided_cost_nanos / 1e9 if cell.avoided_cost_nanos else None,
     }
+
+
+def to_reflection_facts(cell: Cell) -> dict[str, Any]:
+    """Return how often the reflector was asked, what that cost, and what repairs by reflection saved."""
+    return {
+        "asked": cell.reflections,
+        "tokens": cell.reflection_tokens,
+        "cost_usd": cell.reflection_cost_nanos / 1e9 if cell.reflection_cost_nanos else None,
+        "recovered": cell.recovered_by.get("reflection", 0),
+        "avoided_tokens": cell.reflection_avoided_tokens,
+    }
+
+
+def format_reflections(cell: Cell) -> str:
+    """Format the requests to the reflector with their cost and what they saved."""
+    cost = format_dollars(cell.reflection_cost_nanos) if cell.reflection_cost_nanos else "cost unknown"
+    calls = format_count(cell.recovered_by.get("reflection", 0), "call")
+    saved = f"{calls} repaired, {format_count(cell.reflection_avoided_tokens, 'input token')} avoided"
+    return f"{cell.reflections:,} asked, {format_count(cell.reflection_tokens, 'token')}, {cost}; {saved}"
 
 
 def recovery_cost_nanos(cell: Cell) -> int | None:
@@ -150,8 +207,9 @@ def count_by_attempt(cell: Cell) -> list[dict[str, int]]:
 
 
 CSV_COLUMNS = (
-    "total_runs", "total_failures", "success_rate", "calls", "first_try", "recovered", "repaired", "unrecovered",
-    "attempts", "first_try_rate", "final_success_rate", "recovered_rate", "repaired_rate", "repair_success_rate",
+    "total_runs", "total_failures", "unrecovered_runs", "success_rate", "calls", "first_try", "recovered",
+    "repaired", "unrecovered", "attempts", "first_try_rate", "final_success_rate", "recovered_rate",
+    "repaired_rate", "repair_success_rate",
     "latency_seconds.p50", "latency_seconds.p95", "latency_seconds.p99", "latency_seconds.sample_size",
     "backoff_seconds", "retry_seconds", "tokens", "recovery_tokens", "cost_usd",
     "recovery_cost_usd", "unpriced_attempts", "avoided_turns", "avoided_tokens", "avoided_cost_usd",
@@ -219,16 +277,12 @@ def _count_successes(cell: Cell) -> int:
     return cell.first_try + cell.recovered
 
 
-def _count_successful_runs(cell: Cell) -> int:
-    return sum(cell.runs.values()) - cell.runs.get("failure", 0)
-
-
 COMPARED_RATES: tuple[tuple[str, Callable[[Cell], int], Callable[[Cell], int], bool], ...] = (
     ("first-try success", lambda cell: cell.first_try, finished_calls, True),
     ("final success", _count_successes, finished_calls, True),
     ("recovered calls", lambda cell: cell.recovered, failed_calls, True),
     ("repaired, of successful calls", lambda cell: cell.repaired, _count_successes, False),
-    ("runs without failure", _count_successful_runs, lambda cell: sum(cell.runs.values()), True),
+    ("unrecovered runs", unrecovered_runs, ended_runs, False),
 )
 """Name, part, total, and whether a higher rate is better."""
 
@@ -400,7 +454,7 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
     durations = {**buckets, "_sum": total.micros / 1e6, "_count": cumulative_count}
     help_text = f"Calls by tool and outcome, for the {MAX_TOOLS} most called tools."
     for name, metric_type, description, values in (
-        ("runs_total", "counter", "Runs by status.", _label_counts("status", total.runs)),
+        ("runs_total", "counter", "Ended runs by status.", _label_counts("status", total.runs)),
         ("runs_under_way", "gauge", "Runs in progress.", {"": total.running}),
         ("calls_total", "counter", "Calls by outcome.", _label_counts("outcome", _count_outcomes(total))),
         ("attempts_total", "counter", "Attempts of calls.", {"": total.attempts}),
@@ -433,6 +487,14 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
         ("tool_calls_total", "counter", help_text, tool_rows),
     ):
         yield from render_metric(f"mulligan_{name}", metric_type, description, values)
+
+
+def render_unrecognized_spans(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the lines of the metric about OpenTelemetry spans that describe no call."""
+    description = "OpenTelemetry spans that describe no agent, model or tool, by scope, since the server started."
+    yield from render_metric(
+        "mulligan_unrecognized_spans_total", "counter", description, _label_counts("scope", counts)
+    )
 
 
 def render_metric(name: str, metric_type: str, description: str, values: Mapping[str, float]) -> Iterator[str]:
