@@ -18,7 +18,7 @@ from mulligan.core.failure import Failure, SettingsError, TookEffect
 from mulligan.core.records import Fix, Lesson, Pattern, Precedent, Recovery, Status
 from mulligan.learn import fixes, seeds
 from mulligan.prompt import Prompt
-from mulligan.record.memory_lookup import match_recorded_failure
+from mulligan.record.memory_lookup import find_facts, match_recorded_failure
 from mulligan.recover.policy import Policy
 from mulligan.report.tables import parse_time
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store, TrialReport
@@ -272,6 +272,7 @@ class Knowledge:
             # The tool's effects are unknown here: do not suggest repeating a call that may have executed.
             and not (fix.type == "retry" and failure.took_effect is TookEffect.UNKNOWN)
         ]
+        lines += words.facts(find_facts(self._store, self._tenant, tool, "", failure, arguments))
         lines += map(self._describe_lesson, seeds.find_matching_seeds(self._store, self._tenant, tool, failure))
         return words.repair_answer(failure, tool, [line for line in lines if line])
 

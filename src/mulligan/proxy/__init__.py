@@ -5,7 +5,10 @@ Starting the server imports nothing else of the proxy, so that both load at the 
 
 from __future__ import annotations
 
+import errno
+import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -29,6 +32,34 @@ class ServerTarget:
 def start_server_process(target: ServerTarget) -> subprocess.Popen[bytes]:
     """Start the server's process. It inherits our standard error, but not our settings: they may contain a token."""
     environment = {name: value for name, value in target.environment.items() if not name.startswith("MULLIGAN_")}
+    command: Sequence[str] | str = target.command
+    if sys.platform == "win32":
+        command = find_windows_command(target.command, environment.get("PATH"))
     return subprocess.Popen(
-        target.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment, cwd=target.folder
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment, cwd=target.folder
     )
+
+
+def find_windows_command(words: Sequence[str], search_path: str | None) -> Sequence[str] | str:
+    """Return the command of a program as Windows starts it: `npx` is the batch file `npx.cmd` there.
+
+    A batch file is run by cmd, which splits and expands the command line by rules of its own. Not run on Windows: the
+    tests apply the documented rules.
+    """
+    program = shutil.which(words[0], path=search_path) or words[0]
+    if not program.lower().endswith((".bat", ".cmd")):
+        return [program, *words[1:]]
+    line_ends = [word for word in words if "\n" in word or "\r" in word]
+    if line_ends:
+        raise OSError(errno.EINVAL, f"cmd cannot pass {line_ends[0]!r}, which has a line end")
+    return f'cmd.exe /e:ON /v:OFF /d /c "{" ".join(map(_quote_for_batch_file, (program, *words[1:])))}"'
+
+
+def _quote_for_batch_file(word: str) -> str:
+    """Quote a word for cmd, and for the program that the batch file starts.
+
+    Between double quotes, cmd interprets only quotes and percent signs. `%cd:~,%` expands to nothing, so that no name
+    of a variable stands between two percent signs. The program reads backslashes before a quote in pairs.
+    """
+    trailing_backslashes = word[len(word.rstrip("\\")) :]
+    return '"' + word.replace("%", "%%cd:~,%").replace('"', '""') + trailing_backslashes + '"'

@@ -139,3 +139,12 @@ def build_target(name: str, entry: Mapping[str, Any], environment: Mapping[str, 
     added_environment = {key: expand(value, "env") for key, value in read_texts("env").items()}
     folder = expand(entry["cwd"], "cwd") if entry.get("cwd") else None
     return ServerTarget(name=name, command=command, environment={**environment, **added_environment}, folder=folder)
+
+
+def read_file_state(path: Path) -> tuple[int, ...]:
+    """Return what changes with the content of a file, empty if it is missing."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ()
+    return status.st_mtime_ns, status.st_size, status.st_ino

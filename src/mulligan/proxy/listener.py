@@ -1,29 +1,27 @@
 """Proxy over streamable HTTP: each client session has a connection of its own to the servers.
 
-Requests that a web page could send from a browser are refused: by the Host and Origin headers. Needs the `mcp` extra.
+Clients of protocol versions without handshake share one. Requests of web pages are refused,
+by the Host and Origin headers. Needs the `mcp` extra.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import ipaddress
-import signal
-import socket
 import sys
-import uuid
-from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
 from mulligan.core.failure import MissingExtraError, SettingsError
+from mulligan.core.listening import bind_socket, is_loopback
 from mulligan.proxy import messages
-from mulligan.proxy.messages import Id, build_error
+from mulligan.proxy.http_sessions import ClientEndpoint, HttpSession, MessageStream
+from mulligan.proxy.messages import Envelope, Id, build_error
 from mulligan.proxy.relay import ClientConnection
-from mulligan.proxy.server import MAX_MESSAGE_BYTES, MAX_WAITING_BYTES, Pausable
+from mulligan.proxy.server import MAX_MESSAGE_BYTES, handle_signals
 
 try:
     import uvicorn
@@ -34,108 +32,20 @@ except ImportError:
 
 PATH = "/mcp"
 MAX_SESSIONS = 100
-MAX_WAITING_MESSAGES = 1000
-"""Limit of notifications for a client that reads no stream. The oldest are dropped."""
 IDLE_SESSION_SECONDS = 3600.0
 CHECK_INTERVAL_SECONDS = 60.0
+JSON_ANSWER_SECONDS = 5.0
+"""Time after which a response becomes a stream of events. A client can resume such a stream."""
+RESUME_SECONDS = 30.0
+"""Time for a client that lost its connection to resume a stream. Then the call is cancelled."""
+CANCELLED_ANSWER_SECONDS = 10.0
+"""Time for the server to answer a request that the client cancelled. Then the proxy does."""
+RESUMABLE_VERSION = "2025-11-25"
+"""First protocol version whose clients accept an event without a message, which makes a stream resumable."""
 METHOD_NOT_FOUND = -32601
-
-
-class ClientEndpoint(Protocol):
-    """What a client talks to: the relay of one server, or a group of servers."""
-
-    finished: asyncio.Future[int]
-
-    def from_client(self, line: bytes) -> None: ...
-    def finish(self, code: int) -> None: ...
-    async def close(self) -> None: ...
-
-
-class MessageStream:
-    """Messages for one HTTP response."""
-
-    def __init__(self, id: Id = None) -> None:
-        self.id = id
-        self.lines: deque[bytes] = deque()
-        self.has_lines = asyncio.Event()
-        self.is_closed = False
-
-    def add(self, line: bytes) -> None:
-        self.lines.append(line)
-        self.has_lines.set()
-
-    def close(self) -> None:
-        self.is_closed = True
-        self.has_lines.set()
-
-    async def next_line(self) -> bytes:
-        """Return the next message, empty after the last one."""
-        while not self.lines and not self.is_closed:
-            self.has_lines.clear()
-            await self.has_lines.wait()
-        return self.lines.popleft() if self.lines else b""
-
-
-class HttpSession:
-    """One client over HTTP. It is the client connection of its endpoint."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.id = uuid.uuid4().hex
-        self.source: Pausable | None = None
-        self.endpoint: ClientEndpoint
-        self.requests: dict[Id, MessageStream] = {}
-        """Streams of requests that wait for an answer, by request id."""
-        self.notifications = MessageStream()
-        self.reader_count = 0
-        """Responses to GET that deliver the notifications."""
-        self.used_at = loop.time()
-        self._loop = loop
-        self._waiting_bytes = 0
-
-    def write(self, data: bytes) -> None:
-        """Route a message: an answer to its request, anything else to the open stream."""
-        try:
-            envelope = messages.decode_envelope(data)
-        except msgspec.DecodeError:
-            envelope = messages.Envelope()
-        if envelope.method is msgspec.UNSET and envelope.id is not msgspec.UNSET:
-            stream = self.requests.pop(envelope.id, None)
-            if stream is None:
-                return  # its client hung up
-            stream.add(data)
-            stream.close()
-        else:
-            is_about_request = envelope.method == "notifications/progress" or not self.reader_count
-            stream = next(reversed(self.requests.values()), None) if is_about_request else None
-            if stream is None:
-                stream = self.notifications
-                if len(stream.lines) >= MAX_WAITING_MESSAGES:
-                    self.mark_read(stream.lines.popleft())
-            stream.add(data)
-        self._waiting_bytes += len(data)
-        if self._waiting_bytes > MAX_WAITING_BYTES and self.source is not None:
-            self.source.pause()
-
-    def mark_read(self, line: bytes) -> None:
-        """Count a message that was delivered or dropped."""
-        was_full = self._waiting_bytes > MAX_WAITING_BYTES
-        self._waiting_bytes -= len(line)
-        self.used_at = self._loop.time()
-        if was_full and self._waiting_bytes <= MAX_WAITING_BYTES and self.source is not None:
-            self.source.resume()
-
-    def pause(self) -> None:
-        """Nothing to do: each message is a request of its own."""
-
-    def resume(self) -> None:
-        """Nothing to do, as for `pause`."""
-
-    def close_input(self) -> None:
-        """Nothing to do, as for `pause`."""
-
-    async def close(self) -> None:
-        for stream in (*self.requests.values(), self.notifications):
-            stream.close()
+REQUEST_CANCELLED = -32800
+HTTP_STATUS_BY_ERROR = {METHOD_NOT_FOUND: 404} | dict.fromkeys((-32700, -32600, -32602, -32020, -32021, -32022), 400)
+"""HTTP status by the code of a JSON-RPC error, in protocol versions without handshake. Otherwise it is 200."""
 
 
 class Listener:
@@ -153,7 +63,8 @@ class Listener:
         self._open_endpoint = open_endpoint
         self._sessions: dict[str, HttpSession] = {}
         self._is_remote_allowed = is_remote_allowed
-        self.socket = bind_socket(host, port)
+        self.socket = bind_socket(host, port, "--listen")
+        self._stateless_session: HttpSession | None = None
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         if scope["type"] != "http":
@@ -170,7 +81,7 @@ class Listener:
         elif (session := self._sessions.get(headers.get("mcp-session-id", ""))) is None:
             await respond(send, 404, build_error(None, "Session not found"))
         elif scope["method"] == "GET":
-            await self._stream_notifications(session, receive, send)
+            await self._handle_get(session, headers.get("last-event-id", ""), receive, send)
         elif scope["method"] == "DELETE":
             await self._end_session(session)
             await respond(send, 200)
@@ -191,93 +102,139 @@ class Listener:
         except msgspec.DecodeError:
             await respond(send, 400, build_error(None, "Invalid message, or a batch", -32700))
             return
-        id = None if envelope.id is msgspec.UNSET else envelope.id
-        session = self._sessions.get(headers.get("mcp-session-id", ""))
-        if envelope.method == "initialize":
-            if len(self._sessions) >= MAX_SESSIONS:
-                await respond(send, 503, build_error(id, f"Too many sessions, at most {MAX_SESSIONS}"))
-                return
-            try:
-                session = self._begin_session()
-            except OSError as error:
-                await respond(send, 502, build_error(id, f"Cannot start the server: {error.strerror}"))
-                return
-        elif session is None and "mcp-session-id" in headers:
-            await respond(send, 404, build_error(id, "Session not found"))
-            return
-        elif session is None:
-            # Also for `server/discover`: over HTTP, clients of all versions make the handshake.
-            is_request = envelope.method is not msgspec.UNSET and id is not None
-            code = METHOD_NOT_FOUND if is_request else messages.NO_ANSWER_CODE
-            await respond(send, 400, build_error(id, "Missing session. Send initialize first", code))
+        is_request = envelope.method is not msgspec.UNSET and envelope.id is not msgspec.UNSET
+        session = await self._find_session(headers, envelope, is_request, send)
+        if session is None:
             return
         session.used_at = self._loop.time()
-        if envelope.method is msgspec.UNSET or envelope.id is msgspec.UNSET:
-            session.endpoint.from_client(line)
-            await respond(send, 202)
-        else:
-            await self._answer_request(session, id, line, receive, send)
-
-    async def _answer_request(self, session: HttpSession, id: Id, line: bytes, receive: Any, send: Any) -> None:
-        """Answer with JSON, or with events if other messages come before the answer."""
-        stream = session.requests[id] = MessageStream(id)
+        if is_request:
+            await self._answer_request(session, envelope, line, headers, receive, send)
+            return
         session.endpoint.from_client(line)
-        first_line = await stream.next_line()
-        session_header = (b"mcp-session-id", session.id.encode())
-        if not first_line:
-            await respond(send, 502, build_error(id, "The server ended"), session_header)
-        elif stream.is_closed and not stream.lines:
-            session.mark_read(first_line)
-            await respond(send, 200, first_line, session_header)
-        else:
-            await self._send_events(session, stream, first_line, receive, send)
+        if envelope.method == "notifications/cancelled":
+            cancelled_id = messages.decode_params(envelope.params).request
+            answer = build_error(cancelled_id, "Request cancelled", REQUEST_CANCELLED)
+            self._loop.call_later(CANCELLED_ANSWER_SECONDS, session.write, answer)
+        await respond(send, 202)
 
-    async def _stream_notifications(self, session: HttpSession, receive: Any, send: Any) -> None:
-        session.reader_count += 1
-        try:
-            await self._send_events(session, session.notifications, b"", receive, send)
-        finally:
-            session.reader_count -= 1
-
-    async def _send_events(
-        self, session: HttpSession, stream: MessageStream, line: bytes, receive: Any, send: Any
-    ) -> None:
-        """Send messages as events until the last one, or until the client hangs up."""
-        headers = [
-            (b"content-type", b"text/event-stream"),
-            (b"cache-control", b"no-store"),
-            (b"mcp-session-id", session.id.encode()),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": b"", "more_body": True})
-        hang_up = self._loop.create_task(wait_for_disconnect(receive))
-        try:
-            while True:
-                if line:
-                    event = b"event: message\ndata: " + line.rstrip(b"\n") + b"\n\n"
-                    await send({"type": "http.response.body", "body": event, "more_body": True})
-                    session.mark_read(line)
-                next_line = self._loop.create_task(stream.next_line())
-                await asyncio.wait((next_line, hang_up), return_when=asyncio.FIRST_COMPLETED)
-                if not next_line.done():
-                    next_line.cancel()
-                    return
-                line = next_line.result()
-                if not line:
-                    await send({"type": "http.response.body", "body": b"", "more_body": False})
-                    return
-        finally:
-            hang_up.cancel()
-
-    def _begin_session(self) -> HttpSession:
-        session = HttpSession(self._loop)
-        session.endpoint = self._open_endpoint(session)
-        self._sessions[session.id] = session
-        session.endpoint.finished.add_done_callback(lambda _: self._sessions.pop(session.id, None))
+    async def _find_session(
+        self, headers: dict[str, str], envelope: Envelope, is_request: bool, send: Any
+    ) -> HttpSession | None:
+        """Return the session of a message, or answer it and return None."""
+        id = None if envelope.id is msgspec.UNSET else envelope.id
+        is_stateless = is_request and bool(messages.decode_params(envelope.params).stateless_version)
+        session = self._stateless_session if is_stateless else self._sessions.get(headers.get("mcp-session-id", ""))
+        if is_request and (envelope.method == "initialize" or (session is None and is_stateless)):
+            if len(self._sessions) >= MAX_SESSIONS:
+                await respond(send, 503, build_error(id, f"Too many sessions, at most {MAX_SESSIONS}"))
+                return None
+            try:
+                return self._begin_session(is_stateless=is_stateless)
+            except OSError as error:
+                await respond(send, 502, build_error(id, f"Cannot start the server: {error.strerror}"))
+                return None
+        if session is None and "mcp-session-id" in headers:
+            await respond(send, 404, build_error(id, "Session not found"))
+        elif (
+            session is None and not is_request and headers.get("mcp-protocol-version", "") >= messages.STATELESS_VERSION
+        ):
+            await respond(send, 202)  # without a session, a notification has nothing to act on
+        elif session is None:
+            code = METHOD_NOT_FOUND if is_request else messages.NO_ANSWER_CODE
+            await respond(send, 400, build_error(id, "Missing session. Send initialize first", code))
+        elif is_request and not is_stateless and id in session.requests:
+            await respond(send, 400, build_error(id, "A request with this id is not answered yet", -32600))
+            return None
         return session
 
-    async def _end_session(self, session: HttpSession) -> None:
+    async def _answer_request(
+        self, session: HttpSession, envelope: Envelope, line: bytes, headers: dict[str, str], receive: Any, send: Any
+    ) -> None:
+        """Answer with JSON, or with events if other messages come before the answer or the call takes long."""
+        id, stream, line = session.open_stream(envelope, line)
+        response = EventResponse(session, stream, receive, send)
+        can_resume = not session.is_stateless and headers.get("mcp-protocol-version", "") >= RESUMABLE_VERSION
+        try:
+            session.endpoint.from_client(line)
+            try:
+                async with asyncio.timeout(JSON_ANSWER_SECONDS if can_resume else None):
+                    has_line = await response.wait_for_line()
+            except TimeoutError:
+                has_line = True  # an event without a message
+            if response.has_hung_up:
+                session.cancel(id, stream)
+            elif not has_line:
+                await respond(send, 502, build_error(id, "The server ended"), *response.session_headers)
+            elif stream.is_closed and len(stream.lines) == 1:
+                answer = stream.take_line()
+                session.mark_read(answer)
+                status = self._status_of(answer) if session.is_stateless else 200
+                await respond(send, status, answer, *response.session_headers)
+                if status != 200 and envelope.method == "server/discover" and not session.requests:
+                    await self._end_session(session)  # a server that needs the handshake: this connection is useless
+            else:
+                await response.send_events(is_primed=can_resume)
+                self._handle_hang_up(session, id, response)
+        finally:
+            response.close()
+
+    def _status_of(self, answer: bytes) -> int:
+        """Return the HTTP status that protocol versions without handshake define for an error."""
+        error = messages.decode_envelope(answer).error
+        return (
+            200
+            if error == messages.EMPTY_RAW
+            else HTTP_STATUS_BY_ERROR.get(int(messages.decode_error(error).code), 200)
+        )
+
+    def _handle_hang_up(self, session: HttpSession, id: Id, response: EventResponse) -> None:
+        """Cancel a request whose client hung up. If it can resume, wait for that first."""
+        stream = response.stream
+        if not response.has_hung_up or response.is_replaced:
+            return
+        if session.is_stateless:
+            session.cancel(id, stream)
+            return
+        session.dropped_streams[stream.key] = stream
+
+        def give_up() -> None:
+            if session.dropped_streams.get(stream.key) is stream:
+                session.cancel(id, stream)
+
+        self._loop.call_later(RESUME_SECONDS, give_up)
+
+    async def _handle_get(self, session: HttpSession, last_event_id: str, receive: Any, send: Any) -> None:
+        """Send the messages that belong to no request, or resume any stream after the event that came last."""
+        stream = session.resume_stream(last_event_id) if last_event_id else session.notifications
+        if stream is None:
+            await respond(send, 400, build_error(None, "Events after this id are no longer known"))
+            return
+        session.dropped_streams.pop(stream.key, None)
+        response = EventResponse(session, stream, receive, send, replaces_others=bool(last_event_id))
+        try:
+            await response.send_events()
+        finally:
+            response.close()
+        if stream is not session.notifications:
+            id = next((id for id, waiting_stream in session.requests.items() if waiting_stream is stream), None)
+            self._handle_hang_up(session, id, response)
+
+    def _begin_session(self, *, is_stateless: bool) -> HttpSession:
+        session = HttpSession(self._loop, is_stateless=is_stateless)
+        session.endpoint = self._open_endpoint(session)
+        self._sessions[session.id] = session
+        if is_stateless:
+            self._stateless_session = session
+        session.endpoint.finished.add_done_callback(lambda _: self._forget_session(session))
+        return session
+
+    def _forget_session(self, session: HttpSession) -> None:
         self._sessions.pop(session.id, None)
+        if self._stateless_session is session:
+            self._stateless_session = None
+
+    async def _end_session(self, session: HttpSession) -> None:
+        self._forget_session(session)
         session.endpoint.finish(0)
         await session.endpoint.close()
 
@@ -292,8 +249,7 @@ class Listener:
             exit_codes.append(128 + number)
             server.should_exit = True
 
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._loop.add_signal_handler(number, stop, number)
+        handle_signals(self._loop, stop)
         cleaner = self._loop.create_task(self._close_idle_sessions())
         host, port = self.socket.getsockname()[:2]
         print(f"mulligan: listening on http://{host}:{port}{PATH}", file=sys.stderr, flush=True)
@@ -307,8 +263,64 @@ class Listener:
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
             oldest = self._loop.time() - IDLE_SESSION_SECONDS
             for session in tuple(self._sessions.values()):
-                if session.used_at < oldest and not session.requests and not session.reader_count:
+                if session.used_at < oldest and not any(stream.reader_count for stream in session.streams):
                     await self._end_session(session)
+
+
+class EventResponse:
+    """HTTP response that delivers a stream, until its end or until the client hangs up."""
+
+    def __init__(
+        self, session: HttpSession, stream: MessageStream, receive: Any, send: Any, *, replaces_others: bool = False
+    ) -> None:
+        self.stream = stream
+        self.has_hung_up = False
+        """Whether the client hung up, or resumed with another response."""
+        self.session_headers = [] if session.is_stateless else [(b"mcp-session-id", session.id.encode())]
+        self._session = session
+        self._send = send
+        if replaces_others:
+            stream.response_number += 1
+        self._number = stream.response_number
+        stream.reader_count += 1
+        self._hang_up = asyncio.get_running_loop().create_task(wait_for_disconnect(receive))
+        self._hang_up.add_done_callback(self._handle_hang_up)
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether the client resumed the stream with another response."""
+        return self._number != self.stream.response_number
+
+    def _handle_hang_up(self, task: asyncio.Task[None]) -> None:
+        self.has_hung_up = True
+        self.stream.has_changed.set()
+
+    def close(self) -> None:
+        self.stream.reader_count -= 1
+        self._hang_up.cancel()
+
+    async def wait_for_line(self) -> bool:
+        """Wait for the next message. Return False after the last one, and if the client no longer reads."""
+        stream = self.stream
+        while not stream.lines and not stream.is_closed and not self.has_hung_up and not self.is_replaced:
+            stream.has_changed.clear()
+            await stream.has_changed.wait()
+        return bool(stream.lines) and not self.has_hung_up and not self.is_replaced
+
+    async def send_events(self, *, is_primed: bool = False) -> None:
+        """Send messages as events. If primed, the first one has only an id, so that a client can resume at once."""
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-store"), *self.session_headers]
+        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        priming_event = f"id: {self.stream.event_id}\ndata: \n\n".encode() if is_primed else b""
+        await self._send({"type": "http.response.body", "body": priming_event, "more_body": True})
+        while await self.wait_for_line():
+            line = self.stream.take_line()
+            self._session.mark_read(line)
+            id_field = "" if self._session.is_stateless else f"id: {self.stream.event_id}\n"
+            event = id_field.encode() + b"event: message\ndata: " + line.rstrip(b"\n") + b"\n\n"
+            await self._send({"type": "http.response.body", "body": event, "more_body": True})
+        if not self.has_hung_up:
+            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class HttpServer(uvicorn.Server):  # type: ignore[misc]
@@ -327,15 +339,6 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or "127.0.0.1", int(port)
 
 
-def is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
 def is_loopback_host(header: str) -> bool:
     """Return whether a Host header names this machine. A page that rebinds its own name sends that name."""
     try:
@@ -350,19 +353,6 @@ def is_loopback_origin(header: str | None) -> bool:
         return header is None or is_loopback(urlsplit(header).hostname or "")
     except ValueError:
         return False
-
-
-def bind_socket(host: str, port: int) -> socket.socket:
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound_socket = socket.socket(family, kind, protocol)
-        bound_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound_socket.bind(address)
-        bound_socket.listen(512)
-    except OSError as error:
-        message = f"Cannot listen on {host}:{port}: {error.strerror or error}. Use another address for --listen."
-        raise SettingsError(message) from None
-    return bound_socket
 
 
 async def read_request(receive: Any) -> bytes | None:

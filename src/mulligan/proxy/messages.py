@@ -23,8 +23,14 @@ META_PREFIX = "mulligan/"
 CLIENT_INFO_KEY = "io.modelcontextprotocol/clientInfo"
 """Key under which a request without handshake identifies its client."""
 PROTOCOL_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
+STATELESS_VERSION = "2026-07-28"
+"""First protocol version without handshake: each request carries its version in `_meta`."""
+SUBSCRIPTION_KEY = "io.modelcontextprotocol/subscriptionId"
+"""Key of a notification's `_meta` that names the request it belongs to."""
 SESSION_KEY = "sessionId"
 """Key of a request's `_meta` under which Codex passes its session id."""
+USER_REQUEST_KEYS = ("x-codex-turn-metadata", "turn_id")
+"""Keys of `_meta` under which Codex passes the id of the user's request. No other agent tells it to its servers."""
 NO_ANSWER_CODE = -32000
 """Error code of our answer if the server gave none."""
 MAX_ANSWER_SIZE = 65_536
@@ -68,8 +74,17 @@ class Params(msgspec.Struct):
     client: ClientInfo = msgspec.field(default_factory=ClientInfo, name="clientInfo")
     request: Id = msgspec.field(default=None, name="requestId")
     token: Id = msgspec.field(default=None, name="progressToken")
-    uri: Any = ""
+    name: Any = None
+    arguments: Any = None
+    uri: Any = None
     cursor: Any = None
+    meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
+
+    @property
+    def stateless_version(self) -> str:
+        """Protocol version of a request without handshake. Empty in a session."""
+        version = (self.meta or {}).get(PROTOCOL_VERSION_KEY)
+        return version if isinstance(version, str) else ""
 
 
 class ContentBlock(msgspec.Struct):
@@ -166,6 +181,13 @@ def find_session_id(tool_call: ToolCall) -> str:
     """Return the session id that the client sent with a call, or an empty text."""
     session = tool_call.meta.get(SESSION_KEY) if tool_call.meta else None
     return session[:MAX_SESSION_CHARS] if isinstance(session, str) else ""
+
+
+def find_user_request_id(tool_call: ToolCall) -> str:
+    """Return the id of the user's request that a call belongs to, or an empty text."""
+    metadata = tool_call.meta.get(USER_REQUEST_KEYS[0]) if tool_call.meta else None
+    request = metadata.get(USER_REQUEST_KEYS[1]) if isinstance(metadata, dict) else None
+    return request[:MAX_SESSION_CHARS] if isinstance(request, str) else ""
 
 
 def decode_params(params: Raw) -> Params:

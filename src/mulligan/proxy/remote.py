@@ -7,39 +7,39 @@ Messages pass byte for byte. Needs the `mcp` extra, which brings the HTTP client
 from __future__ import annotations
 
 import asyncio
-import ssl
-from collections.abc import AsyncIterator, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 import msgspec
 
 from mulligan.classify.declared_errors import AgentError
-from mulligan.core.failure import MissingExtraError
 from mulligan.proxy import ServerTarget, messages
+from mulligan.proxy.http_transport import (
+    HttpAnswerError,
+    ServerEvent,
+    SessionLostError,
+    build_http_clients,
+    content_type_of,
+    describe_error,
+    find_redirect,
+    hide_secrets,
+    is_same_origin,
+    read_body,
+    read_events,
+    resume_delay,
+)
 from mulligan.proxy.messages import Id
 from mulligan.proxy.relay import InvalidAnswerError, Relay
-from mulligan.proxy.server import MAX_MESSAGE_BYTES, LineBuffer
 
-try:
-    import httpx2
-    from mcp.shared.inbound import NAME_BEARING_METHODS, encode_header_value, mcp_param_headers, x_mcp_header_map
-except ImportError:
-    raise MissingExtraError(
-        "Remote servers need the mcp package, version 2. Install it: pip install 'mulligan[mcp]'"
-    ) from None
+# isort: split
+import httpx2
+from mcp.shared.inbound import NAME_BEARING_METHODS, encode_header_value, mcp_param_headers, x_mcp_header_map
 
-CONNECT_TIMEOUT_SECONDS = 20.0
-WRITE_TIMEOUT_SECONDS = 60.0
-MAX_CONNECTIONS = 256
-"""Limit of simultaneous requests. Answers and notifications have connections of their own."""
 MAX_REDIRECTS = 3
 MAX_RESUMPTIONS = 5
 """Attempts in a row to resume a stream."""
-RESUME_SECONDS = 1.0
-"""Delay before a stream is resumed, unless the server names one. It doubles with each failed attempt."""
-MAX_RESUME_SECONDS = 30.0
 ENDPOINT_TIMEOUT_SECONDS = 20.0
 """Time for a server of the first protocol version to name its endpoint."""
 STREAM_END_SECONDS = 1.0
@@ -48,57 +48,15 @@ CANCEL_GRACE_SECONDS = 10.0
 """Time for the late answer to a cancelled request."""
 STOP_SECONDS = 2.0
 """Time to end the session when the proxy exits."""
-MAX_EXCERPT_CHARS = 200
 EVENT_STREAM = "text/event-stream"
 PASS_THROUGH_ERRORS = (httpx2.TransportError, httpx2.InvalidURL)
-
-
-class HttpAnswerError(Exception):
-    """HTTP status of the server instead of a message."""
-
-    def __init__(self, response: Any, body: bytes = b"") -> None:
-        super().__init__(describe_status(response, body))
-        self.status_code: int = response.status_code
-        self.headers = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
-
-
-REJECTION_CODES = {401: "auth_error", 403: "permission_denied", 429: "rate_limit"}
-"""Kinds of statuses with which a server refuses a message before it reads it."""
-
-
-class SessionLostError(Exception):
-    """The server does not know the session: it expired, or the server was restarted."""
-
-
-class HeaderMeta(msgspec.Struct):
-    version: Any = msgspec.field(default=None, name=messages.PROTOCOL_VERSION_KEY)
-
-
-class HeaderParams(msgspec.Struct):
-    """Parameters that are repeated in headers."""
-
-    name: Any = None
-    uri: Any = None
-    arguments: Any = None
-    meta: HeaderMeta | None = msgspec.field(default=None, name="_meta")
 
 
 class InitializeResult(msgspec.Struct):
     version: str = msgspec.field(default="", name="protocolVersion")
 
 
-_params = msgspec.json.Decoder(HeaderParams)
 _initialize_result = msgspec.json.Decoder(InitializeResult)
-
-
-@dataclass(frozen=True, slots=True)
-class ServerEvent:
-    """Event of a stream."""
-
-    type: str
-    data: bytes
-    id: str
-    retry_ms: int | None
 
 
 @dataclass(slots=True)
@@ -108,24 +66,6 @@ class SentRequest:
     task: asyncio.Task[None]
     is_stateless: bool
     """Whether closing the connection cancels the request, as in protocol versions without handshake."""
-
-
-def build_http_clients(target: ServerTarget, auth: Any = None) -> tuple[Any, Any]:
-    """Build the HTTP clients of a server: for requests, and for everything else.
-
-    With one client only, a thousand calls that all ask the user something would leave no connection for the answers.
-    """
-    timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS, write=WRITE_TIMEOUT_SECONDS)
-    headers = {"user-agent": "mulligan", "accept-encoding": "identity", **target.headers}
-    tls = httpx2.create_ssl_context() if target.url.startswith("https:") else True
-
-    def build(max_connections: int) -> Any:
-        limits = httpx2.Limits(max_connections=max_connections, max_keepalive_connections=32)
-        return httpx2.AsyncClient(
-            headers=headers, auth=auth, timeout=timeout, limits=limits, verify=tls, follow_redirects=False
-        )
-
-    return build(MAX_CONNECTIONS), build(32)
 
 
 class RemoteServer:
@@ -188,13 +128,13 @@ class RemoteServer:
             envelope = messages.Envelope()  # a batch, or invalid: the server decides
         id = None if envelope.id is msgspec.UNSET else envelope.id
         method = "" if envelope.method is msgspec.UNSET else envelope.method
-        params = messages.decode(_params, envelope.params, HeaderParams())
-        if method == "notifications/cancelled" and self._cancel(messages.decode_params(envelope.params).request):
+        params = messages.decode_params(envelope.params)
+        if method == "notifications/cancelled" and self._cancel(params.request):
             return
         headers = self._build_headers(method, params)
         if method and id is not None:
             task = self._start(self._request(id, method, line, headers))
-            self._sent_requests[id] = SentRequest(task, bool(params.meta and params.meta.version))
+            self._sent_requests[id] = SentRequest(task, bool(params.stateless_version))
             task.add_done_callback(lambda task: self._forget(id, task))
         else:
             batch_ids = [] if method or id is not None else [item.id for item in messages.decode_batch(line)]
@@ -223,10 +163,10 @@ class RemoteServer:
         self._relay.loop.call_later(CANCEL_GRACE_SECONDS, sent_request.task.cancel)
         return False
 
-    def _build_headers(self, method: str, params: HeaderParams) -> dict[str, str]:
+    def _build_headers(self, method: str, params: messages.Params) -> dict[str, str]:
         """Build the headers that depend on the message. Versions without handshake repeat parts of it there."""
-        version = params.meta.version if params.meta is not None else None
-        if not isinstance(version, str):
+        version = params.stateless_version
+        if not version:
             return {}
         headers = {"mcp-protocol-version": encode_header_value(version), "mcp-method": encode_header_value(method)}
         name = getattr(params, NAME_BEARING_METHODS.get(method, ""), None)
@@ -258,7 +198,7 @@ class RemoteServer:
                 return
             error = InvalidAnswerError("Invalid response: the server sent no answer")
         except Exception as raised:  # noqa: BLE001 - every failure must answer the request
-            error = self._describe(raised)
+            error = describe_error(raised, self._target.url)
         self._relay.fail_request(id, error)  # no effect if the request is answered
 
     async def _notify(self, line: bytes, headers: Mapping[str, str], batch_ids: list[Id]) -> None:
@@ -269,7 +209,7 @@ class RemoteServer:
             if line == self._relay.initialized_line and not self._is_first_version:
                 self._listen()
         except Exception as raised:  # noqa: BLE001 - reported; the client waits for nothing
-            error = self._describe(raised)
+            error = describe_error(raised, self._target.url)
             self._relay.print_message(f"a message was not accepted: {error}")
         if not self._is_first_version:
             for id in batch_ids:
@@ -404,29 +344,6 @@ class RemoteServer:
 
     # Event streams
 
-    async def _events(self, response: Any) -> AsyncIterator[ServerEvent]:
-        """Yield the events of a response. While the client does not read, nothing is read."""
-        lines = LineBuffer()
-        data: list[bytes] = []
-        event_type, event_id, retry_ms = "message", "", None
-        async for chunk in response.aiter_raw():
-            for line in lines.feed(chunk):
-                name, _, value = line.rstrip(b"\r\n").partition(b":")
-                value = value.removeprefix(b" ")
-                if name == b"data":
-                    data.append(value)
-                elif name == b"event":
-                    event_type = value.decode("utf-8", "replace")
-                elif name == b"id" and b"\0" not in value:
-                    event_id = value.decode("utf-8", "replace")
-                elif name == b"retry" and value.isdigit():
-                    retry_ms = int(value[:9])
-                elif not name and not value:
-                    yield ServerEvent(event_type, b" ".join(data), event_id, retry_ms)
-                    event_type, data = "message", []
-            if not self._can_read.is_set():
-                await self._can_read.wait()
-
     def _is_answered(self, id: Id) -> bool:
         own_answer = self._own_answers.get(id)
         return own_answer.done() if own_answer is not None else id not in self._relay.pending
@@ -438,7 +355,7 @@ class RemoteServer:
         while True:
             try:
                 async with asyncio.timeout(None) as limit:
-                    async for event in self._events(response):
+                    async for event in read_events(response, self._can_read):
                         attempt_count = 0
                         last_event = event
                         if event.data:
@@ -448,7 +365,7 @@ class RemoteServer:
                                 limit.reschedule(self._relay.loop.time() + STREAM_END_SECONDS)
                 reason: Exception = ConnectionResetError("The connection closed before the answer")
             except httpx2.TransportError as error:
-                reason = self._describe(error)
+                reason = describe_error(error, self._target.url)
             except TimeoutError as error:
                 reason = error
             finally:
@@ -464,7 +381,7 @@ class RemoteServer:
                 try:
                     response = await self._open_stream(last_event.id)
                 except httpx2.TransportError as error:
-                    reason = self._describe(error)
+                    reason = describe_error(error, self._target.url)
 
     async def _open_stream(self, last_event_id: str = "") -> Any:
         """Open an event stream with GET."""
@@ -500,7 +417,7 @@ class RemoteServer:
             try:
                 response = await self._open_stream(last_event.id)
                 try:
-                    async for event in self._events(response):
+                    async for event in read_events(response, self._can_read):
                         attempt_count = 0
                         last_event = event
                         if event.data:
@@ -548,7 +465,7 @@ class RemoteServer:
     async def _read_event_stream(self, response: Any, endpoint: asyncio.Future[str]) -> None:
         reason: Exception = ConnectionResetError("The server closed the event stream")
         try:
-            async for event in self._events(response):
+            async for event in read_events(response, self._can_read):
                 if event.type == "endpoint" and not endpoint.done():
                     url = urljoin(self._target.url, event.data.decode("utf-8", "replace"))
                     if not is_same_origin(self._target.url, url):
@@ -557,7 +474,7 @@ class RemoteServer:
                 elif event.data and event.type == "message":
                     self._deliver(event.data)
         except Exception as error:  # noqa: BLE001 - given to all who wait for an answer
-            reason = self._describe(error)
+            reason = describe_error(error, self._target.url)
         finally:
             await response.aclose()
         self._endpoint = None
@@ -568,100 +485,3 @@ class RemoteServer:
                 own_answer.set_exception(reason)
         for id in list(self._relay.pending):
             self._relay.fail_request(id, reason)
-
-    def _describe(self, error: Exception) -> Exception:
-        """Convert an error of the HTTP client to one that says what happened, and whether the server got the message.
-
-        Its text has no header and no query, which may be secret.
-        """
-        host = urlsplit(self._target.url).hostname
-        if isinstance(error, httpx2.ConnectTimeout):
-            return AgentError(f"Cannot connect to {host} in {CONNECT_TIMEOUT_SECONDS:g} s", "connection_error")
-        if isinstance(error, httpx2.ConnectError):
-            is_tls = isinstance(find_cause(error, ssl.SSLError), ssl.SSLError) or "certificate" in str(error).lower()
-            message = f"Cannot connect to {host}: {'TLS error: ' if is_tls else ''}{error}"
-            return AgentError(message, "connection_error", recoverable=not is_tls)
-        if isinstance(error, httpx2.TransportError):
-            return ConnectionResetError(f"The connection to {host} broke: {error or type(error).__name__}")
-        if isinstance(error, HttpAnswerError) and error.status_code < 500:
-            if (code := REJECTION_CODES.get(error.status_code)) is not None:
-                return AgentError(str(error), code)
-            return AgentError(str(error), "unavailable", recoverable=False)
-        if isinstance(error, SessionLostError):
-            return AgentError(str(error), "unavailable", recoverable=False)
-        if isinstance(error, HttpAnswerError | InvalidAnswerError | AgentError | OSError):
-            return error
-        return InvalidAnswerError(f"Invalid response: {type(error).__name__}: {error}")
-
-
-def resume_delay(attempt_count: int, retry_ms: int | None) -> float:
-    """Return the seconds before a stream is opened again, after this many failed attempts in a row."""
-    delay = RESUME_SECONDS if retry_ms is None else retry_ms / 1000
-    return min(MAX_RESUME_SECONDS, delay * (1 << min(attempt_count, 8)))
-
-
-async def read_body(response: Any) -> bytes:
-    """Read a response, up to the limit of one message."""
-    body = bytearray()
-    async for chunk in response.aiter_raw():
-        body += chunk
-        if len(body) > MAX_MESSAGE_BYTES:
-            raise InvalidAnswerError(f"Invalid response: longer than {MAX_MESSAGE_BYTES} bytes")
-    return bytes(body)
-
-
-def find_redirect(response: Any, url: str) -> str:
-    """Return the URL of a redirect that keeps the message and may receive our headers, or an empty string."""
-    try:
-        location = urljoin(url, response.headers.get("location", ""))
-        is_followed = response.status_code in (307, 308) and location != url and is_same_origin(url, location)
-    except ValueError:  # not a URL
-        return ""
-    return location if is_followed else ""
-
-
-def is_same_origin(url: str, location: str) -> bool:
-    """Return whether a redirect may receive our headers: same scheme, host and port."""
-    return read_origin(url) == read_origin(location) and urlsplit(location).username is None
-
-
-def read_origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or {"http": 80, "https": 443}.get(parts.scheme)
-
-
-def hide_secrets(url: str) -> str:
-    """Return a URL without user, query and fragment, which may contain secrets."""
-    parts = urlsplit(url)
-    port = f":{parts.port}" if parts.port else ""
-    return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
-
-
-def content_type_of(response: Any) -> str:
-    return str(response.headers.get("content-type", "")).partition(";")[0].strip().lower()
-
-
-def describe_status(response: Any, body: bytes) -> str:
-    """Describe an answer without a message, and what to do about it."""
-    status = response.status_code
-    if status in (301, 302, 303, 307, 308):
-        try:
-            location = hide_secrets(urljoin(str(response.url), response.headers.get("location", "")))
-        except ValueError:
-            return f"HTTP {status}: the server redirects to an invalid URL"
-        return f"HTTP {status}: the server redirects to {location}. Use that URL if you trust it"
-    text = f"HTTP {status} {response.reason_phrase}".strip()
-    if status == 401:
-        return f"{text}. Pass a token with --header, or sign in: mulligan proxy login URL"
-    if content_type_of(response) == "text/html":
-        return f"{text}: the server answered with a web page, not with a JSON-RPC message. Check the URL"
-    excerpt = body[: 4 * MAX_EXCERPT_CHARS].decode("utf-8", "replace")
-    excerpt = " ".join("".join(char if char.isprintable() else " " for char in excerpt).split())
-    return f"{text}: {excerpt[:MAX_EXCERPT_CHARS]}" if excerpt else text
-
-
-def find_cause(error: BaseException | None, wanted_type: type[BaseException]) -> BaseException | None:
-    """Return the first exception of this type in the chain of causes."""
-    while error is not None and not isinstance(error, wanted_type):
-        error = error.__cause__ or error.__context__
-    return error

@@ -1,18 +1,25 @@
-"""Pipes to the client and the server, and the server's process with the backoff of its restarts."""
+"""Pipes to the client and the server, and the server's process with the backoff of its restarts.
+
+The event loop watches the pipes. Where it cannot, which is on Windows and for regular files, threads read and write.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import queue
 import signal
 import stat
 import subprocess
+import sys
 import threading
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
+CAN_WATCH_PIPES = sys.platform != "win32"
+"""Whether an event loop can watch pipes."""
 READ_CHUNK_BYTES = 262_144
 """Size of one read."""
 MAX_MESSAGE_BYTES = 268_435_456
@@ -108,6 +115,62 @@ class Source:
             self._loop.remove_reader(self._fd)
 
 
+class ThreadedSource:
+    """Reader of a descriptor on a thread of its own. It can be paused."""
+
+    def __init__(self, loop: AbstractEventLoop, fd: int, on_line: Callable[[bytes], None], on_end: Callable[[], None]):
+        self._loop, self._fd, self._on_line, self._on_end = loop, fd, on_line, on_end
+        self._lines = LineBuffer()
+        self._is_open = True
+        self._can_read = threading.Event()
+        self._can_read.set()
+        self._thread = threading.Thread(target=self._run, name="mulligan-pipe", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        data = b"unread"
+        while data:
+            self._can_read.wait()
+            try:
+                data = os.read(self._fd, READ_CHUNK_BYTES)
+            except OSError:
+                data = b""
+            with suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(self._handle, data)
+
+    def _handle(self, data: bytes) -> None:
+        if not self._is_open:
+            return
+        if not data:
+            self.close()
+            self._on_end()
+        for line in self._lines.feed(data) if data else ():
+            self._on_line(line)
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether the thread uses the descriptor. On Windows it cannot be closed meanwhile."""
+        return self._thread.is_alive()
+
+    def pause(self) -> None:
+        self._can_read.clear()
+
+    def resume(self) -> None:
+        self._can_read.set()
+
+    def close(self) -> None:
+        self._is_open = False
+        self._can_read.set()
+
+
+def open_source(
+    loop: AbstractEventLoop, fd: int, on_line: Callable[[bytes], None], on_end: Callable[[], None]
+) -> Source | ThreadedSource:
+    """Read the lines of a descriptor until it ends."""
+    is_watchable = CAN_WATCH_PIPES and not stat.S_ISREG(os.fstat(fd).st_mode)
+    return (Source if is_watchable else ThreadedSource)(loop, fd, on_line, on_end)
+
+
 class Outlet:
     """Non-blocking writer of a descriptor. It queues what the descriptor does not accept."""
 
@@ -117,6 +180,13 @@ class Outlet:
         self.source: Pausable | None = None
         """Source that is paused while the queue is too long."""
         self.is_broken = False
+        self._was_blocking = True
+        self._chunks: queue.SimpleQueue[bytes] | None = None
+        """Output of the thread that writes. None if the event loop does."""
+        if not CAN_WATCH_PIPES:
+            self._chunks = queue.SimpleQueue()
+            threading.Thread(target=self._run, args=(self._chunks,), name="mulligan-pipe", daemon=True).start()
+            return
         # Pipes and sockets only: terminals and files are shared with other programs and accept writes anyway.
         self._was_blocking = os.get_blocking(fd)
         mode = os.fstat(fd).st_mode
@@ -128,7 +198,9 @@ class Outlet:
             return
         is_first = not self._waiting
         self._waiting += data
-        if is_first:
+        if is_first and self._chunks is not None:
+            self._chunks.put(data)
+        elif is_first:
             self._write_waiting()
             if self._waiting:
                 self._loop.add_writer(self._fd, self._drain)
@@ -150,11 +222,37 @@ class Outlet:
         except BlockingIOError:
             return
         except OSError:  # The reader closed the pipe.
-            self.is_broken = True
-            self.release()
-            if self.source is not None:
-                self.source.resume()
-            self._on_broken()
+            self._handle_broken()
+
+    def _run(self, chunks: queue.SimpleQueue[bytes]) -> None:
+        """Write on a thread, until an empty chunk."""
+        while data := chunks.get():
+            remaining = memoryview(data)
+            try:
+                while remaining:
+                    remaining = remaining[os.write(self._fd, remaining) :]
+            except OSError:  # The reader closed the pipe.
+                pass
+            with suppress(RuntimeError):  # the event loop has ended
+                self._loop.call_soon_threadsafe(self._handle_written, len(data), bool(remaining))
+
+    def _handle_written(self, size: int, is_broken: bool) -> None:
+        del self._waiting[:size]
+        if is_broken:
+            self._handle_broken()
+        elif self._waiting and self._chunks is not None:
+            self._chunks.put(bytes(self._waiting))
+        elif self.source is not None:
+            self.source.resume()
+
+    def _handle_broken(self) -> None:
+        if self.is_broken:
+            return
+        self.is_broken = True
+        self.release()
+        if self.source is not None:
+            self.source.resume()
+        self._on_broken()
 
     @property
     def is_empty(self) -> bool:
@@ -162,25 +260,13 @@ class Outlet:
 
     def release(self) -> None:
         """Discard the queue and restore the descriptor's blocking mode."""
-        self._loop.remove_writer(self._fd)
         self._waiting.clear()
+        if self._chunks is not None:
+            self._chunks.put(b"")
+            return
+        self._loop.remove_writer(self._fd)
         with suppress(OSError):  # closed already
             os.set_blocking(self._fd, self._was_blocking)
-
-
-def make_watchable(fd: int) -> int:
-    """Return a descriptor that an event loop can watch. A thread copies a regular file to a pipe."""
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
-        return fd
-    out, into = os.pipe()
-
-    def fill() -> None:
-        while data := os.read(fd, READ_CHUNK_BYTES):
-            os.write(into, data)
-        os.close(into)
-
-    threading.Thread(target=fill, daemon=True).start()
-    return out
 
 
 class StandardStreams(Outlet):
@@ -189,12 +275,12 @@ class StandardStreams(Outlet):
     def __init__(self, loop: AbstractEventLoop) -> None:
         super().__init__(loop, 1, lambda: self._on_end())
         self._on_end: Callable[[], None] = lambda: None
-        self._input: Source | None = None
+        self._input: Source | ThreadedSource | None = None
 
     def start(self, on_line: Callable[[bytes], None], on_end: Callable[[], None]) -> None:
         """Read messages until the input ends or the output breaks."""
         self._on_end = on_end
-        self._input = Source(self._loop, make_watchable(0), on_line, on_end)
+        self._input = open_source(self._loop, 0, on_line, on_end)
 
     def pause(self) -> None:
         if self._input is not None:
@@ -247,9 +333,9 @@ class ServerProcess:
         self.outlet = Outlet(loop, self._stdin, self._handle_input_closed)
         self.outlet.source = client
         self.write = self.outlet.write
-        # Never readable: reports only that the other end closed.
-        loop.add_reader(self._stdin, self._handle_input_closed)
-        self.source = Source(loop, process.stdout.fileno(), on_line, self.handle_output_closed)
+        if CAN_WATCH_PIPES:  # Never readable: reports only that the other end closed. Otherwise the next write does.
+            loop.add_reader(self._stdin, self._handle_input_closed)
+        self.source = open_source(loop, process.stdout.fileno(), on_line, self.handle_output_closed)
         self.pause, self.resume = self.source.pause, self.source.resume
 
     @property
@@ -270,7 +356,7 @@ class ServerProcess:
 
     def _handle_input_closed(self) -> None:
         """Handle a closed input. The server may be exiting, and its last output is still to be read."""
-        self._loop.remove_reader(self._stdin)
+        self._stop_watching_input()
         self.is_input_closed = True
         self._loop.call_later(EXIT_GRACE_SECONDS, self._handle_exit)
 
@@ -294,12 +380,16 @@ class ServerProcess:
 
     def _release(self) -> None:
         self._is_released = True
-        if self.process.stdin is not None and not self.process.stdin.closed:
-            self._loop.remove_reader(self._stdin)
+        self._stop_watching_input()
         self.outlet.release()
 
+    def _stop_watching_input(self) -> None:
+        if CAN_WATCH_PIPES and self.process.stdin is not None and not self.process.stdin.closed:
+            self._loop.remove_reader(self._stdin)
+
     def _close_pipes(self) -> None:
-        for pipe in (self.process.stdin, self.process.stdout):
+        is_read = isinstance(self.source, ThreadedSource) and self.source.is_reading
+        for pipe in (self.process.stdin, None if is_read else self.process.stdout):
             if pipe is not None:
                 with suppress(OSError):  # unwritten data for a closed reader
                     pipe.close()
@@ -320,3 +410,12 @@ class ServerProcess:
                 stop_process()
         self.source.close()
         self._close_pipes()
+
+
+def handle_signals(loop: AbstractEventLoop, handle: Callable[[int], None]) -> None:
+    """Call a function with the number of a signal that ends the process."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        try:
+            loop.add_signal_handler(number, handle, int(number))
+        except NotImplementedError:  # Windows
+            signal.signal(number, lambda number, _: loop.call_soon_threadsafe(handle, number))

@@ -1,6 +1,7 @@
 """Several servers behind one client: merged lists, routed requests, and servers that come and go.
 
 Each server has a relay of its own. A name keeps its form unless two servers have it: then it is `server__name`.
+A client without handshake can use servers that need one: the group makes it, and adapts requests and results.
 """
 
 from __future__ import annotations
@@ -10,26 +11,41 @@ import sys
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from mulligan.build import Components
-from mulligan.classify.kinds import TOOL_UNAVAILABLE
-from mulligan.core.failure import Failure, SettingsError, TookEffect
+from mulligan.core.failure import SettingsError
 from mulligan.proxy import ServerTarget, messages
-from mulligan.proxy.messages import Envelope, Id, build_error, build_message, decode_members
+from mulligan.proxy.config import read_file_state
+from mulligan.proxy.group_members import (
+    COMPLETE_RESULT,
+    LIST_RESULT,
+    AbsentServer,
+    GroupMember,
+    Route,
+    choose_names,
+    merge_handshakes,
+    to_session_request,
+    to_stateless_answer,
+)
+from mulligan.proxy.messages import STATELESS_VERSION, Envelope, Id, build_error, build_message, decode_members
 from mulligan.proxy.relay import ClientConnection, ProxyOptions, Relay, ServerConnection
-from mulligan.proxy.server import Pausable
 from mulligan.proxy.tool_calls import ToolCallRelay
 from mulligan.recover.names import nearest_tool_names
 
 UNSET = msgspec.UNSET
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-SEPARATOR = "__"
+UNSUPPORTED_VERSION = -32022
+HANDSHAKE_VERSION = "2025-11-25"
+"""Protocol version for servers that need a handshake if the client makes none."""
+HANDSHAKE_LINE = build_message(method="notifications/initialized")
 HANDSHAKE_SECONDS = 20.0
 """Time for all servers to start before the client is answered without the slow ones."""
+DISCOVERY_SECONDS = 6.0
+"""The same for `server/discover`, for which clients wait less. Also the time for one server to answer it."""
 LIST_SECONDS = 30.0
 """Time for a server to list its tools."""
 MAX_PAGES = 1000
@@ -47,56 +63,6 @@ LISTS = {
 NAMED_REQUESTS = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 URI_REQUESTS = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
 LIST_CHANGES = ("tools", "prompts", "resources")
-
-
-class Route(NamedTuple):
-    """Server of a name, and the name that the server uses."""
-
-    server: str
-    name: str
-
-
-class GroupMember:
-    """One server of the group. It is the client of its relay."""
-
-    def __init__(self, group: ServerGroup, target: ServerTarget) -> None:
-        self.target = target
-        self.name = target.name
-        self.source: Pausable | None = None
-        self.relay: Relay | None = None
-        self.result: dict[str, Any] | None = None
-        """Result of the handshake. None before it."""
-        self.reason = "it has not started yet"
-        """Why the server is not available."""
-        self.retry_at = 0.0
-        self.answers: dict[Id, asyncio.Future[tuple[Envelope, bytes]]] = {}
-        """Answers to requests of the group, by id."""
-        self._group = group
-
-    @property
-    def is_running(self) -> bool:
-        return self.relay is not None and not self.relay.finished.done()
-
-    def has(self, capability: str) -> bool:
-        capabilities = (self.result or {}).get("capabilities")
-        return self.is_running and isinstance(capabilities, dict) and capability in capabilities
-
-    # As the relay uses its client
-
-    def write(self, data: bytes) -> None:
-        self._group.from_member(self, data)
-
-    def pause(self) -> None:
-        self._group.client.pause()
-
-    def resume(self) -> None:
-        self._group.client.resume()
-
-    def close_input(self) -> None:
-        """Nothing to do: the group reads from the client."""
-
-    async def close(self) -> None:
-        """Nothing to do: the group writes to the client."""
 
 
 class ServerGroup:
@@ -126,7 +92,13 @@ class ServerGroup:
         self._routes: dict[Id, GroupMember] = {}
         """Servers of requests that wait for an answer."""
         self._server_requests: dict[str, tuple[GroupMember, Id]] = {}
-        self._handshake: msgspec.Raw | None = None
+        self._opening: msgspec.Raw | None = None
+        """Parameters of the client's `initialize`, or of its first request if it makes no handshake."""
+        self._opening_task: asyncio.Task[dict[str, Any]] | None = None
+        self._slow_tasks: set[asyncio.Task[None]] = set()
+        """Servers that were not ready when the client was answered."""
+        self._is_stateless = False
+        """Whether the client makes no handshake."""
         self._initialized_line: bytes | None = None
         self._id_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -160,56 +132,66 @@ class ServerGroup:
     # Servers
 
     def _add_member(self, target: ServerTarget) -> GroupMember:
-        member = self._members[target.name] = GroupMember(self, target)
+        member = self._members[target.name] = GroupMember(target, self.client, self.from_member)
         self._start_member(member)
         return member
 
     def _start_member(self, member: GroupMember) -> None:
         """Connect to a server. A server that cannot be started is absent until it can."""
-        options = replace(self._options, name=member.name)
-        member.retry_at = self.loop.time() + RETRY_SECONDS
         try:
-            relay = Relay(self.loop, options, member, self._build_connect(member.target))
+            relay = self._connect_member(member, self._build_connect(member.target))
         except OSError as error:
             self._mark_absent(member, f"it cannot be started: {(error.strerror or str(error)).lower()}")
             return
-        member.relay = relay
-        relay.calls = ToolCallRelay(relay, self._components)
         relay.finished.add_done_callback(lambda _: self._handle_end(member, relay))
 
+    def _connect_member(self, member: GroupMember, connect: Callable[[Relay], ServerConnection]) -> Relay:
+        member.retry_at = self.loop.time() + RETRY_SECONDS
+        member.relay = Relay(self.loop, replace(self._options, name=member.name), member, connect)
+        member.relay.calls = ToolCallRelay(member.relay, self._components)
+        return member.relay
+
     def _mark_absent(self, member: GroupMember, reason: str) -> None:
-        member.reason, member.result, member.relay = reason, None, None
+        """Fail the calls of a server, with a record, until it is available again."""
+        member.result = None
+        self._connect_member(member, lambda relay: AbsentServer(relay, member.name, reason))
         self.print_message(f"server {member.name} is not available: {reason}")
 
     def _handle_end(self, member: GroupMember, relay: Relay) -> None:
         if self.finished.done() or self._members.get(member.name) is not member:
             return
         self._mark_absent(member, relay.end_reason or "it ended")
-        member.retry_at = self.loop.time() + RETRY_SECONDS
         self._start(relay.close())
         self._announce_changes()
 
     async def _open_member(self, member: GroupMember) -> None:
-        """Make the handshake of the client with one server."""
-        if self._handshake is None or not member.is_running:
+        """Make the handshake of the client with one server, or ask a server that needs none what it can do."""
+        if self._opening is None or not member.is_running:
             return
-        envelope, _ = await self._ask(member, "initialize", self._handshake)
+        member.is_stateless = self._is_stateless
+        method, seconds = ("server/discover", DISCOVERY_SECONDS) if self._is_stateless else ("initialize", 0.0)
+        envelope, _ = await self._ask(member, method, None if self._is_stateless else self._opening, seconds)
+        result = messages.decode(messages.object_decoder, envelope.result, {})
+        if self._is_stateless and STATELESS_VERSION not in (result.get("supportedVersions") or ()):
+            member.is_stateless = False
+            client = messages.decode_params(self._opening).meta or {}
+            handshake = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": {}}
+            handshake["clientInfo"] = client.get(messages.CLIENT_INFO_KEY) or {"name": "mulligan", "version": "1"}
+            envelope, _ = await self._ask(member, "initialize", handshake)
+            result = messages.decode(messages.object_decoder, envelope.result, {})
         if envelope.error != messages.EMPTY_RAW:
-            error = messages.decode_error(envelope.error)
-            member.reason = error.message.removeprefix("initialize: ")
+            reason = messages.decode_error(envelope.error).message.removeprefix("initialize: ")
             if member.is_running:
-                self.print_message(f"server {member.name} is not available: {member.reason}")
+                self.print_message(f"server {member.name} is not available: {reason}")
             return
-        member.result = messages.decode(messages.object_decoder, envelope.result, {})
-        if self._initialized_line is not None:
-            self._finish_handshake(member)
-
-    def _finish_handshake(self, member: GroupMember) -> None:
-        if member.relay is not None and self._initialized_line is not None:
-            member.relay.from_client(self._initialized_line)
+        member.result = result
+        if not member.is_stateless:
+            line = HANDSHAKE_LINE if self._is_stateless else self._initialized_line
+            if line is not None:
+                member.relay.from_client(line)
 
     def _announce_changes(self) -> None:
-        if self._initialized_line is not None:
+        if self._initialized_line is not None:  # A client without handshake lists again when it needs to.
             for name in LIST_CHANGES:
                 self.client.write(build_message(method=f"notifications/{name}/list_changed"))
 
@@ -224,9 +206,10 @@ class ServerGroup:
                 await self._reload()
             for member in tuple(self._members.values()):
                 if (not member.is_running or (member.result is None and member.target.url)) and (
-                    self.loop.time() >= member.retry_at and self._handshake is not None
+                    self.loop.time() >= member.retry_at and self._opening is not None
                 ):
                     if not member.is_running:
+                        self._start(member.relay.close())
                         self._start_member(member)
                     member.retry_at = self.loop.time() + RETRY_SECONDS
                     self._start(self._open_late_member(member))
@@ -251,9 +234,8 @@ class ServerGroup:
         self.print_message(f"{self._path.name} has changed; {len(targets)} servers now")
         for name in changed_names:
             member = self._members.pop(name)
-            if member.relay is not None:
-                member.relay.finish(0, f"server {name} was removed or changed")
-                self._start(member.relay.close())
+            member.relay.finish(0, f"server {name} was removed or changed")
+            self._start(member.relay.close())
         added_members = [self._add_member(target) for target in added_targets]
         await asyncio.gather(*(self._open_member(member) for member in added_members))
         self._announce_changes()
@@ -269,7 +251,7 @@ class ServerGroup:
         method, id = envelope.method, None if envelope.id is UNSET else envelope.id
         if method is UNSET:
             member, original_id = self._server_requests.pop(str(id), (None, None))
-            if member is not None and member.relay is not None:
+            if member is not None:
                 member.relay.from_client(messages.replace_id(line, original_id))
         elif envelope.id is UNSET:
             self._forward_notification(method, envelope, line)
@@ -284,7 +266,7 @@ class ServerGroup:
         elif method == "notifications/initialized":
             self._initialized_line = line
         for member in members:
-            if member.relay is not None and member.is_running and (member.result is not None):
+            if member.is_running and member.result is not None:
                 member.relay.from_client(line)
 
     async def _answer_request(self, id: Id, method: str, envelope: Envelope, line: bytes) -> None:
@@ -294,11 +276,21 @@ class ServerGroup:
             self.client.write(build_error(id, f"{method}: invalid parameters: {error}", INVALID_PARAMS))
 
     async def _route_request(self, id: Id, method: str, envelope: Envelope, line: bytes) -> None:
-        if method == "initialize":
-            self._handshake = envelope.params
-            self.client.write(build_message(id=id, result=await self._open_all()))
+        version = messages.decode_params(envelope.params).stateless_version
+        is_handshake = method == "initialize"
+        if (is_handshake and self._is_stateless) or (version and version != STATELESS_VERSION):
+            data = {"supported": [STATELESS_VERSION], "requested": version}
+            self.client.write(build_error(id, "Unsupported protocol version", UNSUPPORTED_VERSION, data))
+            return
+        if self._opening is None and (is_handshake or version):
+            self._opening, self._is_stateless = envelope.params, not is_handshake
+            self._opening_task = self.loop.create_task(self._open_all())
+        if self._opening_task is not None and not self._opening_task.done() and version:
+            await asyncio.wait((self._opening_task,))
+        if self._opening_task is not None and method in ("initialize", "server/discover"):
+            self.client.write(build_message(id=id, result=await self._opening_task))
         elif method == "ping":
-            self.client.write(build_message(id=id, result={}))
+            self.client.write(build_message(id=id, result=COMPLETE_RESULT if version else {}))
         elif method in LISTS:
             self.client.write(build_message(id=id, result=await self._list(method)))
         elif method in NAMED_REQUESTS:
@@ -313,7 +305,6 @@ class ServerGroup:
             await asyncio.gather(*(self._ask(member, method, envelope.params) for member in members))
             self.client.write(build_message(id=id, result={}))
         else:
-            # Also for `server/discover`: with several servers, clients of all versions make the handshake.
             message = f"{method} is not supported by a proxy for several servers"
             self.client.write(build_error(id, message, METHOD_NOT_FOUND))
 
@@ -321,28 +312,27 @@ class ServerGroup:
         """Make the handshake with all servers. Those that are slow follow later."""
         tasks = {self.loop.create_task(self._open_member(member)): member for member in self._members.values()}
         if tasks:
-            _, slow_tasks = await asyncio.wait(tasks, timeout=HANDSHAKE_SECONDS)
+            limit = DISCOVERY_SECONDS if self._is_stateless else HANDSHAKE_SECONDS
+            _, slow_tasks = await asyncio.wait(tasks, timeout=limit)
             if not any(member.result is not None for member in self._members.values()) and slow_tasks:
                 await asyncio.wait(slow_tasks, return_when=asyncio.FIRST_COMPLETED)
+            self._slow_tasks = slow_tasks
             for task in slow_tasks:
                 task.add_done_callback(lambda _: self._announce_changes())
         results = {name: member.result for name, member in self._members.items() if member.result is not None}
-        return merge_handshakes(self._requested_version(), results, set(self._members) - set(results))
-
-    def _requested_version(self) -> str:
-        params = messages.decode(messages.object_decoder, self._handshake or b"{}", {})
-        return str(params.get("protocolVersion", "2025-06-18"))
+        params = messages.decode(messages.object_decoder, self._opening or b"{}", {})
+        version = "" if self._is_stateless else str(params.get("protocolVersion", "2025-06-18"))
+        return merge_handshakes(version, results, set(self._members) - set(results))
 
     async def _ask(self, member: GroupMember, method: str, params: Any, timeout: float = 0.0) -> tuple[Envelope, bytes]:
         """Send a request of the group to one server and return the answer. A timeout is an error answer."""
-        if member.relay is None or not member.is_running:
-            line = build_error(None, f"server {member.name} is not available: {member.reason}")
-            return messages.decode_envelope(line), line
         id = self._new_id()
         answer: asyncio.Future[tuple[Envelope, bytes]] = self.loop.create_future()
         member.answers[id] = answer
+        if member.is_stateless and self._opening is not None and isinstance(params, dict | None):
+            params = {**(params or {}), "_meta": decode_members(self._opening)["_meta"]}
         members = {} if params is None or params == messages.EMPTY_RAW else {"params": params}
-        member.relay.from_client(build_message(id=id, method=method, **members))
+        self._send(member, build_message(id=id, method=method, **members))
         try:
             async with asyncio.timeout(timeout or None):
                 return await answer
@@ -352,10 +342,18 @@ class ServerGroup:
         finally:
             del member.answers[id]
 
+    def _send(self, member: GroupMember, line: bytes) -> None:
+        """Send a request to a server, without what only servers without handshake understand."""
+        if self._is_stateless and not member.is_stateless:
+            line = to_session_request(line)
+        member.relay.from_client(line)
+
     # Lists and names
 
     async def _list(self, method: str) -> dict[str, Any]:
         """Merge the lists of all servers, and remember which name belongs to which server."""
+        if self._is_stateless and self._slow_tasks:  # Such a client is not told when they are ready.
+            await asyncio.wait(self._slow_tasks, timeout=LIST_SECONDS)
         capability, key, item_key = LISTS[method]
         members = [member for member in self._members.values() if member.has(capability)]
         lists = await asyncio.gather(*(self._list_member(member, method, key) for member in members))
@@ -376,7 +374,7 @@ class ServerGroup:
             renamed_item: dict[str, Any] = {**item, item_key: public_name}
             merged_items.append(renamed_item if public_name != name else item)
         self._tables[method] = table
-        return {key: merged_items}
+        return {key: merged_items, **(LIST_RESULT if self._is_stateless else {})}
 
     async def _list_member(self, member: GroupMember, method: str, key: str) -> list[dict[str, msgspec.Raw]]:
         items: list[dict[str, msgspec.Raw]] = []
@@ -413,29 +411,21 @@ class ServerGroup:
             return
         if route.name != name:
             line = build_message(id=id, method=method, params={**params, "name": route.name})
-        self._forward(id, method, route, line)
+        self._forward(id, route, line)
 
-    def _forward(self, id: Id, method: str, route: Route, line: bytes) -> None:
-        """Forward a request to its server, or answer that the server is not available."""
+    def _forward(self, id: Id, route: Route, line: bytes) -> None:
+        """Forward a request to its server."""
         member = self._members.get(route.server)
-        if member is not None and member.relay is not None and member.is_running:
-            self._routes[id] = member
-            member.relay.from_client(line)
+        if member is None:
+            self.client.write(build_error(id, f"Server {route.server} is not available: it was removed"))
             return
-        reason = member.reason if member is not None else "it was removed"
-        message = f"Server {route.server} is not available: {reason}"
-        if method != "tools/call":
-            self.client.write(build_error(id, message))
-            return
-        hint = "Continue without this tool, or try again later."
-        failure = Failure.of(TOOL_UNAVAILABLE, message, hint=hint, took_effect=TookEffect.NO, recoverable=False)
-        block = self._components.capture.prompt.answer(failure, tool=route.name)
-        self.client.write(messages.build_failure_answer(id, block, {}, is_stateless=False))
+        self._routes[id] = member
+        self._send(member, line)
 
     async def _route_by_uri(self, id: Id, method: str, uri: str, envelope: Envelope, line: bytes) -> None:
         route = self._tables.get("resources/list", {}).get(uri)
         if route is not None:
-            self._forward(id, method, route, line)
+            self._forward(id, route, line)
             return
         # A resource of a template, or one that was never listed: the first server that has it answers.
         answer = build_error(id, f"No server has the resource {uri[:200]!r}.", -32002)
@@ -459,7 +449,7 @@ class ServerGroup:
         if is_prompt and route.name != reference["name"]:
             changed_params: dict[str, Any] = {**params, "ref": {**reference, "name": route.name}}
             line = build_message(id=id, method="completion/complete", params=changed_params)
-        self._forward(id, "completion/complete", route, line)
+        self._forward(id, route, line)
 
     # From the servers
 
@@ -469,13 +459,21 @@ class ServerGroup:
         except msgspec.DecodeError:
             return  # the relay forwards only batches of answers in this form, and the group sends no batches
         id = None if envelope.id is UNSET else envelope.id
+        needs_adaptation = self._is_stateless and not member.is_stateless
         if envelope.method is not UNSET:
+            if needs_adaptation and envelope.method != "notifications/progress":
+                if envelope.id is not UNSET:
+                    member.relay.from_client(build_error(id, "The client accepts no requests", METHOD_NOT_FOUND))
+                return
             if envelope.id is not UNSET:
                 public_id = f"{member.name}-{self._new_id()}"
                 self._server_requests[public_id] = member, id
                 line = messages.replace_id(line, public_id)
             self.client.write(line)
-        elif id in member.answers:
+            return
+        if needs_adaptation and envelope.result != messages.EMPTY_RAW:
+            line = to_stateless_answer(id, envelope.result)
+        if id in member.answers:
             answer = member.answers[id]
             if not answer.done():
                 answer.set_result((envelope, line))
@@ -492,61 +490,8 @@ class ServerGroup:
         self.client.close_input()
         for task in tuple(self._tasks):
             task.cancel()
-        relays = [member.relay for member in self._members.values() if member.relay is not None]
+        relays = [member.relay for member in self._members.values()]
         for relay in relays:
             relay.finish(0)
         await asyncio.gather(*(relay.close() for relay in relays))
         await self.client.close()
-
-
-def choose_names(names: list[tuple[str, str]]) -> list[str]:
-    """Choose the public name of each (server, name): `server__name` if two servers have the name."""
-    servers_by_name: dict[str, set[str]] = {}
-    for server, name in names:
-        servers_by_name.setdefault(name, set()).add(server)
-    public_names = []
-    for server, name in names:
-        public_name = name
-        if len(servers_by_name[name]) > 1:
-            public_name = f"{server}{SEPARATOR}{name}"
-            while public_name in servers_by_name:  # a server has this as its own name
-                public_name += "_"
-        public_names.append(public_name)
-    return public_names
-
-
-def merge_handshakes(
-    requested_version: str, results: Mapping[str, Mapping[str, Any]], absent_names: set[str]
-) -> dict[str, Any]:
-    """Merge the results of the handshakes: the oldest version, all capabilities, all instructions."""
-    versions = [str(result.get("protocolVersion") or requested_version) for result in results.values()]
-    capabilities: dict[str, Any] = {
-        "tools": {"listChanged": True},
-        "prompts": {"listChanged": True},
-        "resources": {"listChanged": True, "subscribe": True},
-    }
-    instructions = []
-    for name, result in results.items():
-        server_capabilities = result.get("capabilities")
-        for optional_name in ("logging", "completions"):
-            if isinstance(server_capabilities, dict) and optional_name in server_capabilities:
-                capabilities[optional_name] = {}
-        if isinstance(result.get("instructions"), str) and result["instructions"]:
-            instructions.append(f"Server {name}: {result['instructions']}")
-    if absent_names:
-        instructions.append(f"Not available now, so their tools are missing: {', '.join(sorted(absent_names))}.")
-    merged: dict[str, Any] = {
-        "protocolVersion": min(versions, default=requested_version),
-        "capabilities": capabilities,
-        "serverInfo": {"name": "mulligan", "version": "1"},
-    }
-    return {**merged, "instructions": "\n\n".join(instructions)} if instructions else merged
-
-
-def read_file_state(path: Path) -> tuple[int, ...]:
-    """Return what changes with the content of a file, empty if it is missing."""
-    try:
-        status = path.stat()
-    except OSError:
-        return ()
-    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -15,8 +14,9 @@ from mulligan.build import Components
 from mulligan.core.failure import SettingsError
 from mulligan.proxy import ServerTarget, start_server_process
 from mulligan.proxy.relay import ClientConnection, ProxyOptions, Relay, ServerConnection
-from mulligan.proxy.server import ServerProcess, StandardStreams
+from mulligan.proxy.server import ServerProcess, StandardStreams, handle_signals
 from mulligan.proxy.tool_calls import ToolCallRelay
+from mulligan.proxy.tools import MAX_STORE_DELAY_SECONDS
 from mulligan.settings import Settings
 
 if TYPE_CHECKING:
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 SWITCH_INTERVAL_SECONDS = 0.0001
 """Switch interval of threads while the proxy runs."""
+RECORD_SECONDS = 1.0
+"""Time to store the last records at exit. Those that are not stored stay in the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +64,8 @@ def build_connect(
 def serve(options: ProxyOptions, settings: Settings, serving: ServingOptions) -> int:
     """Run the proxy until its client or server ends, or until a signal arrives. Return the exit code."""
     if serving.address is not None:
-        from mulligan.proxy.listener import Listener, is_loopback
+        from mulligan.core.listening import is_loopback
+        from mulligan.proxy.listener import Listener
 
         if not serving.is_remote_allowed and not is_loopback(serving.address[0]):
             raise SettingsError(
@@ -74,7 +77,8 @@ def serve(options: ProxyOptions, settings: Settings, serving: ServingOptions) ->
 
     async def run() -> int:
         loop = asyncio.get_running_loop()
-        components = Components(settings, mode=options.mode)
+        components = Components(settings, max_lookup_seconds=MAX_STORE_DELAY_SECONDS, mode=options.mode)
+        components.recall.open_early()
 
         def open_endpoint(client: ClientConnection) -> Relay | ServerGroup:
             """Connect a client to the servers."""
@@ -96,7 +100,7 @@ def serve(options: ProxyOptions, settings: Settings, serving: ServingOptions) ->
                 return await serve_standard_streams(loop, open_endpoint)
             return await Listener(*serving.address, open_endpoint, is_remote_allowed=serving.is_remote_allowed).serve()
         finally:
-            components.recorder.close()
+            components.close(RECORD_SECONDS)
 
     return asyncio.run(run())
 
@@ -108,8 +112,7 @@ async def serve_standard_streams(
     client = StandardStreams(loop)
     endpoint = open_endpoint(client)
     client.start(endpoint.from_client, lambda: endpoint.finish(0))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, endpoint.finish, 128 + number)
+    handle_signals(loop, lambda number: endpoint.finish(128 + number))
     code = await endpoint.finished
     await endpoint.close()
     return code

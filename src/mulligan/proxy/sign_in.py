@@ -21,7 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from mulligan.proxy import ServerTarget
-from mulligan.proxy.remote import HttpAnswerError, build_http_clients, hide_secrets
+from mulligan.proxy.http_transport import HttpAnswerError, build_http_clients, hide_secrets
 
 # isort: split
 import httpx2

@@ -31,6 +31,7 @@ from mulligan.recover.repair import suggest
 UNSET = msgspec.UNSET
 IDLE_RUN_SECONDS = 1800.0
 """Idle time after which the next call starts a new run: some connections last for days."""
+MAX_ANNOUNCED_TOOLS = 1000
 
 current_call: contextvars.ContextVar[ToolCallRequest] = contextvars.ContextVar("calling")
 """Client call that the current attempt belongs to."""
@@ -47,7 +48,9 @@ class ToolCallRelay:
         self.active_calls: dict[Id, ToolCallRequest] = {}
         self.run: ActiveRun | None = None
         self._client = messages.ClientInfo()
-        self._session = ""
+        self._session = self._user_request = ""
+        self._announced_tools: set[str] = set()
+        """Tools of this run whose calls hooks leave to the proxy."""
         self._base = Context()
         self._last_used = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -92,6 +95,14 @@ class ToolCallRelay:
             or (not self.options.session and self._session != messages.find_session_id(tool_call))
         ):
             self._begin_run(tool_call)
+        if (request := messages.find_user_request_id(tool_call)) != self._user_request and self.run is not None:
+            self._user_request = request
+            self.run.begin_user_request()
+        is_announced = tool_call.name in self._announced_tools or len(self._announced_tools) >= MAX_ANNOUNCED_TOOLS
+        if not is_announced and self.capture.record != "off":
+            self._announced_tools.add(tool_call.name)
+            with self.capture.guard("announcing the proxy to hooks"):
+                session_files.add_proxied_tool(self._session, self.options.name, tool_call.name)
         self._last_used = now
         return self._base.copy()
 
@@ -103,9 +114,7 @@ class ToolCallRelay:
             names = {key: client_info.get(key) for key in ("name", "version")}
             client = msgspec.convert(names, messages.ClientInfo, strict=False)
         self._session = self.options.session or messages.find_session_id(tool_call)
-        if self.capture.record != "off":
-            with self.capture.guard("announcing the proxy to hooks"):
-                session_files.add_proxied_server(self._session, self.options.name)
+        self._announced_tools.clear()
         metadata = {"door": "mcp", "server": self.options.name}
         self.run = ActiveRun(
             self.capture, client.name or "", is_standalone=True, version=client.version,

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import closing
-from typing import Any
+from contextlib import closing, suppress
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -32,14 +33,17 @@ from mulligan.recover.schema_repair import unknown_arguments
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, Store
 from mulligan.store.urls import may_have_records, open_store
 
+T = TypeVar("T")
 MAX_TOOL_NAMES = 1000
 """Limit of tools that are tracked by name: models invent names without end."""
 OTHER_TOOL_NAME = "?"
 """Name under which all further tools are recorded."""
 STORE_TIMEOUT_SECONDS = 2.0
-"""Time that a tool list waits for the store if unknown tools must be blocked, and that pending pins have at the end."""
-UNPINNED_TIMEOUT_SECONDS = 0.1
-"""Time that a tool list waits for the store otherwise."""
+"""Time that a tool list waits for the store if unknown tools must be blocked."""
+MAX_STORE_DELAY_SECONDS = 0.1
+"""Time that a tool list waits for the store otherwise, and a failed call too."""
+SAVE_SECONDS = 0.5
+"""Time for pending pins to be stored at the end."""
 MAX_TOOL_TOKENS = 120
 """Limit for one description: a model reads all of them with every request."""
 MAX_SERVER_TOKENS = 1500
@@ -140,7 +144,9 @@ class ServerTools:
         self._lock = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         # Loaded while the server starts, so that the pins are ready for its first tool list.
-        self._pins_task = relay.loop.create_task(asyncio.to_thread(self._load_pins))
+        self._pins_task = run_in_thread(relay.loop, self._load_pins)
+        if self._options.should_inject_lessons:
+            run_in_thread(relay.loop, lambda: self._load_lessons({}))  # imports what the first list needs
 
     def get_tool(self, name: str, *, is_verbatim: bool = False) -> RemoteTool:
         """Return a tool by name, listed or not.
@@ -216,7 +222,7 @@ class ServerTools:
     async def close(self) -> None:
         """Wait until pending pins are stored."""
         if self._tasks:
-            await asyncio.wait(tuple(self._tasks), timeout=STORE_TIMEOUT_SECONDS)
+            await asyncio.wait(tuple(self._tasks), timeout=SAVE_SECONDS)
 
     async def _handle_answer(self, envelope: Envelope, line: bytes, is_first_page: bool) -> None:
         with self._capture.guard("reading a tool list"):  # An unreadable list is forwarded to the client.
@@ -233,7 +239,7 @@ class ServerTools:
         raw_tools = decode_items(members["tools"])
         async with self._lock:
             if not self._has_loaded_pins:
-                seconds = STORE_TIMEOUT_SECONDS if self._options.should_pin else UNPINNED_TIMEOUT_SECONDS
+                seconds = STORE_TIMEOUT_SECONDS if self._options.should_pin else MAX_STORE_DELAY_SECONDS
                 await asyncio.wait((self._pins_task,), timeout=seconds)
                 if self._pins_task.done():
                     self._set_pins(self._pins_task.result())
@@ -245,7 +251,9 @@ class ServerTools:
         lessons: Mapping[str, Sequence[str]] = {}
         if self._options.should_inject_lessons:
             shareable_values = {name: self.get_tool(name).shareable_texts() for name in self.names}
-            lessons = await asyncio.to_thread(self._load_lessons, shareable_values)
+            lessons_task = run_in_thread(self._relay.loop, lambda: self._load_lessons(shareable_values))
+            await asyncio.wait((lessons_task,), timeout=MAX_STORE_DELAY_SECONDS)
+            lessons = lessons_task.result() if lessons_task.done() else {}
         client_tools: list[Any] = []
         budget = DescriptionBudget(self._capture.prompt)
         names: set[str] = set()
@@ -274,7 +282,7 @@ class ServerTools:
     async def refresh(self) -> None:
         """Load the pins again: a person may have accepted a tool in another terminal."""
         async with self._lock:
-            stored_pins = await asyncio.to_thread(self._load_pins)
+            stored_pins = await run_in_thread(self._relay.loop, self._load_pins)
             if stored_pins != self._pins:
                 self._set_pins(stored_pins)
 
@@ -293,17 +301,46 @@ class ServerTools:
         async with self._lock:
             with self._capture.guard("storing tool definitions"):
                 key_value_store = self._components.key_value_store
-                findings = await asyncio.to_thread(pins.save_pins, key_value_store, self._options.name, server_pins)
+                findings = await run_in_thread(
+                    self._relay.loop, lambda: pins.save_pins(key_value_store, self._options.name, server_pins)
+                )
                 report_findings(self._options, findings)
 
     def _load_lessons(self, tools: Mapping[str, Collection[str]]) -> Mapping[str, Sequence[str]]:
-        settings, capture = self._components.settings, self._capture
+        settings, capture, store = self._components.settings, self._capture, self._components.recorder.store
         with capture.guard("reading lessons about tools"):
+            if store is not None:
+                return collect_lessons(store, capture.prompt, self._options.name, tools, capture.now())
             if not settings.store_url.startswith("memory:") and may_have_records(settings.store_url):
-                # A connection of its own: the recorder opens the store only when it has records.
+                # A connection of its own: the recorder opens a file only when it has records.
                 with closing(open_store(settings.store_url, token=settings.token)) as store:
                     return collect_lessons(store, capture.prompt, self._options.name, tools, capture.now())
         return {}
+
+
+def run_in_thread(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Future[T]:
+    """Run work on a daemon thread: unlike one of a pool, it does not delay the exit while the store is locked."""
+    outcome: asyncio.Future[T] = loop.create_future()
+
+    def settle(result: T | None, error: Exception | None) -> None:
+        if outcome.cancelled():
+            return
+        if error is not None:
+            outcome.set_exception(error)
+        else:
+            outcome.set_result(cast(T, result))
+
+    def run() -> None:
+        result, error = None, None
+        try:
+            result = work()
+        except Exception as raised:  # noqa: BLE001 - raised where the result is awaited
+            error = raised
+        with suppress(RuntimeError):  # the event loop has ended
+            loop.call_soon_threadsafe(settle, result, error)
+
+    threading.Thread(target=run, name="mulligan-proxy-store", daemon=True).start()
+    return outcome
 
 
 def report_findings(options: ProxyOptions, findings: Sequence[ToolListFinding]) -> None:
