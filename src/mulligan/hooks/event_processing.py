@@ -102,6 +102,7 @@ class EventProcessor:
         """New failures of this event by the id of their call."""
         self.proxied_ids: set[str] = set()
         """Calls whose answer shows that our proxy has recorded them."""
+        self.proxied_tools = session_files.read_proxied_tools(event.session)
         self.spool_bytes = 0
         """Size of the spooled events when they were read."""
         self.has_ended = False
@@ -361,7 +362,7 @@ class EventProcessor:
             if call_key in state.ids or f"{id} False" in state.ids:
                 return
             state.ids = [*state.ids[-max(HookState.MAX_CALL_IDS, len(self.logged_calls)) :], call_key]
-        is_proxied = id in self.proxied_ids or session_files.is_proxied(self.event.session, join_tool_name(step))
+        is_proxied = id in self.proxied_ids or session_files.tool_key(join_tool_name(step)) in self.proxied_tools
         if not state.seq:
             state.run = f"{run_id_prefix(state.agent, self.session)}{state.folder_suffix}"
             self.tracker.begin(state.run)

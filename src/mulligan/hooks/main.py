@@ -105,7 +105,7 @@ def _may_have_failed(agent: str, event: bytes, data: bytes) -> bool:
     if agent == "codex":
         id, log = find_field(data, b"tool_use_id"), find_field(data, b"transcript_path")
         return find_field(data, b"tool_name") == b"Bash" and session_files.find_exit_code(id, log) != 0
-    if b'"error":' in data and b'"error":null' not in data:
+    if (b'"error":' in data and b'"error":null' not in data) or b"cancelled because it exceeded the timeout" in data:
         return True
     _, mark, code = data.partition(b"Exit Code: ")
     return b"\\nSignal: " in data or (bool(mark) and not code.startswith((b"0", b"(none)")))

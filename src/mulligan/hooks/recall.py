@@ -8,6 +8,7 @@ A hint is a fix that worked in this folder, or a lesson; in mode `repair` also t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,7 @@ class Hints:
             now=self._now,
             timeout_seconds=LOOKUP_TIMEOUT_SECONDS,
         )
-        return self._store.fixes(DEFAULT_TENANT, query)
+        return [fix for fix in self._store.fixes(DEFAULT_TENANT, query) if _fits_call(fix, step)]
 
     def _to_precedent(self, fix: Fix) -> Precedent | None:
         """Return a fix with its counts in this folder. None if they do not suffice or the fix has nothing to show."""
@@ -204,3 +205,20 @@ class Hints:
             occurrences=len(tried_runs),
             shareable=True,
         )
+
+
+def _fits_call(fix: Fix, step: Step) -> bool:
+    """Return whether a fix is about this call: each text that it sets is in the error, or the argument in other case.
+
+    A text that recovered a call with another value is the value of another question.
+    """
+    assert step.failure is not None
+    words = set(re.findall(r"[\w./-]+", f"{step.failure.message} {step.failure.detail}"))
+    arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
+    return all(
+        not isinstance(change.after, str)
+        or change.after in (RUN_SPECIFIC, *words)
+        or str(arguments.get(change.path)).casefold() == change.after.casefold()
+        for change in fix.changes
+        if change.operation in ("enum", "substitute", "default")
+    )

@@ -2,8 +2,8 @@
 
 `.calls` has one line for each turn of successful calls, until the next stored event counts them. `.open` has the tools
 with an open failure. `.snapshot` has the position of the last compression in the log of Gemini CLI. `.proxied` has the
-MCP servers behind our proxy. `.spool` has redacted events that could not be stored, in frames of the journal. `.noted`
-marks that the user was told so.
+tools of MCP servers behind our proxy. `.spool` has redacted events that could not be stored, in frames of the journal.
+`.noted` marks that the user was told so.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ MAX_PROXIED_BYTES = 65_536
 MAX_PROXIED_AGE_SECONDS = 30 * 86_400
 MAX_ANCESTORS = 4
 """Ancestors of a hook among which its agent is searched: agents start hooks through a shell."""
+TOOL_NAME_TEMPLATES = (b"mcp__%s__%s", b"mcp_%s_%s", b"%s_%s")
+"""Names of a server's tool in Claude Code and Codex, in Gemini CLI and in OpenCode."""
 SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
@@ -41,16 +43,20 @@ def hooks_folder() -> str:
     home_folder = os.environ.get("MULLIGAN_HOME")
     if home_folder:
         return os.path.join(os.path.expanduser(home_folder), "hooks")
-    if sys.platform == "darwin":
-        return os.path.expanduser("~/Library/Application Support/mulligan/hooks")
-    data = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")
-    return os.path.join(data, "mulligan", "hooks")
+    data = os.environ.get("XDG_DATA_HOME") if sys.platform != "darwin" else ""
+    return os.path.join(data, "mulligan", "hooks") if data else _default_hooks_folder()
 
 
-def session_file_path(session: bytes, suffix: str) -> str:
+def _default_hooks_folder() -> str:
+    """Return the folder that a process uses to which its agent hands no variables but HOME."""
+    is_mac = sys.platform == "darwin"
+    return os.path.expanduser(("~/Library/Application Support" if is_mac else "~/.local/share") + "/mulligan/hooks")
+
+
+def session_file_path(session: bytes, suffix: str, folder: str = "") -> str:
     is_safe_name = len(session) <= 100 and session[:1] != b"." and SAFE_BYTES.issuperset(session)
     name = session.decode() if is_safe_name else "x" + session[:60].hex()
-    return os.path.join(hooks_folder(), name + suffix)
+    return os.path.join(folder or hooks_folder(), name + suffix)
 
 
 def has_session_files(session: bytes) -> bool:
@@ -96,13 +102,13 @@ def write_open_tools(session: str, names: Iterable[str]) -> None:
         _remove(path)
 
 
-def add_proxied_server(session: str, server: str) -> None:
-    """Record that our proxy records the calls of an MCP server, so that a hook does not record them again.
+def add_proxied_tool(session: str, server: str, tool: str) -> None:
+    """Record that our proxy records the calls of an MCP tool, so that a hook does not record them again.
 
     The process of the agent identifies it while the proxy runs: some agents do not tell their servers the session, and
     some begin another session. The session identifies it later, when its log is read.
     """
-    line = b"%s %d" % (_server_key(server), os.getpid())
+    line = b"%s %s %d" % (tool_key(server), tool_key(tool), os.getpid())
     for owner in (session, AGENT_PREFIX + str(os.getppid())):
         path = session_file_path(owner.encode("utf-8", "replace"), ".proxied")
         if owner and line not in read_part(path, 0, MAX_PROXIED_BYTES).split(b"\n"):
@@ -115,22 +121,23 @@ def add_proxied_server(session: str, server: str) -> None:
             _remove(path)
 
 
-def is_proxied(session: str, tool: str) -> bool:
-    """Return whether our proxy records this tool, which is named as in the agent: `mcp__SERVER__TOOL`."""
-    if not tool.startswith("mcp_"):
-        return False
-    name = _server_key(tool)
-    for owner in (session, *(AGENT_PREFIX + str(pid) for pid in _ancestors())):
-        path = session_file_path(owner.encode("utf-8", "replace"), ".proxied")
-        for line in read_part(path, 0, MAX_PROXIED_BYTES).split(b"\n"):
-            server, _, pid = line.partition(b" ")
-            is_server = server and name.startswith((b"mcp__%s__" % server, b"mcp_%s_" % server))
-            if is_server and (owner == session or (pid.isdigit() and _is_alive(int(pid)))):
-                return True
-    return False
+def read_proxied_tools(session: str) -> set[bytes]:
+    """Return the keys of the tools that our proxy records for this agent, in the spellings of all agents.
+
+    Codex hands its servers no variables, so its proxy writes to the default folder.
+    """
+    names: set[bytes] = set()
+    for folder in {hooks_folder(), _default_hooks_folder()}:
+        for owner in (session, *(AGENT_PREFIX + str(pid) for pid in _ancestors())):
+            path = session_file_path(owner.encode("utf-8", "replace"), ".proxied", folder)
+            for line in read_part(path, 0, MAX_PROXIED_BYTES).split(b"\n"):
+                fields = line.split(b" ")
+                if len(fields) == 3 and (owner == session or (fields[2].isdigit() and _is_alive(int(fields[2])))):
+                    names.update(template % (fields[0], fields[1]) for template in TOOL_NAME_TEMPLATES)
+    return names
 
 
-def _server_key(name: str) -> bytes:
+def tool_key(name: str) -> bytes:
     """Return a name as agents write it in the names of tools."""
     return bytes(byte if byte in SAFE_BYTES and byte != 46 else 95 for byte in name.encode("utf-8", "replace"))
 
@@ -147,6 +154,13 @@ def _ancestors() -> Iterable[int]:
 
 
 def _is_alive(pid: int) -> bool:
+    if sys.platform == "win32":  # where os.kill with 0 would send Ctrl+C
+        import ctypes
+
+        handle = ctypes.windll.kernel32.OpenProcess(0x1000, False, pid)  # with the right to query it
+        if handle:
+            ctypes.windll.kernel32.CloseHandle(handle)
+        return bool(handle)
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
