@@ -39,6 +39,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     "Analyze a failure": {
         "classify": ("analyze", "classify", "Classify an error and name its remedy."),
         "suggest": ("analyze", "suggest", "Suggest repairs for failed calls."),
+        "reflect": ("reflect", "reflect", "Ask your own model about a failed call."),
         "replay": ("replay", "replay", "Replay recorded failures against the current memory."),
         "redact": ("redact", "redact", "Remove secrets and personal data from a text."),
     },

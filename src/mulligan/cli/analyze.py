@@ -26,7 +26,8 @@ from mulligan.cli.error_input import (
 from mulligan.cli.options import CommandContext, command, now_ms, open_existing_store
 from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.records import Effects, Fix
-from mulligan.record.memory_lookup import match_recorded_failure
+from mulligan.prompt import Prompt
+from mulligan.record.memory_lookup import find_facts, match_recorded_failure
 from mulligan.recover.policy import Mode
 from mulligan.redaction import sanitize
 from mulligan.report.tables import format_count, render_columns, render_pairs, to_line
@@ -278,10 +279,12 @@ def suggest(context: CommandContext, file: str | None, no_memory: bool) -> None:
             memory = {
                 "recall": build_fix_lookup(store, failed_call.get("agent")),
                 "match": partial(match_recorded_failure, store, DEFAULT_TENANT),
+                "lookup_facts": partial(find_facts, store, DEFAULT_TENANT),
             }
         call = _parse_failed_call(failed_call)
         advice = suggest_repairs(**call, **memory, classify=classify_error, policy=settings.policy)
-        return _suggestion_facts(advice), _suggestion_row(advice)
+        sentences = Prompt().for_arguments(call["arguments"]).facts(advice.facts)
+        return _suggestion_facts(advice) | {"facts": sentences}, _suggestion_row(advice, sentences)
 
     is_table = not context.as_json and sys.stdout.isatty()
     rows = []
@@ -360,9 +363,9 @@ def _pick(record: Any, *names: str) -> dict[str, Any]:
     return {name: getattr(record, name) for name in names}
 
 
-def _suggestion_row(advice: SuggestionResult) -> tuple[str, ...]:
+def _suggestion_row(advice: SuggestionResult, facts: Sequence[str]) -> tuple[str, ...]:
     if not advice.suggestions:
-        return str(advice.kind), "", "", f"none: {advice.reason}"
+        return str(advice.kind), "", "", ". ".join([f"none: {advice.reason}", *facts[:1]])
     first = advice.suggestions[0]
     calls = [(before.tool, before.arguments) for before in first.prerequisites] + [(first.tool, first.arguments)]
     call = ", then ".join(

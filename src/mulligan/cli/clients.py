@@ -101,7 +101,7 @@ CLIENTS = (
     ),
     Client(
         "goose", "Goose", _server_files("{home}/.config/goose/config.yaml", key="extensions"), "yaml",
-        keys=EntryKeys("cmd", env="envs", urls=("uri",)),
+        keys=EntryKeys("cmd", env="envs", urls=("uri",), types=("stdio", "streamable_http")),
     ),
     Client(
         "gemini", "Gemini CLI", _server_files("{home}/.gemini/settings.json", "{project}/.gemini/settings.json"),
@@ -151,6 +151,14 @@ def settings_path(file: SettingsFile) -> Path:
     return next((path for path in paths if path.exists()), paths[0])
 
 
+def check_project_file(file: SettingsFile, path: Path) -> None:
+    """Refuse a project's file that leads out of its folder: a cloned repository could direct an edit anywhere."""
+    if file.scope == "project" and not path.resolve().is_relative_to(Path.cwd().resolve()):
+        raise SettingsError(
+            f"{path} leads to {path.resolve()}, outside of this folder. Nothing was changed. Edit that file itself."
+        )
+
+
 def select_file(client: Client, files: Sequence[SettingsFile], is_project: bool) -> SettingsFile:
     """Return the settings file of the user or of the project in this folder."""
     scope = "project" if is_project else "user"
@@ -165,11 +173,13 @@ def select_file(client: Client, files: Sequence[SettingsFile], is_project: bool)
 SCRIPT = Path(__file__).with_name("start.py")
 SCRIPT_PATTERN = re.compile(r"(?:^|[/\\])mulligan[/\\](?:cli|hooks)[/\\]start\.py$")
 _FALL_THROUGH = (
-    'while test $# -gt 0 && test "$1" != --; do shift; done; test $# -gt 1 && shift && exec "$@"; '
+    'while test $# -gt 0 && test "$1" != -- && test "$1" != --url; do shift; done; '
+    'test "$1" = -- && test $# -gt 1 && shift && exec "$@"; '
+    'test "$1" = --url && echo "mulligan was in front of $2. Without it, put this URL back into this entry." >&2; '
     "echo 'mulligan is not installed: pip install mulligan' >&2; exit 127"
 )
 USER_WRAPPER = f'test -x "$0" && test -f "$1" && exec "$0" -ESP "$@"; {_FALL_THROUGH}'
-"""Shell script that runs mulligan of this machine or, without it, the command after `--`."""
+"""Shell script that runs mulligan of this machine or, without it, the command after `--`. A URL is printed."""
 SHARED_WRAPPER = f'case $(command -v mulligan) in /*) exec mulligan "$@";; esac; {_FALL_THROUGH}'
 """Shell script that runs mulligan from the PATH of any machine or, without it, the command after `--`."""
 

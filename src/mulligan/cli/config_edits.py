@@ -80,6 +80,8 @@ class InstallRecord(NamedTuple):
     after_hash: str
     """Hash of the text that mulligan wrote. Another text means that the file was edited since."""
     entries: frozenset[str]
+    folders: tuple[str, ...] = ()
+    """Folders that mulligan created for the file, innermost first."""
 
 
 def _record_path(path: Path) -> Path:
@@ -94,7 +96,8 @@ def _read_record(path: Path, text: str | None) -> InstallRecord | None:
     """Return the record of a file with this text, or None if there is none or the file was edited since."""
     try:
         fields = json.loads(_record_path(path).read_bytes())
-        record = InstallRecord(fields["before"], fields["after_hash"], frozenset(fields["entries"]))
+        entries, folders = frozenset(fields["entries"]), tuple(fields["folders"])
+        record = InstallRecord(fields["before"], fields["after_hash"], entries, folders)
     except (OSError, ValueError, KeyError, TypeError):
         return None  # uninstalling edits the text instead
     return record if record.after_hash == _hash(text) else None
@@ -118,6 +121,7 @@ def apply_installation(edit: Edit, added: Set[str], removed: Set[str]) -> None:
         "before": record.before if record is not None else edit.before,
         "after_hash": _hash(edit.after),
         "entries": sorted(new_entries),
+        "folders": record.folders if record is not None else _find_missing_folders(edit.path.resolve()),
     }
     try:
         if new_entries:
@@ -133,6 +137,13 @@ def apply_installation(edit: Edit, added: Set[str], removed: Set[str]) -> None:
         with contextlib.suppress(OSError):
             record_path.unlink(missing_ok=True)
             record_path.parent.rmdir()  # fails while other files have a record
+        with contextlib.suppress(OSError):
+            for folder in record.folders if record is not None and edit.after is None else ():
+                os.rmdir(folder)  # fails if the folder has other files
+
+
+def _find_missing_folders(path: Path) -> list[str]:
+    return [str(folder) for folder in path.parents if not folder.exists()]
 
 
 @contextlib.contextmanager

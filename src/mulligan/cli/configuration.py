@@ -21,6 +21,7 @@ DEFAULT_URL = "http://127.0.0.1:4700"
 @command(
     'eval "$(mulligan env)"',
     'eval "$(mulligan env --for claude-code)"',
+    'eval "$(mulligan env --for langfuse)"',
     "mulligan env --url https://mulligan.example.com --token mul_...",
     has_store=False,
 )
@@ -29,8 +30,8 @@ DEFAULT_URL = "http://127.0.0.1:4700"
 @click.option(
     "--for",
     "agent",
-    type=click.Choice(["claude-code"]),
-    help="Also print the variables that turn on this agent's telemetry.",
+    type=click.Choice(["claude-code", "langfuse", "traceloop"]),
+    help="Also print the variables that this agent or SDK reads.",
 )
 def env(context: CommandContext, url: str, token: str | None, agent: str | None) -> None:
     """Print environment variables that make OpenTelemetry export to a server."""
@@ -38,9 +39,20 @@ def env(context: CommandContext, url: str, token: str | None, agent: str | None)
         "OTEL_EXPORTER_OTLP_ENDPOINT": url.rstrip("/"),
         # Without this, an SDK that configures itself uses gRPC, which this server does not support.
         "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+        "OTEL_EXPORTER_OTLP_COMPRESSION": "gzip",
     }
     if token:
         variables["OTEL_EXPORTER_OTLP_HEADERS"] = f"Authorization=Bearer%20{token}"
+    if agent == "langfuse":
+        # The SDK refuses to start without keys. It sends the secret key as its credential.
+        variables |= {
+            "LANGFUSE_BASE_URL": url.rstrip("/"), "LANGFUSE_PUBLIC_KEY": "mulligan",
+            "LANGFUSE_SECRET_KEY": token or "mulligan",
+        }  # fmt: skip
+    if agent == "traceloop":
+        variables["TRACELOOP_BASE_URL"] = url.rstrip("/")
+        if token:
+            variables["TRACELOOP_HEADERS"] = f"Authorization=Bearer%20{token}"
     if agent == "claude-code":
         # By default the agent's logs contain neither tool arguments nor tool results.
         variables |= {
@@ -57,8 +69,7 @@ def settings(context: CommandContext) -> None:
     names = [name for name in settings_file.SETTING_NAMES if name not in settings_file.POLICY_NAMES]
     values = {name: getattr(current_settings, name) for name in names}
     values |= msgspec.structs.asdict(current_settings.policy)
-    if values["token"]:
-        values["token"] = "(set)"
+    values |= {name: "(set)" for name in ("token", "reflect_key") if values[name]}
     values |= {"store": redact_password(current_settings.store_url), "home": str(current_settings.folder)}
     rows = [(name, _format_value(value)) for name, value in values.items()]
     context.print(values, [f"Store: {trusted_line(values['store'])}", "", *render_columns(rows)])

@@ -17,7 +17,7 @@ from mulligan.core.failure import StoreError
 from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
 from mulligan.record.journal_import import count_dropped, read_hook_errors
 from mulligan.recover.budget import PROCESS_BUDGET_EXHAUSTED, TOOL_BUDGET_EXHAUSTED
-from mulligan.report.tables import format_age, format_count, render_pairs, to_line
+from mulligan.report.tables import escape_hidden, format_age, format_count, render_pairs, to_line
 from mulligan.settings import Settings, hook_folder
 from mulligan.store import diagnostics, urls
 from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
@@ -61,7 +61,7 @@ def _facts(settings: Settings) -> dict[str, Any]:
     count, last_error, at = read_hook_errors(hook_folder())
     facts |= _journal_facts(urls.journals_of(path)) | {"hook_faults": count}
     facts |= {"hook_fault": last_error, "hook_fault_at": at} if count else {}
-    facts["broken_entries"] = list(find_broken_entries())
+    facts["broken_entries"] = [escape_hidden(entry) for entry in find_broken_entries()]
     if not urls.may_have_records(url):
         return facts | {"healthy": None, "detail": "no records yet"}
     try:

@@ -22,7 +22,8 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.links import attach_links
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import History, RecordedMessage, Step, encode, message_numbers
-from mulligan.hooks.agents import HOOK_STATE_KIND, run_id_prefix
+from mulligan.hooks.agents import HOOK_STATE_KIND, join_tool_name, run_id_prefix
+from mulligan.hooks.session_files import TOOL_NAME_TEMPLATES, tool_key
 from mulligan.redaction import Redactor
 from mulligan.report import tables
 from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
@@ -34,7 +35,7 @@ from mulligan.transcripts.run_builder import ReaderState
 
 BATCH_RECORDS = 1000
 """Number of records per transaction."""
-HOOK_AGENTS_BY_FORMAT = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini"}
+HOOK_AGENTS_BY_FORMAT = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini", "opencode": "opencode"}
 """Log formats of agents that may have hooks, with the agent's name in the hooks."""
 MAX_PROXY_RUNS = 100
 """Runs of a session that are searched for calls through our proxy."""
@@ -110,23 +111,26 @@ class Importer:
         from mulligan.store.remote import RemoteStore  # imported only where it is needed
 
         run = history.run
-        has_servers = any(step.server or step.name.startswith("mcp_") for step in history.steps)
+        has_servers = any(
+            step.server or step.name.startswith("mcp_") or (format == "opencode" and "_" in step.name)
+            for step in history.steps
+        )
         if format not in HOOK_AGENTS_BY_FORMAT or not has_servers or isinstance(self._store, RemoteStore):
             return history
         queries = [RunQuery(session=run.session, limit=MAX_PROXY_RUNS)] if run.session else []
         if run.ended_at:  # a client that does not tell its servers the session
             queries.append(RunQuery(since=run.started_at, until=run.ended_at + 1, limit=MAX_PROXY_RUNS))
-        servers = {
-            str((stored.run.metadata or {}).get("server"))
+        proxied_tools = {
+            template % (tool_key(server), tool_key(step.name.removeprefix(f"{server}.")))
             for query in queries
             for stored in self._store.runs(DEFAULT_TENANT, query)
             if (stored.run.metadata or {}).get("door") == "mcp"
             and (stored.run.session == run.session or (not stored.run.session and stored.run.agent.startswith(format)))
+            for server in [str((stored.run.metadata or {}).get("server"))]
+            for step in stored.steps
+            for template in TOOL_NAME_TEMPLATES
         }
-        prefixes = tuple(f"mcp_{server}_" for server in servers)
-        steps = tuple(
-            step for step in history.steps if step.server not in servers and not step.name.startswith(prefixes)
-        )
+        steps = tuple(step for step in history.steps if tool_key(join_tool_name(step)) not in proxied_tools)
         calls = {step.call for step in steps}
         links = tuple(link for link in history.links if {link.failed_call, link.recovering_call} <= calls)
         return replace(history, steps=steps, links=links)

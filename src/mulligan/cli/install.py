@@ -14,11 +14,11 @@ import click
 
 import mulligan
 from mulligan.cli import CommandGroup, clients
-from mulligan.cli.clients import AGENTS, MCP_CLIENTS, Client, select_file, settings_path
+from mulligan.cli.clients import AGENTS, MCP_CLIENTS, Client, check_project_file, select_file, settings_path
 from mulligan.cli.config_edits import Edit, apply_installation, plan_edit, plan_restoration, read_document, read_text
 from mulligan.cli.config_text import ConfigText
 from mulligan.cli.options import CommandContext, add_options, command
-from mulligan.cli.server_entries import SERVER_NAME, ServerList
+from mulligan.cli.server_entries import PLUGIN_START, SERVER_NAME, ServerList
 from mulligan.core.failure import SettingsError
 
 HOOK_TIMEOUT_SECONDS = 10
@@ -224,6 +224,13 @@ def _setup_warnings(agent: Client) -> list[str]:
     return []
 
 
+def _find_hook_file(agent: Client, project: bool) -> Path:
+    file = select_file(agent, agent.hook_files, project)
+    path = settings_path(file)
+    check_project_file(file, path)
+    return path
+
+
 def _register_agent(agent: Client) -> None:
     """Register `mulligan install AGENT` and `mulligan uninstall AGENT`."""
     user_file, project_file = (file.path.format(**_HELP_FOLDERS) for file in agent.hook_files)
@@ -237,10 +244,13 @@ def _register_agent(agent: Client) -> None:
     )
     @_edit_options
     def add_hooks(context: CommandContext, project: bool, dry_run: bool) -> None:
-        path = settings_path(select_file(agent, agent.hook_files, project))
+        path = _find_hook_file(agent, project)
         warnings = _setup_warnings(agent)
         if path.suffix == ".js":
-            change = FileChange(Edit(path, read_text(path), _build_plugin(agent.name)))
+            text = read_text(path)
+            has_plugin = text is not None and text.startswith(PLUGIN_START)
+            edit = Edit(path, text, _build_plugin(agent.name))
+            change = FileChange(edit, added=frozenset() if has_plugin else {"plugin"})
             _apply(context, [change], dry_run, PLUGIN_INSTALLED, agent.next_step, unchanged="Already installed.",
                    agent=agent.name)  # fmt: skip
             return
@@ -261,9 +271,11 @@ def _register_agent(agent: Client) -> None:
     )
     @_edit_options
     def remove_hooks(context: CommandContext, project: bool, dry_run: bool) -> None:
-        path = settings_path(select_file(agent, agent.hook_files, project))
+        path = _find_hook_file(agent, project)
         if path.suffix == ".js":
-            change = FileChange(Edit(path, read_text(path), None))
+            text = read_text(path)
+            has_plugin = text is not None and text.startswith(PLUGIN_START)
+            change = FileChange(Edit(path, text, None if has_plugin else text), removed={"plugin"})
             _apply(context, [change], dry_run, "Plugin removed. Recorded sessions stay: mulligan sessions",
                    unchanged="Not installed.", agent=agent.name)  # fmt: skip
             return
@@ -349,7 +361,7 @@ def _edit_servers(
             if options is None:
                 servers.remove_proxy(name)
             elif not (is_all and (name == SERVER_NAME and servers.has_own_server())):
-                servers.add_proxy(name, options)
+                servers.add_proxy(name, options, can_need_mulligan=not is_all)
         except SettingsError as error:
             if not is_all:
                 raise
@@ -373,7 +385,7 @@ def _edit_servers(
     steps = [f"Restart {display_names} to apply this."]
     if options is not None and any(item["scope"] == "project" for item in changed_servers):
         steps.append(
-            "Shared files run mulligan from the PATH, and the server itself without it. Windows needs sh, of Git."
+            "Shared files run mulligan from the PATH, or the command of a server without it. Windows needs sh, of Git."
         )
     steps += [*(f"Skipped: {item['reason']}" for item in skipped)]
     _apply(
@@ -409,8 +421,6 @@ def _install_proxy(
     **flags: bool,
 ) -> None:
     """Put `mulligan proxy` in front of the MCP servers in a client's settings."""
-    if sys.platform == "win32":
-        raise SettingsError("mulligan proxy does not support Windows. Run the client inside WSL.")
     options = [f"--{flag.replace('_', '-')}" for flag, is_set in flags.items() if is_set]
     _edit_servers(context, client, server, is_all, project, dry_run, options)
 

@@ -25,6 +25,7 @@ from mulligan.cli.options import (
     list_options,
     show_progress_bar,
 )
+from mulligan.cli.reflect import build_text_model
 from mulligan.core.events import LessonLearned, redact_event
 from mulligan.core.failure import LessonFileError, SettingsError
 from mulligan.core.records import Lesson, LessonVerdict
@@ -235,19 +236,24 @@ def _find_rivals(imported_lessons: list[Lesson]) -> list[tuple[str, str]]:
 # Consolidation and seeds
 
 
-@command("mulligan consolidate", "mulligan consolidate --reword mymodels:cheap_model")
+@command("mulligan consolidate", "mulligan consolidate --reword mymodels:cheap_model", "mulligan consolidate --reflect")
 @click.option(
     "--reword", metavar="MODULE:FUNCTION", help="Your model function (text in, text out) that rewords new lessons."
 )
-def consolidate(context: CommandContext, reword: str | None) -> None:
+@click.option("--reflect", "reflects", is_flag=True, help="Reword new lessons with the model of the setting reflect.")
+def consolidate(context: CommandContext, reword: str | None, reflects: bool) -> None:
     """Turn the fixes of new recoveries into lessons.
 
     This also runs in the background, in small parts, while agents work.
     """
+    if reword and reflects:
+        raise click.UsageError("--reword and --reflect exclude each other. Remove one of them.")
     model = import_function("--reword", reword) if reword else None
     store = context.find_store()
     if store is None:
         raise SettingsError(f"Nothing to consolidate. {_explain_missing_lessons(context, False)}")
+    if reflects:
+        model = build_text_model(context, store)
     cpu_started = time.process_time()
     with show_progress_bar("consolidating") as report_progress:
         result = store.consolidate(DEFAULT_TENANT, context.now, report_progress)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import click
 
@@ -23,10 +23,18 @@ from mulligan.report import memory_text
 from mulligan.report.resources import FIX_SPEC, PATTERN_SPEC
 from mulligan.report.run_text import explain_trials
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_columns, to_line
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternCommand, RecallQuery, Revocation, Store
+from mulligan.store.base import (
+    DAY,
+    DEFAULT_TENANT,
+    FixQuery,
+    PatternAction,
+    PatternCommand,
+    RecallQuery,
+    Revocation,
+    Store,
+)
 
 MAX_LISTED_FIXES = 100_000
-PatternAction = Literal["merge", "mute", "unmute", "resolve", "reopen", "split"]
 ACTION_HELP: dict[PatternAction, str] = {
     "merge": "Count PATTERN as part of INTO from now on, including earlier occurrences.",
     "mute": "Hide patterns from lists and alerts.",
@@ -243,8 +251,7 @@ def revoke(context: CommandContext, fix: str | None, principal: str | None, tool
         _decide_fix(context, fix, False)
         return
     since = parse_time_option(past)
-    until = None if principal is not None and tool is None and since is None else context.now + 1
-    revocation = Revocation(principal=principal, tool=tool, since=since, until=until)
+    revocation = Revocation.before(context.now, principal, tool, since)
     revoked = context.require_store().revoke(DEFAULT_TENANT, revocation)
     trials = f"{format_count(revoked.votes, 'trial')} in {format_count(revoked.runs, 'run')}"
     context.print(revoked, f"Revoked {trials}; {format_count(revoked.fixes, 'fix')} changed.")

@@ -135,8 +135,6 @@ def proxy(
         raise click.UsageError(
             f"--repair means --mode repair, but --mode {mode} was given too. Remove one of them.", ctx
         )
-    if sys.platform == "win32":
-        raise SettingsError("mulligan proxy does not support Windows. Run it inside WSL.")
     target = None if config else _build_target(ctx, url, headers, name)
     if config and (ctx.obj or url or headers or name):
         raise click.UsageError("--config has all servers. Remove --url, --header, --name and the command.", ctx)
@@ -238,7 +236,7 @@ def login(url: str) -> None:
     import asyncio
 
     from mulligan.proxy.config import check_url
-    from mulligan.proxy.remote import hide_secrets
+    from mulligan.proxy.http_transport import hide_secrets
     from mulligan.proxy.sign_in import SIGN_IN_ERRORS, sign_in
 
     target = ServerTarget(url=check_url(url, "the argument"))

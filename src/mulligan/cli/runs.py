@@ -24,8 +24,8 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import to_builtins
 from mulligan.report import conversation_text, overview, run_text
 from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
-from mulligan.report.stats import compare_stats
-from mulligan.report.tables import SHOWN_ID_CHARS, render_csv, truncate
+from mulligan.report.stats import compare_stats, find_older_runs, started_runs
+from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT, Store
@@ -183,9 +183,11 @@ def stats(
         print_lines(overview.render_overview(answer, tools, agents, series, context.width))
     else:
         _print_by_dimension(context, store, query, answer, limit or DEFAULT_ROW_LIMIT)
-    if not (answer.total.calls or answer.total.runs or query.since is None):
+    if not (answer.total.calls or started_runs(answer.total) or query.since is None):
         if store is not None:
-            click.echo(f"Store: {context.where}. For older records: --since all", err=True)
+            older, _ = find_older_runs(store, DEFAULT_TENANT, query.now, query.since)
+            count = f" has {format_count(older, 'older run')}: --since all" if older else " has no older runs."
+            click.echo(f"Store {context.where}{count}", err=True)
         else:
             click.echo(f"Store {context.where} does not exist yet. {FIRST_STEPS}", err=True)
 
@@ -217,7 +219,7 @@ def _compare(context: CommandContext, store: Store | None, query: StatsQuery, va
         )
     sides = [_compute_stats(store, replace(query, by=None, **{dimension: value})) for value in values]
     for value, side in zip(values, sides, strict=True):
-        if not side.total.calls and not side.total.runs:
+        if not side.total.calls and not started_runs(side.total):
             names = ", ".join(sorted(_compute_stats(store, replace(query, by=dimension)).parts)[:10])
             hint = f"Available: {names}." if names else "No run in this period has one."
             raise SettingsError(f"No records with {dimension} {value!r} in this period. {hint}")

@@ -20,6 +20,7 @@ from mulligan.cli.configuration import DEFAULT_URL
 from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import MissingExtraError, SettingsError
+from mulligan.core.listening import bind_socket, is_loopback
 from mulligan.core.prices import PriceTable
 from mulligan.record.journal_import import recover_journals
 from mulligan.redaction import Redactor
@@ -48,6 +49,13 @@ from mulligan.store.urls import is_remote, journals_of, local_path, open_store
 @click.option(
     "--allow-host", "names", multiple=True, metavar="NAME", help="Another host name of this server, besides localhost."
 )
+@click.option(
+    "--forwarded-allow-ips",
+    "proxies",
+    metavar="LIST",
+    default="",
+    help="Reverse proxies whose X-Forwarded-For is trusted: addresses and networks, separated by commas.",
+)
 @click.option("--level", type=click.Choice(["local", "shared"]), help="Redaction level for received records.")
 @click.option("--log", "logs", is_flag=True, help="Log one line per request to standard error.")
 @click.option("--alert-command", metavar="CMD", default="", help="Run this command for each alert.")
@@ -60,6 +68,7 @@ def serve(
     port: int,
     opens: bool,
     names: tuple[str, ...],
+    proxies: str,
     level: Level | None,
     logs: bool,
     alert_command: str,
@@ -88,7 +97,8 @@ def serve(
     from mulligan.server.payloads import PayloadConverter
     from mulligan.server.routes import ROUTE_GROUPS
 
-    is_local = http_server.is_loopback(host) and not names
+    trusted_proxies = _parse_proxies(proxies)
+    is_local = is_loopback(host) and not names
     if open_to_all and not is_local:
         raise SettingsError(
             "--no-auth works on loopback only. For other addresses, create tokens: mulligan token create"
@@ -127,7 +137,7 @@ def serve(
             "Beyond loopback every request needs a token, and none exists. Create one first: mulligan token "
             "create --role admin"
         )
-    sock = http_server.bind_socket(host, port)
+    sock = bind_socket(host, port, "--port")
     if not settings.store_url.startswith("memory:"):
         journals = journals_of(local_path(settings.store_url, settings.folder))
         recover_journals(opened_store, DEFAULT_TENANT, journals, prices.add_costs)
@@ -151,7 +161,20 @@ def serve(
             webbrowser.open(entry_url)
 
     app = build_app(server, (*ROUTE_GROUPS, pages), log if logs else None)
-    http_server.serve(app, sock, ready, server.stop)
+    http_server.serve(app, sock, ready, server.stop, trusted_proxies)
+
+
+def _parse_proxies(text: str) -> list[str]:
+    proxies = [proxy.strip() for proxy in text.split(",") if proxy.strip()]
+    for proxy in proxies:
+        try:
+            ipaddress.ip_network(proxy)
+        except ValueError:
+            raise SettingsError(
+                f"Invalid proxy {proxy!r}. Use addresses or networks, for example: --forwarded-allow-ips 10.0.0.5,"
+                "10.1.0.0/16"
+            ) from None
+    return proxies
 
 
 class ServerAddress(NamedTuple):

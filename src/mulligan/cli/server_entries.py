@@ -25,6 +25,7 @@ from mulligan.cli.clients import (
     SettingsFile,
     StartCommand,
     build_start_command,
+    check_project_file,
     find_folders,
     parse_mulligan_arguments,
     settings_path,
@@ -38,6 +39,9 @@ SERVER_NAME = "mulligan"
 HEADER_VARIABLE = "MULLIGAN_HEADER_"
 """Start of the names of variables that pass headers to the proxy, so that no command line shows them."""
 
+PLUGIN_START = "// Written by `mulligan install "
+"""Start of a plugin file of ours."""
+
 
 class ServerList:
     """The MCP servers that a client's settings file lists. The methods plan edits of them, one after the other."""
@@ -45,6 +49,7 @@ class ServerList:
     def __init__(self, client: Client, file: SettingsFile, path: Path | None = None) -> None:
         self.client, self.file = client, file
         self.path = path or settings_path(file)
+        check_project_file(file, self.path)
         self.key = tuple(part.format_map(find_folders()) for part in file.key)
         self.before, self.document = read_document(self.path, client.file_format)
         self._initial_document = self.document
@@ -97,8 +102,11 @@ class ServerList:
         start = build_start_command("proxy", "--name", server, *options, is_shared=self.file.is_committed)
         return [start.command, *start.args]
 
-    def add_proxy(self, server: str, options: Sequence[str]) -> None:
-        """Put the proxy in front of a server. An existing proxy is replaced."""
+    def add_proxy(self, server: str, options: Sequence[str], *, can_need_mulligan: bool = False) -> None:
+        """Put the proxy in front of a server. An existing proxy is replaced.
+
+        A server with a URL cannot be reached without mulligan afterwards. In a shared file that must be allowed.
+        """
         if self.has_proxy(server):
             if self._has_current_proxy(server, options):
                 return
@@ -106,10 +114,11 @@ class ServerList:
         start = self.read_start(server)
         words = self._proxy_words(server, options)
         with _explain_layout(self.path, server, [*words, "--", *([start.command, *start.args] if start else ())]):
-            if start is None and self.file.is_committed:
+            if start is None and self.file.is_committed and not can_need_mulligan:
                 raise SettingsError(
                     f"{self.path}: the server {server!r} has a URL. Colleagues without mulligan could not reach it "
-                    "through the proxy, so this shared file was not changed. Add the server to your own settings."
+                    "through the proxy, so this shared file was not changed. If all of them have mulligan[mcp], run "
+                    f"`mulligan install proxy --client {self.client.name} --project --server {server}`."
                 )
             if start is None and not has_remote_support():
                 raise SettingsError(
@@ -142,8 +151,6 @@ class ServerList:
 
     def _wrap_url(self, server: str, words: Sequence[str]) -> None:
         """Replace the URL of a server by the proxy. Headers go into variables, where the client may expand them."""
-        if self.client.file_format == "yaml":
-            raise ConfigSyntaxError("a server with a URL cannot be changed in this file")
         keys, path, document = self.client.keys, (*self.key, server), self.document
         entry = self.servers[server]
         url_key = next(key for key in keys.urls if isinstance(entry.get(key), str))
@@ -212,7 +219,7 @@ class ServerList:
         if headers:
             document = document.set((*path, keys.headers), headers)
         if keys.types and "type" in entry:
-            remote_type = "sse" if is_sse and keys.types[1] == "http" else keys.types[1]
+            remote_type = "sse" if is_sse and keys.types[1] != "remote" else keys.types[1]
             document = document.set((*path, "type"), remote_type)
         remaining_env = {name: value for name, value in env.items() if not name.startswith(HEADER_VARIABLE)}
         for name in env.keys() - remaining_env.keys():
@@ -340,7 +347,7 @@ def _find_broken_servers(servers: ServerList) -> Iterator[str]:
         if missing:
             is_own = server == SERVER_NAME and servers.has_own_server()
             target = f"{'mcp-server' if is_own else 'proxy'} --client {servers.client.name}"
-            target += "" if is_own else f" --server {server}"
+            target += "" if is_own else f" --server {shlex.quote(server)}"
             target += " --project" if servers.file.scope == "project" else ""
             yield (
                 f"{servers.path}: the server {server!r} starts {missing}, which does not exist. "
@@ -358,13 +365,21 @@ def _find_missing_program(words: Sequence[str]) -> str | None:
     return next((path for path in paths if not os.path.exists(path)), None)
 
 
+def read_plugin_command(text: str) -> list[str]:
+    """Return the command that a plugin of ours starts. Empty if the file is not ours."""
+    match = re.search(r"^const COMMAND = (\[.*\])$", text, re.MULTILINE) if text.startswith(PLUGIN_START) else None
+    return [str(word) for word in json.loads(match[1])] if match else []
+
+
 def _find_broken_hooks(client: Client, file: SettingsFile) -> Iterator[str]:
     path = settings_path(file)
     try:
+        check_project_file(file, path)
         text = path.read_text() if path.exists() else ""
         commands = set(re.findall(r'"command"\s*:\s*("(?:[^"\\]|\\.)*start\.py(?:[^"\\]|\\.)*")', text))
         words = [word for command in commands for word in shlex.split(json.loads(command))]
-    except (OSError, ValueError):
+        words += read_plugin_command(text) if path.suffix == ".js" else ()
+    except (OSError, ValueError, SettingsError):
         return
     scripts = [word for word in words if SCRIPT_PATTERN.search(word)]
     programs = [words[index - 2] for index, word in enumerate(words) if word in scripts and index > 1]

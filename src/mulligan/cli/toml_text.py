@@ -186,14 +186,14 @@ _YAML_ENTRY = re.compile(
     re.MULTILINE,
 )
 _YAML_KEY = re.compile(
-    r"^(?P<indent> +)(?P<name>cmd|args|uri):[ \t]*(?P<value>.*)\n"
+    r"^(?P<indent> +)(?P<name>cmd|args|uri|type|headers):[ \t]*(?P<value>.*)\n"
     r"(?P<body>(?:(?:[ \t]*#.*\n)*(?P=indent)(?: *- | +[^#\s]).*\n)*)",
     re.MULTILINE,
 )
 
 
 class YamlText(ConfigText):
-    """Tables of entries, each with `cmd`, `args` and `uri`, as Goose writes them. Other YAML is not read.
+    """Tables of entries with `cmd`, `args`, `uri`, `type` and `headers`, as Goose writes them. No other YAML is read.
 
     A value that cannot be parsed is a `ConfigSyntaxError` in `value`.
     """
@@ -233,7 +233,8 @@ class YamlText(ConfigText):
     def set(self, path: Path, value: Any) -> Self:
         if self.read(path) == value:
             return self
-        key = self._keys.get(path) or self._keys.get((*path[:-1], "cmd"))
+        names = (path[-1], "cmd", "uri")
+        key = next((self._keys[*path[:-1], name] for name in names if (*path[:-1], name) in self._keys), None)
         if key is None or isinstance(value, dict):
             raise ConfigSyntaxError("a new entry cannot be written here")
         start, indent = key.start() if path in self._keys else key.end(), key["indent"]
@@ -244,8 +245,16 @@ class YamlText(ConfigText):
         text = self._lines[:start] + new + self._lines[key.end() :]
         return self._check(text, with_value(self.value, path, value))
 
+    def _removals(self, path: Path) -> Iterator[str]:
+        key = self._keys[path]
+        yield self._lines[: key.start()] + self._lines[key.end() :]
+
 
 def _parse_yaml_value(key: re.Match[str]) -> Any:
+    if key["name"] == "headers":
+        if key["value"].strip() in ("", "{}") and not key["body"]:
+            return {}
+        return ConfigSyntaxError("Headers cannot be moved in this file.")
     if key["name"] != "args":
         return _parse_yaml_scalar(f"{key['value']}\n{key['body']}")
     text = key["value"].strip()
