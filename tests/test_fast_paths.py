@@ -131,7 +131,7 @@ def test_forgotten_frames_decode_to_an_empty_event() -> None:
 def test_batches_of_our_own_client_take_the_short_way() -> None:
     batch = BatchPayload(client="client_a", journal="a", offset=1, events=[StepEnded(fill(Step))])
     data = encode(batch)
-    assert data.startswith(api_bodies.LIBRARY_BATCH_PREFIX)
+    assert data.startswith(api_bodies.LIBRARY_PREFIXES)
     assert encode(api_bodies.parse_json(data, BatchPayload)) == data
 
 

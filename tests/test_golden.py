@@ -194,6 +194,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "prompt": ("prompt --proposed --no-seeds --store {store}", None),
     "classify": ("classify --jsonl", '{"id": 1, "text": "connection refused", "tool": "fetch"}\n'),
     "suggest": ("suggest --store {store}", json.dumps(FAILED_CALL) + "\n"),
+    "reflect": ("reflect {run} --using golden_model:ask --store {store}", None),
     "replay": ("replay --store {store}", None),
     "redact": ("redact --report", "mail ann@example.org\n"),
     "token create": ("token create --role read --name reader --store {store}", None),
@@ -232,7 +233,7 @@ PREPARATIONS = {
     "token revoke": "token create --role read --name reader --store {store}",
 }
 """What is typed before some commands; its output is `prepared`."""
-VOLATILE = {"seed": {"new"}, "prune": {"bytes_before", "bytes_after"}}
+VOLATILE = {"reflect": {"seconds"}, "seed": {"new"}, "prune": {"bytes_before", "bytes_after"}}
 """By command: fields of its output that change for other reasons."""
 
 
@@ -277,6 +278,9 @@ def test_commands_keep_their_json(
         session.call("t2", "Bash", 3, command="pytest test"),
         session.result("t2", "1 passed", 4),
     )
+    (tmp_path / "golden_model.py").write_text(
+        "def ask(text):\n    return {'arguments': {'city': 'Rome'}, 'reason': 'Reason.', 'confidence': 0.9}\n"
+    )
     ids = find_ids(filled_store)
     facts = {**ids._asdict(), "store": store, "folder": tmp_path, "logs": logs}
     if name in PREPARATIONS:
@@ -303,10 +307,10 @@ def type_command(words: str, given: str | None = None) -> Result:
 
 QUERIES = (
     "/healthz", "/readyz", "/v1/runs?since=all", "/v1/runs/{run}", "/v1/stats?since=all", "/v1/stats?since=all&by=tool",
-    "/v1/patterns", "/v1/patterns/{pattern}", "/v1/fixes", "/v1/lessons", "/v1/lessons/{lesson}", "/v1/tools?since=all",
-    "/v1/agents?since=all", "/v1/audit",
+    "/v1/patterns", "/v1/patterns/{pattern}", "/v1/fixes", "/v1/fixes/{fix}", "/v1/lessons", "/v1/lessons/{lesson}",
+    "/v1/tools?since=all", "/v1/agents?since=all", "/v1/audit",
 )  # fmt: skip
-UNKNOWN = ("/v1/runs/nowhere", "/v1/patterns?state=odd", "/v1/nowhere")
+UNKNOWN = ("/v1/runs/nowhere", "/v1/runs/run_", "/v1/patterns?state=odd", "/v1/nowhere")
 """Requests that are refused: errors are read by programs too."""
 
 
@@ -325,9 +329,11 @@ def wire_arguments(ids: Ids) -> dict[str, tuple[Any, ...]]:
         "runs": (RunQuery(limit=1),),
         "run": (ids.run,),
         "find": ("run_rep", 2),
+        "find_ids": ("patterns", "pat_", 2),
         "existing_runs": ([ids.run, "run_nowhere"],),
         "health": (),
         "evidence": (ids.fix, 2),
+        "value_profiles": ("search", ""),
         "patterns": (PatternQuery(),),
         "pattern": (ids.pattern,),
         "lessons": (LessonQuery(now=NOW),),
@@ -343,6 +349,7 @@ def wire_arguments(ids: Ids) -> dict[str, tuple[Any, ...]]:
         "consolidate": (NOW, None, None),
         "revoke": (Revocation(tool="ship", since=NOW),),
         "prune": (Retention(), NOW, True),
+        "preview_forget": (ForgetRequest(run=ids.run),),
         "forget": (ForgetRequest(run=ids.run),),
     }
 

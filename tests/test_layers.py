@@ -64,8 +64,8 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     # floor 0
     "redaction": (),
     # The public names. All of it is for type checkers; at run time nothing is imported until a name is used.
-    "": ("api", "capture.tool_outcome", "classify.declared_errors", "core", "recover.model", "recover.policy",
-         "store.base"),
+    "": ("api", "capture.reflector", "capture.tool_outcome", "classify.declared_errors", "core", "recover.model",
+         "recover.policy", "store.base"),
 }  # fmt: skip
 """For each folder or file of the package what it may import of the others; `""` is the package itself."""
 

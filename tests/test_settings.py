@@ -30,6 +30,8 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "redact_ignore": (("a",), ("b",), ("c",), ("d",)),
     "unredacted_arguments": (("a",), ("b",), ("c",), ("d",)),
     "learn": ("repair", "tell", "off", "repair"),
+    "reflect": ("a:a", "b:b", "https://c/v1#c", "d:d"),
+    "reflect_key": ("a", "b", "c", "d"),
     "log": ("warning", "off", "info", "debug"),
     "enabled": (False, True, False, True),
     "control_flow": (("a:A",), ("b:B",), ("c:C",), ("d:D",)),

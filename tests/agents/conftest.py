@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from agent_api import Api
-from coding_agents import PROGRAMS, Place
+from coding_agents import PROGRAMS, OpenCodeServer, Place
 
 
 @pytest.fixture
@@ -18,9 +18,17 @@ def api() -> Iterator[Api]:
         yield served
 
 
+@pytest.fixture(scope="session")
+def opencode_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenCodeServer]:
+    """OpenCode as a server, which starts with its first session."""
+    server = OpenCodeServer(tmp_path_factory.mktemp("opencode"))
+    yield server
+    server.close()
+
+
 @pytest.fixture
-def place(tmp_path: Path, api: Api) -> Place:
-    return Place(tmp_path, api)
+def place(tmp_path: Path, api: Api, opencode_server: OpenCodeServer) -> Place:
+    return Place(tmp_path, api, opencode_server)
 
 
 @pytest.fixture(autouse=True)

@@ -244,19 +244,3 @@ def test_what_it_logs_by_opentelemetry_is_kept_by_a_server(place, tmp_path):
     asked = [each for each in run.steps if each.type == "model"]
     assert len(asked) == 6
     assert all(each.tokens for each in asked)
-
-
-@pytest.mark.parametrize("hooked", [True, False], ids=["with hooks", "without hooks"])
-@pytest.mark.parametrize("mode", ["observe", "suggest"])
-def test_failure_behind_our_proxy_is_recorded_once_and_never_quotes_our_block(place, mode, hooked):
-    if hooked:
-        place.install("claude-code")
-    place.proxy(mode)
-    place.api.script = [asks("mcp__crm__lookup", q="tea"), Reply(text="That did not work.")]
-    with Claude(place) as claude:
-        claude.says("please work")
-        claude.ends()
-    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
-    place.imports()
-    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
-    assert not [message for message in place.messages() if "mulligan" in message or "said by" in message]

@@ -76,17 +76,3 @@ def test_a_broken_hook_does_not_disturb_the_agent(place, breaks):
     assert set(place.api.said(REMINDER)) == {0}
     errors = [each["item"]["message"] for each in told if each.get("item", {}).get("type") == "error"]
     assert not [each for each in errors if "hook" in each and "bypass" not in each]
-
-
-@pytest.mark.parametrize("hooked", [True, False], ids=["with hooks", "without hooks"])
-@pytest.mark.parametrize("mode", ["observe", "suggest"])
-def test_failure_behind_our_proxy_is_recorded_once_and_never_quotes_our_block(place, mode, hooked):
-    if hooked:
-        place.install("codex")
-    place.proxy(mode)
-    place.api.script = [Reply((Ask("lookup", {"q": "tea"}, namespace="mcp__crm"),)), Reply(text="That did not work.")]
-    codex(place)
-    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
-    place.imports()
-    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
-    assert not [message for message in place.messages() if "mulligan" in message or "said by" in message]

@@ -34,17 +34,3 @@ def test_a_broken_hook_does_not_disturb_the_agent(place):
     place.api.script = [asks("run_shell_command", command="make nothing"), Reply(text="That did not work.")]
     assert gemini(place) == "That did not work."
     assert set(place.api.said("mulligan")) == {0}
-
-
-@pytest.mark.parametrize("hooked", [True, False], ids=["with hooks", "without hooks"])
-@pytest.mark.parametrize("mode", ["observe", "suggest"])
-def test_failure_behind_our_proxy_is_recorded_once_and_never_quotes_our_block(place, mode, hooked):
-    if hooked:
-        place.install("gemini")
-    place.proxy(mode)
-    place.api.script = [asks("mcp_crm_lookup", q="tea"), Reply(text="That did not work.")]
-    gemini(place)
-    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
-    place.imports()
-    assert [kind for _, kind in place.kinds()] == ["tool/rate_limit"]
-    assert not [message for message in place.messages() if "mulligan" in message or "said by" in message]

@@ -24,7 +24,7 @@ from mulligan import AgentError, Mulligan, api
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import derive_status
 from mulligan.core.records import RUN_SPECIFIC, Fix, History, Link
-from mulligan.report.run_text import end_suffix
+from mulligan.report import run_text
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
 from mulligan.store.sqlite import SqliteStore
 
@@ -32,7 +32,7 @@ README = Path(__file__).parents[2] / "README.md"
 
 
 def format_status(history: History) -> str:
-    return derive_status(history.run, history.steps, history.links) + end_suffix(history.run.end_reason)
+    return run_text.format_status(derive_status(history.run, history.steps, history.links), history.run.end_reason)
 
 
 class Program:

@@ -231,6 +231,8 @@ FAILED = [
     {"exitCode": 2, "stdout": "", "stderr": "no"},
     "Failed to connect to localhost:5432",
     "Database error: no such table: orders",
+    "API error: 500",
+    "GitHub API request failed: 404 Not Found",
     "Error searching for orders: fetch failed",
     "Could not open the file: it is locked",
     "Method Not Allowed",
@@ -239,6 +241,8 @@ FAILED = [
 ]
 
 WORKED = [
+    "API error: 500 documents found",
+    "last API error: 500",
     None,
     "",
     "Done.",

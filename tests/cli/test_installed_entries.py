@@ -17,7 +17,7 @@ from mcp_client import FAKE, Connection
 from session_logs import Codex, write
 
 import mulligan
-from mulligan.cli.clients import AGENTS, MCP_CLIENTS, SCRIPT, StartCommand, settings_path
+from mulligan.cli.clients import AGENTS, CLIENTS, MCP_CLIENTS, SCRIPT, StartCommand, settings_path
 from mulligan.core.records import encode
 from mulligan.settings import config_folder
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
@@ -229,6 +229,72 @@ def test_question_server_of_a_client_runs_nothing_of_a_repository(types, store, 
         assert "mulligan mcp needs the mcp package" in process.stderr
     else:
         assert (process.returncode, process.stderr) == (0, "")
+
+
+# Commands that a user types in a repository
+
+SECRET = '{"mcpServers": {"x": {"command": "sk-secret"}}, "mcp": {}, "servers": {}, "hooks": {}}\n'
+
+
+def test_commands_run_and_change_nothing_outside_of_a_repository(store, repository, tmp_path):
+    """Its settings are links to a file of the user, and its servers have names and commands that do harm."""
+    secret = tmp_path / "secret.json"
+    secret.write_text(SECRET)
+    files = {file.path for client in CLIENTS for file in (*client.server_files, *client.hook_files)}
+    for name in sorted(name for name in files if name.startswith("{project}")):
+        path = Path(name.partition("|")[0].format(project=repository.folder))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.symlink_to(secret)
+    environment = {**os.environ, **repository.variables}
+    commands = [
+        [action, *words]
+        for action in ("install", "uninstall")
+        for words in (*([agent, "--project"] for agent in AGENTS), ["proxy", "--all", "--project"], ["proxy", "--all"])
+    ]
+    for words in [*commands, ["doctor"]]:
+        process = subprocess.run(
+            [sys.executable, "-I", "-m", "mulligan", *words],
+            cwd=repository.folder, env=environment, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        output = process.stdout + process.stderr
+        assert "Traceback" not in output
+        assert "sk-secret" not in output
+        if words[1:] and words[1] in AGENTS:
+            assert process.returncode == 2
+            assert "outside of this folder" in output
+        assert secret.read_text() == SECRET
+    assert repository.read_marks() == set()
+
+
+def test_commands_start_no_server_of_a_repository_and_print_no_control_characters(store, repository, tmp_path):
+    for name in ("mulligan.toml", "pyproject.toml"):  # which `doctor` refuses
+        (repository.folder / name).unlink()
+    program = str(repository.folder / "bin" / "python")
+    gone = f"{tmp_path}/\x1b]0;gone\x07/mulligan/cli/start.py"
+    servers = {
+        "a\x1b[2J": {"command": program, "args": []},
+        "b": {"command": program, "args": ["-ESP", gone, "proxy", "--", "x"]},
+        "$(touch owned)": {"command": program, "args": ["-ESP", gone, "proxy", "--", "x"]},
+    }
+    (repository.folder / ".mcp.json").write_text(json.dumps({"mcpServers": servers}))
+    plugin = repository.folder / ".opencode" / "plugins" / "mulligan.js"
+    plugin.parent.mkdir(parents=True)
+    command = json.dumps([program, "-ESP", gone, "opencode"])
+    plugin.write_text(f"// Written by `mulligan install opencode`\nconst COMMAND = {command}\n")
+    for words in (["doctor"], ["install", "proxy", "--all"], ["doctor", "--json"], ["uninstall", "proxy", "--all"]):
+        process = subprocess.run(
+            [sys.executable, "-I", "-m", "mulligan", *words],
+            cwd=repository.folder, env={**os.environ, **repository.variables}, capture_output=True, text=True,
+            timeout=60,
+        )  # fmt: skip
+        output = process.stdout + process.stderr
+        assert "Traceback" not in output
+        assert not [letter for letter in output if ord(letter) < 32 and letter not in "\n\t"]
+        if words == ["doctor"]:
+            assert output.count("which does not exist") == 3
+            assert "mulligan uninstall opencode --project" in output
+            assert "--server '$(touch owned)'" in output
+    assert repository.read_marks() == set()
 
 
 # An installation in the user site, which isolated mode does not find

@@ -318,3 +318,13 @@ def test_a_model_that_is_not_there_is_said(store, name):
     done = mulligan("consolidate", "--reword", name, "--store", store)
     assert done.returncode == 2
     assert "MODULE:FUNCTION" in done.stderr
+
+
+def test_lessons_are_reworded_by_the_reflector(store, tmp_path):
+    (tmp_path / "my_reflector.py").write_text("def ask(text):\n    open('asked', 'a').write(text)\n    return 'Hm.'\n")
+    path = os.pathsep.join([*sys.path, str(tmp_path)])
+    environment = {"MULLIGAN_REFLECT": "my_reflector:ask", "PYTHONPATH": path}
+    said = mulligan("consolidate", "--reflect", "--json", "--store", store, cwd=tmp_path, **environment)
+    assert said.returncode == 0, said.stderr
+    assert (tmp_path / "asked").read_text().count("Reword the two parts") == len(json.loads(said.stdout)["lessons"])
+    assert json.loads(said.stdout)["reworded"] == 0  # the answer has not the form of a lesson

@@ -176,11 +176,12 @@ def test_a_token_that_cannot_be_meant_is_refused(types, words):
     assert types("token", "create", "--role", "read", *words)[0] == 2
 
 
-def test_env_prints_the_two_variables(types):
+def test_env_prints_the_variables_of_opentelemetry(types):
     _, out, _ = types("env", "--url", "http://h:1/", "--token", "mul_x")
     assert out.splitlines() == [
         "export OTEL_EXPORTER_OTLP_ENDPOINT=http://h:1",
         "export OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+        "export OTEL_EXPORTER_OTLP_COMPRESSION=gzip",
         "export OTEL_EXPORTER_OTLP_HEADERS=Authorization=Bearer%20mul_x",
     ]
 
@@ -190,11 +191,26 @@ def test_env_for_claude_code_makes_it_send_its_logs(types):
     assert set(out.splitlines()) == {
         "export OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4700",
         "export OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf",
+        "export OTEL_EXPORTER_OTLP_COMPRESSION=gzip",
         "export CLAUDE_CODE_ENABLE_TELEMETRY=1",
         "export OTEL_LOGS_EXPORTER=otlp",
         "export OTEL_LOG_TOOL_DETAILS=1",
     }
     assert types("env", "--for", "nobody")[0] == 2
+
+
+def test_env_for_langfuse_and_traceloop_adds_the_variables_that_they_read(types):
+    _, out, _ = types("env", "--for", "langfuse", "--url", "http://h:1/", "--token", "mul_x")
+    assert out.splitlines()[-3:] == [
+        "export LANGFUSE_BASE_URL=http://h:1",
+        "export LANGFUSE_PUBLIC_KEY=mulligan",
+        "export LANGFUSE_SECRET_KEY=mul_x",
+    ]
+    _, out, _ = types("env", "--for", "traceloop", "--url", "http://h:1/", "--token", "mul_x")
+    assert out.splitlines()[-2:] == [
+        "export TRACELOOP_BASE_URL=http://h:1",
+        "export TRACELOOP_HEADERS=Authorization=Bearer%20mul_x",
+    ]
 
 
 @pytest.mark.slow

@@ -177,6 +177,47 @@ def test_server_with_a_url_is_proxied_and_restored(types, project, client, is_ed
         assert path.read_bytes() == before
 
 
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_goose_server_with_a_url_is_proxied_and_restored(types, project, is_edited):
+    before = (
+        "extensions:\n  web: # mine\n    enabled: true\n    type: streamable_http\n    uri: https://mcp.example/a\n"
+        "    headers: {}\n    timeout: 300\n"
+    )
+    path = put(Path.home() / ".config/goose/config.yaml", before)
+    assert types("install", "proxy", "--client", "goose", "--all")[0] == 0
+    text = path.read_text()
+    assert '    type: "stdio"\n' in text
+    assert '    - "--url"\n    - "https://mcp.example/a"\n' in text
+    assert "uri:" not in text
+    assert "    timeout: 300\n" in text
+    if is_edited:
+        path.write_text(text + "other: 1\n")
+    assert types("uninstall", "proxy", "--client", "goose", "--all")[0] == 0
+    if is_edited:
+        assert '    uri: "https://mcp.example/a"\n' in path.read_text()
+        assert "cmd:" not in path.read_text()
+    else:
+        assert path.read_text() == before
+
+
+def test_goose_server_with_headers_is_left_alone(types, project):
+    before = "extensions:\n  web:\n    type: sse\n    uri: https://mcp.example/a\n    headers:\n      X-Key: a\n"
+    path = put(Path.home() / ".config/goose/config.yaml", before)
+    code, _, complaint = types("install", "proxy", "--client", "goose", "--server", "web")
+    assert (code, path.read_text()) == (2, before)
+    assert "Headers cannot be moved in this file" in complaint
+
+
+def test_server_with_a_url_in_a_shared_file_is_proxied_only_by_name_and_without_a_path_of_this_machine(types, project):
+    path = put(project / ".mcp.json", '{"mcpServers": {"web": {"type": "http", "url": "https://a"}}}')
+    _, output, _ = types("install", "proxy", "--client", "claude-code", "--all")
+    assert "If all of them have mulligan[mcp], run `mulligan install proxy --client claude-code --project" in output
+    assert types("install", "proxy", "--client", "claude-code", "--project", "--server", "web")[0] == 0
+    entry = clients_entry(path, "mcpServers", "web")
+    assert entry["args"][2:] == ["mulligan", "proxy", "--name", "web", "--url", "https://a"]
+    assert sys.executable not in path.read_text()
+
+
 def test_server_with_a_url_is_refused_without_the_package_that_connects_to_it(types, project, monkeypatch):
     monkeypatch.setattr(server_entries, "has_remote_support", lambda: False)
     path = put(Path.home() / ".cursor/mcp.json", '{"mcpServers": {"web": {"url": "https://mcp.example/"}}}')
@@ -413,6 +454,7 @@ def test_entry_without_a_server_behind_it_says_what_is_missing(monkeypatch, tmp_
     start = build_start_command("proxy", "--url", "https://mcp.example/")
     result = run_entry([start.command, *start.args])
     assert result.returncode == 127
+    assert "mulligan was in front of https://mcp.example/. Without it, put this URL back" in result.stderr
     assert "mulligan is not installed" in result.stderr
 
 

@@ -51,6 +51,13 @@ def typed(*words, env=None):
     return done.returncode, done.stdout, done.stderr
 
 
+def test_period_without_runs_names_the_older_ones(store):
+    code, out, err = typed("--store", store, "--since", "20d", "--until", "10d")
+    assert code == 0
+    assert out.startswith("No runs or calls ")
+    assert err == f"Store {store} has 1 older run: --since all\n"
+
+
 def test_the_last_week_on_one_page(store):
     code, out, err = typed("--store", store)
     assert (code, err) == (0, "")

@@ -39,7 +39,7 @@ def test_each_line_is_answered_in_order_and_one_that_cannot_be_read_gets_an_erro
     )
     (suggestion,) = first.pop("suggestions")
     assert first.pop("kind").startswith("tool/")
-    assert first == {"id": "a", "abstained": False, "reason": ""}
+    assert first == {"id": "a", "abstained": False, "reason": "", "facts": []}
     assert suggestion["tool"] == "search"
     assert suggestion["arguments"] == {"query": "x", "top_k": 10}
     assert suggestion["prerequisites"] == []

@@ -266,6 +266,7 @@ def bodies(ids: Ids, fingerprint: str = "f") -> dict[str, list[Any]]:
     step = {"run": ids.run, "seq": 1, "name": ids.tool, "failure": {"message": "no"}}
     span = {"traceId": "ab" * 16, "spanId": "cd" * 8, "name": "x", "startTimeUnixNano": str(now * 10**6),
             "attributes": [{"key": "session.id", "value": {"stringValue": ids.session}}]}  # fmt: skip
+    export = {"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}
     return {
         "/v1/runs": [
             run(ids.run, ids.tool, ids.agent, "mine", now),
@@ -282,7 +283,13 @@ def bodies(ids: Ids, fingerprint: str = "f") -> dict[str, list[Any]]:
         ],
         "/v1/outcomes": [{"fix": ids.fix, "run": ids.run, "successful": False}],
         "/v1/export": [{}, {"since": 1}],
-        "/v1/traces": [{"resourceSpans": [{"scopeSpans": [{"spans": [span]}]}]}],
+        "/v1/forget": [
+            {name: id, "confirm": True} for name, id in (("run", ids.run), ("tool", ids.tool), ("session", ids.session))
+        ],
+        "/v1/prune": [{"keep_failures": 0, "keep_successes": 0, "include_imported": True, "confirm": True}],
+        "/v1/revocations": [{"tool": ids.tool}, {"principal": ids.agent}, {"since": 1}],
+        "/v1/traces": [export],
+        "/api/public/otel/v1/traces": [export],
         "/v1/logs": [{"resourceLogs": []}],
         "/v1/metrics": [{"resourceMetrics": []}],
     }
@@ -301,7 +308,7 @@ def test_whatever_is_sent_stays_with_who_sent_it(world):
             assert found.status == unknown.status, (path, found.body, unknown.body)
             assert is_clean(told(found, *world.ids)), path
             if found.status == 404:
-                assert found.body == unknown.body
+                assert told(found, *world.ids) == told(unknown, *world.ids.never())
     assert world.unchanged()
 
 
@@ -394,6 +401,7 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
              ("--session", "{session}"), ("--json",)],
     "show": [("{run}",), ("{run}", "--json"), ("last",)],
     "tail": NOTHING,
+    "reflect": [("{run}",), ("{run}", "--json")],
     "patterns": [(), ("--json",), ("--csv",), ("--text", "zanzibar"), ("show", "{pattern}"), ("similar", "{pattern}"),
                  ("mute", "{pattern}"), ("resolve", "{pattern}"), ("merge", "{pattern}", "{pattern}")],
     "fixes": [(), ("--json",), ("--tool", "{tool}"), ("show", "{fix}"), ("approve", "{fix}"), ("revoke", "{fix}"),

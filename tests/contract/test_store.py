@@ -52,6 +52,7 @@ from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
     ITEMS_KIND,
+    AuditQuery,
     Batch,
     FixQuery,
     ForgetRequest,
@@ -517,6 +518,44 @@ def test_export_tells_every_run_the_oldest_first(store, write):
     assert [history.run.id for history in exported] == ["run_1", "run_2", "run_3"]
     assert exported[0] == store.run(DEFAULT_TENANT, "run_1")
     assert [history.run.id for history in store.export(DEFAULT_TENANT, since=2)] == ["run_2", "run_3"]
+
+
+def test_a_preview_of_forgetting_counts_and_changes_nothing(store, write):
+    write(*failed_then_worked("run_1", 1))
+    before = store.run(DEFAULT_TENANT, "run_1"), store.stats(DEFAULT_TENANT, EVERYTHING)
+    request = ForgetRequest(run="run_1")
+
+    preview = store.preview_forget(DEFAULT_TENANT, request)
+
+    assert preview == ForgetResult(runs=1, steps=2, patterns=1)
+    assert (store.run(DEFAULT_TENANT, "run_1"), store.stats(DEFAULT_TENANT, EVERYTHING)) == before
+    assert store.audit(DEFAULT_TENANT, AuditQuery(action="forget.")) == []
+    assert store.forget(DEFAULT_TENANT, request) == preview
+
+
+def test_ids_are_found_by_their_prefix(store, write):
+    for number in (1, 2, 12):
+        write(*failed_then_worked(f"run_{number}", number))
+    assert store.find_ids(DEFAULT_TENANT, "runs", "run_1") == ["run_1", "run_12"]
+    assert store.find_ids(DEFAULT_TENANT, "runs", "run_", 2) == ["run_1", "run_12"]
+    assert store.find_ids(DEFAULT_TENANT, "runs", "RUN") == []
+    (pattern,) = store.patterns(DEFAULT_TENANT, PatternQuery())
+    assert store.find_ids(DEFAULT_TENANT, "patterns", "pat_") == [pattern.id]
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery())
+    assert store.find_ids(DEFAULT_TENANT, "fixes", fix.id) == [fix.id]
+    assert store.find_ids(DEFAULT_TENANT, "lessons", "les_") == []
+    assert store.find_ids("theirs", "runs", "run_") == []
+
+
+def test_a_run_of_which_some_fields_are_sent_keeps_the_others(store, write):
+    first = Run(id="run_1", agent="a", session="s", metadata={"x": 1}, started_at=5)
+    assert write(RunStarted(first, ("agent", "session", "metadata"))) == 1
+    assert write(RunStarted(Run(id="run_1", started_at=9), ())) == 0
+    ended = Run(id="run_1", version="2", metadata={"y": 2}, started_at=9, ended_at=9, end_reason="finished")
+    assert write(RunEnded(ended, ("version", "metadata", "ended_at"))) == 1
+    assert write(RunEnded(ended, ("version", "metadata", "ended_at"))) == 0
+    expected = msgspec.structs.replace(ended, agent="a", session="s", metadata={"x": 1, "y": 2}, started_at=5)
+    assert store.run(DEFAULT_TENANT, "run_1").run == expected
 
 
 def test_a_forgotten_run_is_gone_from_everything(store, write):
@@ -1144,7 +1183,8 @@ def counted(histories: list[History]) -> dict[str, Any]:
         "first_try": sum(g[-1].outcome == "success" for _, g in groups if not any(each.has_failed for each in g)),
         "recovered": len(overcome),
         "unrecovered": len(failed) - len(overcome),
-        "runs": Counter(derive_status(h.run, h.steps, h.links) for h in histories),
+        "runs": Counter(derive_status(h.run, h.steps, h.links) for h in histories if h.run.end_reason),
+        "running": sum(h.run.end_reason is None for h in histories),
     }
 
 
@@ -1385,6 +1425,7 @@ def answers(store: Store, tenant: str) -> dict[str, Any]:
         "fixes": store.fixes(tenant, FixQuery(limit=100, now=NOW)),
         "evidence": [store.evidence(tenant, fix.id) for fix in store.fixes(tenant, FixQuery(limit=100, now=NOW))],
         "alike": store.fixes(tenant, FixQuery(tool="search", fingerprint="f-new", text="k is <n> at most", now=NOW)),
+        "profiles": [store.value_profiles(tenant, tool) for tool in ("search", "lookup")],
         "size": (store.health(tenant).runs, store.health(tenant).steps),
     }
 

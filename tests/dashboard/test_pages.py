@@ -18,6 +18,7 @@ import dashboards
 import servers
 import taught
 from agents_week import fill, histories
+from spans import BEGUN, Made, as_json
 
 from mulligan.classify.kinds import KINDS
 from mulligan.core.events import RunStarted, StepEnded
@@ -79,7 +80,8 @@ def test_figures_on_the_overview_are_those_of_the_api(week, person):
     total = stats["total"]
     said = words(person.get("/"))
     assert total["runs"] == {"success": 58, "recovered": 69, "partial": 4, "failure": 9}
-    assert f"Failed runs {total['runs']['failure']}" in said
+    assert stats["unrecovered_runs"] == 4 + 9
+    assert "Unrecovered runs 13 9.3 % of ended runs: 4 partial, 9 failed" in said
     assert f"Recovered runs {total['runs']['recovered']}" in said
     assert f"{total['recovered']} of {total['recovered'] + total['unrecovered']}" in said
     assert f"{total['calls']:,} calls" in said
@@ -168,6 +170,21 @@ def test_a_run_of_many_calls_is_turned_over(week, person):
     assert "page 3 of 3" in said
 
 
+def test_run_page_leads_to_the_first_failure(tmp_path):
+    fails = {"outcome": "failure", "failure": Failure.of(KINDS["tool/timeout"], "slow")}
+    steps = tuple(
+        Step(run="run_far", seq=n, call=n, name="pay", started_at=NOW, **(fails if n == 130 else {}))
+        for n in range(1, 151)
+    )
+    run = Run(id="run_far", started_at=NOW - 5000, ended_at=NOW, end_reason="finished")
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill(shown.running.store, [History(run=run, steps=steps)])
+        person = shown.running.person()
+        link = re.search(r'href="([^"]+)">First failure: call 130<', person.get("/runs/run_far").body.decode())
+        path, _, anchor = html.unescape(link[1]).partition("#")
+        assert f'id="{anchor}"' in person.get(path).body.decode()
+
+
 def test_a_run_that_did_not_come_to_its_end_says_so(tmp_path):
     with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
         run = Run(id="run_cut", agent="shop", started_at=NOW - 5000, ended_at=NOW, end_reason="abandoned")
@@ -175,6 +192,45 @@ def test_a_run_that_did_not_come_to_its_end_says_so(tmp_path):
         person = shown.running.person()
         assert "failure, abandoned" in words(person.get("/runs"))
         assert "end: abandoned" in words(person.get("/runs/run_cut"))
+
+
+def test_run_under_way_is_running_and_has_no_status(tmp_path):
+    steps = (Step(run="run_open", seq=1, call=1, name="pay", started_at=NOW - 4000),)
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill(shown.running.store, [History(run=Run(id="run_open", agent="shop", started_at=NOW - 5000), steps=steps)])
+        person = shown.running.person()
+        for path in ("/runs", "/runs/run_open"):
+            pills = re.findall(r'<span class="pill [^"]*">([^<]*)</span>', person.get(path).body.decode())
+            assert pills == ["running"], path
+        said = words(person.get("/"))
+        assert "1 run · 1 call of 1 tool · 1 running" in said
+        assert "Unrecovered runs 0 all" not in said
+        assert "success 0" in said
+
+
+def test_older_runs_are_announced_and_one_click_shows_them(week, person):
+    since = NOW // DAY * DAY - 6 * DAY
+    older = person.get(f"/v1/stats?since={since}&now={NOW}").json["older_runs"]
+    assert older == 90
+    for path in ("/", "/runs?tool=no_such_tool"):
+        body = person.get(path).body.decode()
+        assert "90 older runs before 2026-09-15. Include" in words(person.get(path)), path
+        link = re.search(r'href="([^"]+)">Include older runs', body)
+        answer = person.get(html.unescape(link[1]))
+        assert answer.status == 200
+        assert "older runs before" not in words(answer)
+    with_older = person.get(html.unescape(re.search(r'href="(/\?[^"]+)">Include', person.get("/").body.decode())[1]))
+    assert "230 runs" in words(with_older)
+
+
+def test_period_without_data_says_how_many_runs_are_older(tmp_path):
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        old = [Run(id=f"run_{n}", started_at=NOW - 40 * DAY, ended_at=NOW, end_reason="finished") for n in range(3)]
+        fill(shown.running.store, [History(run=run) for run in old])
+        person = shown.running.person()
+        for path in ("/", "/runs", "/tools", "/agents", "/patterns"):
+            said = words(person.get(path))
+            assert "No data in this period 3 older runs before" in said, path
 
 
 def test_costs_of_recovery_and_avoided_costs_stand_beside_each_other(tmp_path):
@@ -506,6 +562,23 @@ def test_nothing_recorded_says_how_to_send_and_asks_again_by_itself(tmp_path):
         assert 'hx-trigger="every 2s"' in body
         fill(shown.running.store, histories(shown.running.server.clock()))
         assert "No runs yet" not in person.get("/").body.decode()
+
+
+def test_unrecognized_spans_are_shown_by_scope_where_no_run_is_and_on_health(tmp_path):
+    with dashboards.empty(tmp_path) as shown:
+        span = Made("1" * 32, "2" * 16, "", "GET /users", BEGUN, BEGUN + 1, {"http.request.method": "GET"})
+        person, scope = shown.running.person(), "instrumentation.web <script>alert(1)</script>"
+        assert "Unrecognized" not in person.get("/health").body.decode()
+        for number in range(1, 4):
+            shown.running.anybody().post("/v1/traces", as_json([span._replace(trace=f"{number:032x}")], scope=scope))
+        assert "none of them describes an agent, a model or a tool" in words(person.get("/"))
+        for path in ("/", "/runs", "/health"):
+            page = person.get(path)
+            assert re.search(r"instrumentation\.web .*alert\(1\).* 3 ", words(page))
+            assert "<script>alert" not in page.body.decode()
+        fill(shown.running.store, histories(shown.running.server.clock()))
+        assert "instrumentation.web" not in words(person.get("/"))
+        assert "Unrecognized OpenTelemetry spans" in words(person.get("/health"))
 
 
 def test_nothing_in_this_time_leads_to_where_there_is_something(week, person):

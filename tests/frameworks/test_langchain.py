@@ -18,6 +18,7 @@ pytest.importorskip("langchain", exc_type=ImportError)
 import taught
 from frameworks.langchain_driver import ScriptedModel, as_tool
 from frameworks.scenarios import NO_EFFECTS, RateLimitedProvider, RateLimitError, Request, Tools, failure_of
+from hostile_errors import CASES, SCHEMA, HostileCase, ObedientReflector, trust_completely
 from langchain.agents import create_agent
 from langchain.agents.middleware import (
     AgentMiddleware,
@@ -606,3 +607,36 @@ def test_the_code_of_the_page_runs(played: Sandbox, monkeypatch: pytest.MonkeyPa
         names: dict[str, Any] = {"model": model, "__name__": "page"}
         exec(block, names)
     assert json.dumps(statuses(played)).count("recovered") == len(blocks)
+
+
+@STYLES
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case.obedient))
+def test_trusted_reflector_that_obeys_an_error_changes_nothing(case: HostileCase, style: str) -> None:
+    reflector = ObedientReflector()
+    reflector.case = case
+    received: list[dict[str, Any]] = []
+
+    def act(**arguments: Any) -> str:
+        received.append(arguments)
+        raise mulligan.AgentError(case.error, code="invalid_arguments")
+
+    async def aact(**arguments: Any) -> str:
+        return act(**arguments)
+
+    functions: dict[str, Any] = {"func": act} if style == "sync" else {"coroutine": aact}
+    act_tool = StructuredTool(name="act", description="Acts.", args_schema=SCHEMA, **functions)
+    with sandbox(reflect=reflector) as played:
+        with mulligan.run("first"):  # the store opens with the first record
+            pass
+        assert played.components.recorder.flush(10)
+        for key in ("act", f"{__name__}:{act.__qualname__}", f"{__name__}:{aact.__qualname__}"):
+            trust_completely(played.components.key_value_store, key)
+        model = ScriptedModel(script=[[Request("act", case.arguments)], "done"])
+        middleware: Any = MulliganMiddleware(agent="tester", **NO_EFFECTS)
+        agent = create_agent(model, [act_tool], middleware=[middleware])
+        if style == "sync":
+            agent.invoke(QUESTION)
+        else:
+            asyncio.run(agent.ainvoke(QUESTION))
+    assert reflector.requests == 1
+    assert received == [case.arguments]

@@ -269,13 +269,30 @@ def test_early_exit_and_settings_agree_on_the_folder(home, monkeypatch):
 
 
 def test_call_that_our_proxy_records_is_only_remembered_for_the_reminder(agent):
-    session_files.add_proxied_server(agent.session, "my crm")
+    session_files.add_proxied_tool(agent.session, "my crm", "find")
     assert agent.fails("mcp__my_crm__find", "rate limit exceeded", q="x") == ""
     agent.works("mcp__my_crm__find", q="y")
     assert agent.run() is None
     agent.fails("mcp__other__find", "rate limit exceeded", q="x")
     assert agent.kinds() == [("find", "tool/rate_limit")]
     assert agent.compacts().count("tool/rate_limit") == 2
+
+
+def test_tool_of_another_server_with_a_similar_name_is_recorded_by_the_hook(agent):
+    session_files.add_proxied_tool(agent.session, "crm", "find")
+    agent.fails("mcp__crm_eu__find", "rate limit exceeded", q="x")
+    agent.fails("mcp__crm__find_all", "rate limit exceeded", q="x")
+    assert agent.kinds() == [("find", "tool/rate_limit"), ("find_all", "tool/rate_limit")]
+
+
+def test_proxy_without_the_variables_of_its_agent_is_found_in_the_default_folder(agent, monkeypatch):
+    monkeypatch.setenv("HOME", str(agent.home.parent))
+    with monkeypatch.context() as patch:
+        patch.delenv("MULLIGAN_HOME")
+        patch.delenv("XDG_DATA_HOME", raising=False)
+        session_files.add_proxied_tool(agent.session, "crm", "find")
+    agent.fails("mcp__crm__find", "rate limit exceeded", q="x")
+    assert agent.run() is None
 
 
 def test_call_whose_answer_has_our_block_was_recorded_by_a_proxy(agent):
@@ -286,10 +303,10 @@ def test_call_whose_answer_has_our_block_was_recorded_by_a_proxy(agent):
 
 
 def test_proxy_that_has_ended_leaves_the_calls_of_other_sessions_to_the_hook(agent, monkeypatch):
-    session_files.add_proxied_server("another", "crm")
+    session_files.add_proxied_tool("another", "crm", "find")
     with monkeypatch.context() as patch:
         patch.setattr("os.getpid", lambda: 2**22 + 1)  # no process has this number
-        session_files.add_proxied_server("another", "hr")
+        session_files.add_proxied_tool("another", "hr", "find")
     agent.works("mcp__crm__find", q="x")
     agent.fails("mcp__hr__find", "rate limit exceeded", q="x")
     assert agent.kinds() == [("find", "tool/rate_limit")]

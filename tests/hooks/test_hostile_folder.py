@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 
 import pytest
 
+from mulligan.cli.server_entries import read_plugin_command
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
@@ -24,7 +26,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini"])
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini", "opencode"])
 def test_the_installed_command_records_a_failure_in_a_hostile_folder(tmp_path, agent, name):
     home, project = tmp_path / "home", tmp_path / name
     home.mkdir()
@@ -40,9 +42,17 @@ def test_the_installed_command_records_a_failure_in_a_hostile_folder(tmp_path, a
         env=environment | {"PYTHONPATH": sources}, cwd=home, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert installation.returncode == 0, installation.stderr
-    file = next(path for path in home.rglob("*.json") if "hooks" in path.read_text() and "data" not in path.parts)
-    event = {"claude-code": "PostToolUseFailure", "codex": "PostToolUse", "gemini": "AfterTool"}[agent]
-    command = json.loads(file.read_text())["hooks"][event][0]["hooks"][0]["command"]
+    event, settings = {
+        "claude-code": ("PostToolUseFailure", ".claude/settings.json"),
+        "codex": ("PostToolUse", ".codex/hooks.json"),
+        "gemini": ("AfterTool", ".gemini/settings.json"),
+        "opencode": ("ToolFailed", ".config/opencode/plugins/mulligan.js"),
+    }[agent]
+    text = (home / settings).read_text()
+    if agent == "opencode":
+        command = shlex.join(read_plugin_command(text))
+    else:
+        command = json.loads(text)["hooks"][event][0]["hooks"][0]["command"]
     log = project / f"{name}.jsonl"
     if agent == "codex":
         payloads = (
@@ -56,6 +66,9 @@ def test_the_installed_command_records_a_failure_in_a_hostile_folder(tmp_path, a
         "hook_event_name": event, "session_id": "s1", "cwd": str(project), "transcript_path": str(log),
         "tool_name": "Bash", "tool_input": {"command": name}, "tool_use_id": "c1", "error": f"Exit code 2\n{name}",
         "tool_response": {"llmContent": name, "error": {"message": name}} if agent == "gemini" else name,
+        "part": {"type": "tool", "tool": "bash", "callID": "c1", "state": {
+            "status": "error", "input": {"command": name}, "error": name,
+        }},
     }  # fmt: skip
     answer = subprocess.run(
         command, shell=True, input=json.dumps(fields).encode(), env=environment, cwd=project, capture_output=True,

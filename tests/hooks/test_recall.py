@@ -260,3 +260,69 @@ def test_unreadable_log_links_nothing_and_harms_nothing(agent, content):
     agent.works("Edit", **edit(RIGHT_TEXT))
     assert list_links(agent) == []
     assert [step.outcome for step in agent.run().steps] == ["failure", "success"]
+
+
+# Advice that would be wrong in another session
+
+
+def recover(agent, tool: str, error: str, wrong: dict[str, str], right: dict[str, str]) -> str:
+    """A call fails, and the model makes another one that succeeds; what it is told in between."""
+    write_session_log(agent, (tool, wrong, f"<tool_use_error>{error}</tool_use_error>"))
+    message = agent.is_refused(tool, error, **wrong)
+    agent.works(tool, **right)
+    agent.ends()
+    return message
+
+
+OLD_TEXT = {"file_path": FILE, "old_string": "count = 1", "new_string": "count = 3"}
+PATH = "/src/shop/lib/prices/table.csv"
+
+
+@pytest.mark.parametrize(
+    ("tool", "error", "wrong", "right", "forbidden"),
+    [
+        ("Bash", "Exit code 127\nbash: pyhton: command not found", {"command": "pyhton a.py"},
+         {"command": "python a.py"}, ["python a.py", "another command", "other command"]),
+        ("Edit", "String to replace not found in file.", OLD_TEXT, {**OLD_TEXT, "old_string": "count = 2"},
+         ["count = 2", "another old_string", "other old_string"]),
+        ("mcp__db__rows", 'relation "Orders" does not exist', {"table": "Orders"}, {"table": "orders"},
+         ["orders", "items"]),
+        ("mcp__db__rows", "symbol goog not found", {"table": "goog"}, {"table": "GOOG"}, ["GOOG", "ITEMS"]),
+        ("Read", "File does not exist.", {"file_path": PATH}, {"file_path": "table.csv"}, ["table.csv"]),
+        ("mcp__crm__find", "Customer cus_4411 not found", {"id": "cus_4411"}, {"id": "cus_8834"}, ["cus_8834"]),
+    ],
+    ids=["command", "old_string", "lower_case", "upper_case", "base_name", "value_of_another_question"],
+)  # fmt: skip
+@pytest.mark.parametrize("mode", ["suggest", "repair"])
+def test_no_session_is_given_the_values_of_another(another, monkeypatch, mode, tool, error, wrong, right, forbidden):
+    monkeypatch.setenv("MULLIGAN_MODE", mode)
+    for number in range(6):
+        recover(another(session=f"s{number}"), tool, error, wrong, right)
+    agent, messages = another(session="new"), []
+    if tool == "mcp__db__rows":  # another identifier: there is no evidence that its case is wrong
+        error, wrong = error.replace(wrong["table"], "Items"), {"table": "Items"}
+    messages += [agent.is_refused(tool, error, **wrong) for _ in range(3)]
+    messages.append(agent.compacts())
+    assert len(agent.kinds()) == 3
+    shown = "\n".join(messages).replace(str(wrong), "").replace(PATH, "")
+    assert not [words for words in forbidden if words in shown], shown
+
+
+def test_no_session_is_given_the_values_of_an_earlier_question_of_its_user(agent):
+    """Whatever succeeded for the first question, no hint to the second one repeats it."""
+    session = ClaudeCode(agent.session)
+    missing = "<tool_use_error>Customer cus_8834460XK not found</tool_use_error>"
+    write(
+        agent.log,
+        session.user("find the customer of order 7"),
+        session.call("toolu_1", "mcp__crm__find", 1, id="cus_8834460xk"),
+        session.result("toolu_1", "cus_8834460xk: Ada", 2),
+        session.user("and the customer of order 8?", 3),
+        session.call("toolu_2", "mcp__crm__find", 4, id="cus_8834460XK"),
+        session.result("toolu_2", missing, 5, is_error=True),
+    )
+    agent.works("mcp__crm__find", id="cus_8834460xk")
+    messages = [agent.is_refused("mcp__crm__find", "Customer cus_8834460XK not found", id="cus_8834460XK")]
+    messages.append(agent.compacts())
+    assert len(agent.kinds()) == 1
+    assert "cus_8834460xk" not in "\n".join(messages)

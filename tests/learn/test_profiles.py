@@ -94,7 +94,7 @@ def tally_of(
     tally = FixRecord(id=f"{how}-{value}", tool="search", fingerprint="f", action=form, key="shop:search")
     for number in range(runs):
         at = start + number
-        tally.add(Vote(f"run_{at}", "local", agents, at, True, "caller", f"content {at}", "old", f"query {at}"))
+        tally.add(Vote(f"run_{at}", "local", agents, at, 0, True, "caller", f"content {at}", "old", f"query {at}"))
     return tally
 
 

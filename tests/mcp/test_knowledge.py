@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from mulligan.classify.classifier import classify
-from mulligan.core.events import RunEnded, StepEnded
+from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
 from mulligan.learn import seeds
@@ -65,6 +65,17 @@ def test_what_was_recorded_with_its_exception_is_found_by_its_words_alone():
     assert "fix_" in told
     for other in ({"tool": "other", "error": words}, {"tool": "search", "error": "This range is not known."}):
         assert "No further suggestions" in knowledge.call("suggest_fix", other)
+
+
+def test_suggest_fix_states_what_successful_calls_had_in_common():
+    store = MemoryStore(lambda: NOW)
+    for number in range(20):
+        step = Step(run=f"run_{number}", seq=1, call=1, name="search", arguments={"k": 10}, started_at=NOW)
+        events = [RunStarted(Run(id=step.run, started_at=NOW)), StepEnded(step)]
+        store.append(DEFAULT_TENANT, events, f"journal_{number}", 1, "ann")
+    failed_call = {"tool": "search", "error": "Invalid value for k.", "arguments": {"k": 50}}
+
+    assert "In 20 successful calls, k was always 10." in asking(store).call("suggest_fix", failed_call)
 
 
 def test_nothing_is_a_good_answer():

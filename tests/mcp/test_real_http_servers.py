@@ -25,7 +25,7 @@ pytest.importorskip("fastmcp", reason="the fastmcp package is not installed: mak
 pytestmark = [pytest.mark.mcp, pytest.mark.filterwarnings("ignore")]
 
 MCP = """
-import asyncio, sys
+import asyncio, os, sys
 from mcp.server.mcpserver import MCPServer
 server = MCPServer("official")
 @server.tool()
@@ -35,7 +35,11 @@ def add(a: int, b: int) -> int:
 @server.tool()
 async def wait(seconds: float) -> str:
     "Waits."
-    await asyncio.sleep(seconds)
+    try:
+        await asyncio.sleep(seconds)
+    except asyncio.CancelledError:
+        open(os.environ["CANCELLED"], "w").close()
+        raise
     return "waited"
 @server.prompt()
 def greet(name: str) -> str:
@@ -227,27 +231,48 @@ async def list_all(client, *expected):
     return names
 
 
-def test_several_real_servers_are_served_at_once(tmp_path):
-    with served("everything") as (everything, _), served("official") as (official, _):
+@contextlib.contextmanager
+def listening(proxy):
+    """The URL of a proxy over HTTP."""
+    port = free_port()
+    process = subprocess.Popen([*proxy, "--listen", str(port)], env=environment(), stderr=subprocess.PIPE, text=True)
+    try:
+        assert "listening on" in process.stderr.readline()
+        yield f"http://127.0.0.1:{port}/mcp"
+    finally:
+        process.terminate()
+        process.wait(30)
+        process.stderr.close()
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.parametrize("is_http", [False, True])
+def test_several_real_servers_are_served_at_once(mode, is_http, tmp_path):
+    async def use(client):
+        names = set(await list_all(client, "get-sum", "add", "convert_time"))
+        results = [
+            await client.call_tool("get-sum", {"a": 2, "b": 3}),
+            await client.call_tool("add", {"a": 2, "b": 3}),
+            await client.call_tool(*CALLS["mcp-proxy"]),
+        ]
+        note = await client.read_resource("note://one")
+        prompt = await client.get_prompt("greet", {"name": "you"})
+        return client.protocol_version, names, results, note, prompt
+
+    with served("everything") as (everything, _), served("official") as (official, _), contextlib.ExitStack() as stack:
         config = tmp_path / "mcp.json"
         time_server = {"command": sys.executable, "args": ["-m", "mcp_server_time", "--local-timezone", "UTC"]}
         servers = {"all": {"url": everything}, "sums": {"url": official}, "clock": time_server}
         config.write_text(json.dumps({"mcpServers": servers}))
         proxy = [sys.executable, "-m", "mulligan", "proxy", "--config", str(config)]
+        url = stack.enter_context(listening(proxy)) if is_http else ""
 
-        async def use():
-            async with by_mcp(proxy) as client:
-                names = set(await list_all(client, "get-sum", "add", "convert_time"))
-                results = [
-                    await client.call_tool("get-sum", {"a": 2, "b": 3}),
-                    await client.call_tool("add", {"a": 2, "b": 3}),
-                    await client.call_tool(*CALLS["mcp-proxy"]),
-                ]
-                note = await client.read_resource("note://one")
-                prompt = await client.get_prompt("greet", {"name": "you"})
-                return names, results, note, prompt
+        async def connect():
+            async with directly(url, mode) if url else by_mcp(proxy, mode) as client:
+                return await use(client)
 
-        names, results, note, prompt = run(use())
+        version, names, results, note, prompt = run(connect())
+    assert version == ("2026-07-28" if mode == "auto" else "2025-11-25")
     assert {"get-sum", "add", "convert_time"} <= names
     assert not any(result.is_error for result in results)
     assert "a note" in note.contents[0].text
@@ -257,27 +282,86 @@ def test_several_real_servers_are_served_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
-def test_the_client_sees_the_same_server_over_http_too(mode, tmp_path):
-    port = free_port()
-    with served("everything") as (url, _):
-        proxy = subprocess.Popen(
-            [*through(url), "--listen", str(port)], env=environment(), stderr=subprocess.PIPE, text=True
-        )
-        try:
-            assert "listening on" in proxy.stderr.readline()
+@pytest.mark.parametrize("name", ["everything", "official"])
+def test_the_client_sees_the_same_server_over_http_too(name, mode):
+    async def compare(url, proxy_url):
+        async with directly(url, mode) as client:
+            direct = client.protocol_version, await look(client, name)
+        async with directly(proxy_url, mode) as client:
+            return direct, (client.protocol_version, await look(client, name))
 
-            async def compare():
-                async with directly(url, "legacy") as client:
-                    direct = await look(client, "everything")
-                async with directly(f"http://127.0.0.1:{port}/mcp", mode) as client:
-                    return direct, await look(client, "everything")
-
-            direct, proxied = run(compare())
-        finally:
-            proxy.terminate()
-            proxy.wait(30)
-            proxy.stderr.close()
+    with served(name) as (url, _), listening(through(url)) as proxy_url:
+        direct, proxied = run(compare(url, proxy_url))
     assert direct == proxied
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_a_call_that_an_http_client_cancels_is_cancelled_at_the_server(mode, tmp_path, monkeypatch):
+    cancelled = tmp_path / "cancelled"
+    monkeypatch.setenv("CANCELLED", str(cancelled))
+
+    async def cancel(proxy_url):
+        async with directly(proxy_url, mode) as client:
+            await client.list_tools()
+            call = asyncio.ensure_future(client.call_tool("wait", {"seconds": 60}))
+            await asyncio.sleep(1.5)
+            call.cancel()
+            await asyncio.gather(call, return_exceptions=True)
+            while not cancelled.exists():
+                await asyncio.sleep(0.05)
+            return await client.call_tool("add", {"a": 1, "b": 1})
+
+    with served("official") as (url, _), listening(through(url)) as proxy_url:
+        assert "2" in run(cancel(proxy_url)).content[0].text
+    (history,) = kept()
+    assert (history.steps[0].name, history.steps[0].outcome) == ("real.wait", "cancelled")
+
+
+def test_a_real_client_resumes_a_call_whose_connection_drops(tmp_path):
+    log = tmp_path / "log"
+    fake = [sys.executable, str(Path(__file__).parents[1] / "support" / "fake_mcp.py"), f"log={log}"]
+    proxy = [sys.executable, "-m", "mulligan", "proxy", "--name", "real"]
+    drops = []
+
+    async def relay_until_progress(port, reader, writer):
+        """Pass bytes on, and drop the first connection on which progress is reported."""
+        server_reader, server_writer = await asyncio.open_connection("127.0.0.1", port)
+
+        async def copy(source, sink, is_from_server):
+            with contextlib.suppress(ConnectionError):
+                while data := await source.read(65536):
+                    sink.write(data)
+                    await sink.drain()
+                    if is_from_server and b"notifications/progress" in data and not drops:
+                        drops.append(True)
+                        break
+            writer.close()
+            server_writer.close()
+
+        await asyncio.gather(copy(reader, server_writer, False), copy(server_reader, writer, True))
+
+    async def call(port):
+        server = await asyncio.start_server(lambda *pair: relay_until_progress(port, *pair), "127.0.0.1", 0)
+        async with server, directly(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/mcp", "legacy") as client:
+
+            async def ignore(*progress):
+                pass
+
+            return await client.call_tool("slow", {"seconds": 3}, progress_callback=ignore)
+
+    # The command of the server comes last, so --listen cannot be appended.
+    port = free_port()
+    with subprocess.Popen(
+        [*proxy, "--listen", str(port), "--", *fake], env=environment(), stderr=subprocess.PIPE
+    ) as process:
+        try:
+            assert b"listening on" in process.stderr.readline()
+            answer = run(call(port))
+        finally:
+            process.terminate()
+    assert drops
+    assert answer.content[0].text == "done"
+    assert log.read_text().count('"tools/call"') == 1
 
 
 HOSTILE = """

@@ -31,6 +31,7 @@ from mulligan.core.records import (
     Prerequisite,
     Recovery,
     Step,
+    ValueProfile,
 )
 from mulligan.learn.lesson_rendering import render_within_budget
 from mulligan.prompt import Prompt, failure_messages, lesson_messages
@@ -123,6 +124,16 @@ SEED = _lesson(
 )
 
 
+PROFILES = (
+    ValueProfile(argument="days", calls=20, runs=4, minimum=1, maximum=7),
+    ValueProfile(argument="top_k", calls=20, runs=4, minimum=10, maximum=10),
+    ValueProfile(argument="units", calls=31, runs=5, values=("imperial", "metric")),
+    ValueProfile(argument="start", calls=24, runs=9, format="date"),
+    ValueProfile(argument="days", calls=20, runs=4, type="integer"),
+    ValueProfile(argument="city", calls=64, runs=64, always_given=True, type="string"),
+)
+
+
 def _gap() -> str:
     """What stands in a conversation where the oldest of its messages do not fit any more."""
     messages = [{"role": who, "content": "a word and " * 90} for who in ("user", "assistant") * 6]
@@ -142,6 +153,7 @@ def _made() -> dict[str, str]:
         "internals": WORDS.answer(INSIDE, tool="orders")["message"],
         "secret": WORDS.for_arguments({"password": "opensesame"}).answer(LEAKING, tool="sign_in")["message"],
         "long message": re.sub("x{5,}", "xxxxx", WORDS.answer(LONG, tool="export")["message"]),
+        "facts": "\n".join(WORDS.answer(REFUSED, tool="search", facts=PROFILES)["facts"]),
         "precedents": "\n".join(
             WORDS.answer(
                 TIMEOUT,
@@ -367,6 +379,15 @@ def _made() -> dict[str, str]:
         "recorded outcome": "\n".join(
             [WORDS.outcome_recorded("fix_8f2c41aa", True), WORDS.outcome_not_recorded("les_8f2c41aa")]
         ),
+        "reflection request": WORDS.reflection_request(
+            "search",
+            {"query": "fish", "top_k": 50},
+            REFUSED,
+            schema={"type": "object", "properties": {"query": {"type": "string"}, "top_k": {"type": "integer"}}},
+            facts=["In 24 successful calls, top_k was between 1 and 10."],
+            earlier_calls=[("login", {"user": "ann"}, "welcome")],
+            tried_calls=[{"query": "fish", "top_k": 20}],
+        ),
         "invalid query": WORDS.error_message("suggest_fix needs tool, the name of the tool that failed."),
         "summarizer note": WORDS.summarizer_note([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),
     }
@@ -436,7 +457,7 @@ def test_every_sentence_is_on_the_page():
     finally:
         sys.settrace(before)
     sentences = _sentences()
-    assert {file for file, _ in sentences} == {"failure_messages.py", "lesson_messages.py"}
+    assert {file for file, _ in sentences} == {"failure_messages.py", "lesson_messages.py", "reflection_messages.py"}
     missing = {
         f"{name}, {file}:{line}"
         for (file, line), name in sentences.items()

@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -29,10 +30,19 @@ def connections():
         yield
 
 
+HURRIED = """
+from mulligan.proxy import listener
+listener.RESUME_SECONDS = listener.JSON_ANSWER_SECONDS = 0.5
+from mulligan.cli import main
+main()
+"""
+"""The command, which waits less for a client that may resume."""
+
+
 @contextlib.contextmanager
 def listening(*options, words=()):
     """A proxy over HTTP in front of the fake server, and its port."""
-    command = [sys.executable, "-m", "mulligan", "proxy", "--name", "fake", "--listen", "0", *options]
+    command = [sys.executable, "-c", HURRIED, "proxy", "--name", "fake", "--listen", "0", *options]
     environment = {**os.environ, "PYTHONPATH": str(Path(mulligan.__file__).parents[1])}
     with Connection([*command, "--", sys.executable, str(FAKE), *words], environment) as proxy:
         while not proxy.complaints and proxy.process.poll() is None:
@@ -68,7 +78,20 @@ class HttpClient:
 
     def call(self, name, **arguments):
         params = {"name": name, "arguments": arguments}
+        version = {"Mcp-Protocol-Version": "2025-11-25"}
+        return self.request("POST", {"id": 1, "method": "tools/call", "params": params}, **version)
+
+    def call_stateless(self, name, token=None, **arguments):
+        meta = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "progressToken": token}
+        params = {"name": name, "arguments": arguments, "_meta": meta}
         return self.request("POST", {"id": 1, "method": "tools/call", "params": params})
+
+    def hang_up_after_sending(self, name, **headers):
+        """Send a call and close the connection before the answer."""
+        body = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": name, **headers}})
+        session = {"Mcp-Session-Id": self.session} if self.session else {}
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self.port)) as connection:
+            connection.request("POST", "/mcp", body, {**HEADERS, **session})
 
 
 def read_events(response, count):
@@ -76,7 +99,7 @@ def read_events(response, count):
     found = []
     while len(found) < count:
         line = response.readline()
-        if line.startswith(b"data: "):
+        if line.startswith(b"data: ") and line[6:].strip():  # an event without a message makes the stream resumable
             found.append(json.loads(line[6:]))
     return found
 
@@ -110,6 +133,62 @@ def test_a_question_of_the_server_is_answered_by_another_request():
         assert client.request("POST", {"id": question["id"], "result": {"said": "yes"}}).status == 202
         (answer,) = read_events(response, 1)
         assert "yes" in answer["result"]["content"][0]["text"]
+
+
+def wait_for(path, words):
+    """Read a file until it has these words."""
+    deadline = time.monotonic() + 30
+    while words not in path.read_text() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return path.read_text()
+
+
+@pytest.mark.parametrize("meta", [None, {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}])
+def test_a_client_that_hangs_up_cancels_its_call(tmp_path, meta):
+    log = tmp_path / "log"
+    log.touch()
+    with listening(words=[f"log={log}"]) as (_, port):
+        client = HttpClient(port) if meta else HttpClient(port).open()
+        client.hang_up_after_sending("hang", _meta=meta)
+        assert "the client hung up" in wait_for(log, "notifications/cancelled")
+
+
+def test_a_long_call_is_resumed_after_the_last_event_and_made_once(tmp_path):
+    log = tmp_path / "log"
+    with listening(words=[f"log={log}"]) as (_, port):
+        client = HttpClient(port).open()
+        with client.call("slow", seconds=1.5) as response:
+            assert response.headers["content-type"] == "text/event-stream"
+            assert response.readline() == b"id: 2-0\n"
+        resumed = client.request("GET", **{"Last-Event-Id": "2-0"})
+        (answer,) = read_events(resumed, 1)
+        assert answer["result"]["content"][0]["text"] == "done"
+        assert client.request("GET", **{"Last-Event-Id": "9-9"}).status == 400
+    assert log.read_text().count('"slow"') == 1
+    assert "notifications/cancelled" not in log.read_text()
+
+
+def test_a_long_call_that_no_client_resumes_is_cancelled(tmp_path):
+    log = tmp_path / "log"
+    with listening(words=[f"log={log}"]) as (_, port):
+        client = HttpClient(port).open()
+        with client.call("hang") as response:
+            response.readline()
+            client.stack.close()
+        assert "the client hung up" in wait_for(log, "notifications/cancelled")
+
+
+def test_clients_without_handshake_share_a_server_and_each_gets_its_own_progress_and_answer():
+    with listening() as (_, port):
+        responses = {
+            token: HttpClient(port).call_stateless("slow", token=token, seconds=0.5) for token in ("first", "second")
+        }
+        for token, response in responses.items():
+            *progress, answer = [json.loads(line[6:]) for line in response if line.startswith(b"data: ")]
+            assert {message["params"]["progressToken"] for message in progress} == {token}
+            assert (answer["id"], answer["result"]["content"][0]["text"]) == (1, "done")
+            assert response.headers["mcp-session-id"] is None
+        assert [int(json.loads(HttpClient(port).call_stateless("count").read())["result"]["content"][0]["text"])] == [3]
 
 
 def test_an_ended_or_unknown_session_is_not_found():

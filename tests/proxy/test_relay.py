@@ -8,7 +8,7 @@ import sys
 import time
 
 import pytest
-from mcp_client import FAKE, PATIENT, direct, proxied
+from mcp_client import FAKE, PATIENT, WITH_THREADS, direct, proxied
 
 SAYINGS = [
     b'{"jsonrpc":"2.0","id":7,"method":"resources/read","params":{"uri":"a:b"}}\n',
@@ -36,9 +36,10 @@ def test_what_is_no_tool_call_arrives_as_it_was_sent(tmp_path):
     ]
 
 
-def test_answers_are_those_of_the_server():
+@pytest.mark.parametrize("program", [None, WITH_THREADS])
+def test_answers_are_those_of_the_server(program):
     said = []
-    for connect in (direct, proxied):
+    for connect in (direct, lambda: proxied(program=program)):
         with connect() as client:
             client.open()
             for line in SAYINGS:
@@ -89,7 +90,7 @@ def test_a_call_is_not_late_while_the_server_waits_for_the_client():
 
 
 def test_a_client_that_ends_its_input_hears_the_answers_that_are_on_their_way():
-    with proxied("late", is_patient=True) as client:
+    with proxied("late", program=PATIENT) as client:
         client.send(id=1, method="initialize", params={})
         client.send(id=2, method="tools/call", params={"name": "echo", "arguments": {"text": "hello"}})
         client.process.stdin.close()
@@ -107,8 +108,9 @@ def test_input_may_come_from_a_file(tmp_path, monkeypatch):
     assert json.loads((tmp_path / "out").read_text())["result"]["heard"] == "ping"
 
 
-def test_a_thousand_calls_at_once_are_each_given_their_own_answer():
-    with proxied() as client:
+@pytest.mark.parametrize("program", [None, WITH_THREADS])
+def test_a_thousand_calls_at_once_are_each_given_their_own_answer(program):
+    with proxied(program=program) as client:
         client.open()
         for number in range(1000):
             client.send(

@@ -12,7 +12,17 @@ import pytest
 from mcp_client import FAKE, Connection, block, texts
 
 import mulligan
-from mulligan.proxy.server_group import choose_names, merge_handshakes
+from mulligan import settings
+from mulligan.proxy.group_members import choose_names, merge_handshakes
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.urls import open_store
+
+META = {
+    "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+    "io.modelcontextprotocol/clientInfo": {"name": "tester", "version": "1"},
+    "io.modelcontextprotocol/clientCapabilities": {},
+}
+"""What a client without handshake sends with each request."""
 
 
 def entry(*words):
@@ -49,6 +59,14 @@ def call(client, name, **arguments):
 
 def tool_names(client):
     return [tool["name"] for tool in ask(client, "tools/list")["result"]["tools"]]
+
+
+def stored_steps():
+    store = open_store(settings.load_settings().store_url)
+    try:
+        return [step for history in store.runs(DEFAULT_TENANT, RunQuery(limit=10)) for step in history.steps]
+    finally:
+        store.close()
 
 
 @pytest.fixture
@@ -99,7 +117,7 @@ def test_one_server_that_cannot_start_does_not_take_the_others_down(config):
     assert "server dead is not available: the server exited with code 3" in complaints
 
 
-def test_a_server_that_ends_for_good_is_announced_and_its_calls_say_why(config):
+def test_a_server_that_ends_for_good_is_announced_and_its_calls_say_why_and_are_recorded(config):
     write_config(config, one=entry(), two=entry("second"))
     with connect(config, "--no-restart") as client:
         client.open()
@@ -113,6 +131,31 @@ def test_a_server_that_ends_for_good_is_announced_and_its_calls_say_why(config):
         assert "outcome" not in failure
         assert texts(call(client, "one__echo", text="x")) == ["x"]
         assert "echo" in tool_names(client)  # two is absent, so nothing collides
+        client.close()
+    failures = {step.name: str(step.failure.kind) for step in stored_steps() if step.outcome == "failure"}
+    assert failures == {"two.crash": "tool/connection_error", "two.echo": "tool/unavailable"}
+
+
+def test_a_client_without_handshake_uses_servers_that_need_one(config, tmp_path):
+    write_config(config, one=entry(f"log={tmp_path / 'one'}"), two=entry("second"), gone={"command": "missing-program"})
+    with connect(config) as client:
+        found = ask(client, "server/discover", {"_meta": META})["result"]
+        assert found["supportedVersions"] == ["2026-07-28"]
+        assert "missing: gone." in found["instructions"]
+        listed = ask(client, "tools/list", {"_meta": META})["result"]
+        assert (listed["resultType"], listed["ttlMs"]) == ("complete", 0)
+        assert {"one__echo", "two__echo", "extra"} <= {tool["name"] for tool in listed["tools"]}
+        answer = ask(client, "tools/call", {"name": "one__echo", "arguments": {"text": "x"}, "_meta": META})
+        assert (texts(answer), answer["result"]["resultType"]) == (["x"], "complete")
+        asked = ask(client, "tools/call", {"name": "one__ask", "_meta": META})
+        assert "The client accepts no requests" in texts(asked)[0]
+        assert ask(client, "initialize", {"protocolVersion": "2025-11-25"})["error"]["code"] == -32022
+        assert ask(client, "tools/list", {"_meta": {**META, next(iter(META)): "2030-01-01"}})["error"]["code"] == -32022
+    messages = [json.loads(line) for line in (tmp_path / "one").read_text().splitlines()]
+    methods = [message["method"] for message in messages if "method" in message]
+    assert methods[:3] == ["server/discover", "initialize", "notifications/initialized"]
+    call_params = next(message["params"] for message in messages if message.get("method") == "tools/call")
+    assert call_params["_meta"] == {}
 
 
 def test_a_changed_file_adds_and_removes_servers(config):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 import time
 
 import pytest
-from mcp_client import block, proxied, texts
+from mcp_client import Connection, block, proxied, texts
 
 from mulligan import settings
 from mulligan.core.failure import TookEffect
@@ -349,6 +351,51 @@ def test_the_proxy_gives_no_advice_without_evidence(arguments, said):
     assert "suggestions" not in told
     assert said not in told["hint"]
     assert "outcome" not in told, "nothing executed, as the error says"
+
+
+ORDERS = """
+import json, sys
+properties = {"order_id": {"type": "string"}}
+tools = [{"name": "list_orders", "inputSchema": {"type": "object"}},
+         {"name": "get_order", "inputSchema": {"type": "object", "properties": properties, "required": ["order_id"]}}]
+def answer_call(name, arguments):
+    if name == "list_orders":
+        return {"content": [{"type": "text", "text": json.dumps({"orders": [{"order_id": "ord_8834460xk"}]})}]}
+    return {"isError": True, "content": [{"type": "text", "text": f"Order {arguments['order_id']} not found"}]}
+for line in sys.stdin:
+    message = json.loads(line)
+    params = message.get("params") or {}
+    answer = {
+        "initialize": lambda: {"protocolVersion": params["protocolVersion"], "capabilities": {"tools": {}},
+                               "serverInfo": {"name": "orders", "version": "1"}},
+        "tools/list": lambda: {"tools": tools},
+        "tools/call": lambda: answer_call(params["name"], params["arguments"]),
+    }.get(message["method"], dict)()
+    if "id" in message:
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": answer}), flush=True)
+"""
+
+
+@pytest.mark.parametrize(("request_id", "is_suggested"), [("turn_1", True), ("turn_2", False)])
+def test_value_of_an_earlier_request_of_the_user_is_not_suggested(tmp_path, request_id, is_suggested):
+    """Codex tells its servers to which request of the user a call belongs."""
+    server = tmp_path / "orders.py"
+    server.write_text(ORDERS)
+    command = [sys.executable, "-I", "-m", "mulligan", "proxy", "--name", "orders", "--", sys.executable, str(server)]
+    with Connection(command, dict(os.environ)) as client:
+        client.open()
+        client.tools()
+        for tool, arguments, request in (
+            ("list_orders", {}, "turn_1"),
+            ("get_order", {"order_id": "ORD_8834460XK"}, request_id),
+        ):
+            metadata = {"sessionId": "s1", "x-codex-turn-metadata": {"turn_id": request}}
+            answer = client.ask("tools/call", {"name": tool, "arguments": arguments, "_meta": metadata})
+        told = block(answer)
+        client.close()
+    suggestions = ["Change order_id from ORD_8834460XK to ord_8834460xk."]
+    assert told.get("suggestions") == (suggestions if is_suggested else None)
+    assert len(only_run().steps) == 2, "both requests are in the run of the session"
 
 
 def test_identical_call_passes_the_proxy_a_third_time_with_a_note():

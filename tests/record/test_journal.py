@@ -171,7 +171,7 @@ def test_half_a_frame_is_an_error_and_the_next_one_takes_its_place(no_promise, t
     before = journal.offset
     really = os.pwrite
     with monkeypatch.context() as patch:
-        patch.setattr(journals.os, "pwrite", lambda file, data, place: really(file, data[: len(data) // 2], place))
+        patch.setattr(journals, "write_at", lambda file, data, place: really(file, data[: len(data) // 2], place))
         with pytest.raises(OSError, match="No space"):
             journal.write(encode_frame(1, b"too much for what is left of the disk"))
     assert journal.offset == before

@@ -98,8 +98,7 @@ def database(recall, recorder, place, monkeypatch):
     monkeypatch.setattr(place, "is_networked", True)
     yield hangs
     let_go.set()
-    if recall.late_query is not None:
-        recall.late_query.join(20)
+    recall.is_query_done.wait(20)
     store.close()
 
 

@@ -752,7 +752,7 @@ def in_plain_writes(patch: pytest.MonkeyPatch, faults: Faults) -> None:
         raise OSError(errno.EOPNOTSUPP, "not here")
 
     patch.setattr(os, "posix_fallocate", cannot)
-    patch.setattr(os, "pwrite", faults.around(os.pwrite, FULL))
+    patch.setattr(journals, "write_at", faults.around(journals.write_at, FULL))
 
 
 def in_the_disk(patch: pytest.MonkeyPatch, faults: Faults) -> None:

@@ -281,10 +281,65 @@ _hide("PAN {} not linked", "ABCPE1234F")
 _hide("codice fiscale {}", "RSSMRA85T10A562S")
 _hide("CPF {}", "529.982.247-25")
 _hide("national insurance number {}", "QQ123456C".replace("QQ", "AB"))
+# Secrets in sentences, as people and programs write them. Short ones too: the words around them decide.
+for _sentence in (
+    "the client secret is '{}'", "The client secret is {}.", "client_secret '{}' rejected by the issuer",
+    "I set the client secret to '{}', please check", "the client secret, '{}', has expired",
+    "the shared secret ('{}') does not match", "the webhook secret should be '{}'", "signing secret = {}",
+    "refresh token '{}'", "refresh token: {}", "the refresh token we got back is '{}'",
+    "the access token {} has expired", 'access token "{}" has expired', "session token was '{}'",
+    "bearer token is {}", "auth token -> {}", "the API token for staging is '{}'", "my token is {}",
+    "api key: {}", 'api key "{}" was rejected', "API key is {}", "the API key I used was `{}`",
+    "set api key to {} and try again", "here is the api key - {}", "the api key (value: {})",
+    "apikey of the account is '{}'",
+    "encryption key '{}' is too short", "The secret key {} is wrong", "the app password {}",
+):  # fmt: skip
+    _hide(_sentence, "kQ7" + _some(3) + "x2" + _some(2, string.ascii_uppercase) + "9m")
+    _hide(_sentence, _some(6, string.ascii_letters) + "4_" + _some(5) + "-" + "8" + _some(4, string.ascii_uppercase))
+_hide("the consumer secret is \u201c{}\u201d", "Tr4" + _some(7) + "&3")
+_hide("the client secret is '{}'", "blue-harbor-nine")
+_hide("the password is '{}'", "swordfishes")
+_hide("the private key passphrase is '{}'", "purple monkey 77")
 _hide("verification code is {}", "482913")
 _hide("Your one-time passcode: {}", "730255")
 
 BENIGN: list[str] = [
+    # Words about secrets.
+    "the api key is base64-encoded",
+    "the client secret is stored in vault-prod2",
+    'secret "registry-creds2" not found',
+    "client secret 'oidc-web-v2' was not found in namespace team1",
+    "Unexpected token 'x1b2c3d4' in JSON",
+    "the api key must be 32-character hex",
+    "refresh token: expired 2031-01-02T03:04:05Z",
+    "refresh token is valid for 30days",
+    "the access key is rotated every 90-days",
+    "the password is 'required'",
+    "primary key 'user_id2' violates constraint",
+    "the secret is mounted at /run/secrets/db1",
+    "token is 24hours old",
+    "api key: see docs/setup2.md",
+    "The API key is set in OPENAI_API_KEY2",
+    "use api key v2 endpoints",
+    "the token is oauth2 based",
+    "session key is user:42:cart",
+    'api key "prod-key-2" has been revoked',
+    "the shared secret is 256-bit",
+    "the encryption key is AES-256-GCM",
+    "signing key is RS256",
+    "the private key is in id_ed25519",
+    "auth token -> see RFC6750",
+    "the access token is a JWT (RS256)",
+    "access token used by client-web2 was revoked",
+    "the service key is svc-eu-1",
+    "secret key is k8s-secret-3",
+    "the client secret is '<your-secret>'",
+    'api key is "${API_KEY2}"',
+    'the client secret is "changeme"',
+    "the access key is disabled since build-4821",
+    "api key is missing in request req_8f2c11",
+    "the api key is read from config.v2.yaml",
+    "the access token is scoped to repo:acme/app2",
     # Hashes and ids.
     f"commit {_some(40, _HEX)}",
     f"[main {_some(7, _HEX)}] Fix the build",

@@ -176,7 +176,7 @@ def test_the_list_of_runs_names_the_failure_to_look_at_first():
     open_failure = step(1, "failure", name="pay")
     overcome = (step(2, "failure", call=2), step(3, call=2, attempt=2))
     shown = text(RUN_SPEC.render_list([history(open_failure, *overcome)], NOW, None))
-    assert shown.startswith("1 run: 1 partial. 1 of 2 failed calls recovered.")
+    assert shown.startswith("1 run: 1 partial; 1 unrecovered. 1 of 2 failed calls recovered.")
     assert "tool/timeout in pay" in shown
 
 

@@ -25,7 +25,8 @@ def test_rates_are_of_what_came_to_an_end():
             repair_successes=6,
         )
     )
-    assert (facts["total_runs"], facts["total_failures"], facts["success_rate"]) == (10, 1, 90.0)
+    assert (facts["total_runs"], facts["total_failures"]) == (10, 1)
+    assert (facts["unrecovered_runs"], facts["success_rate"]) == (2, 80.0)  # partial runs are unrecovered too
     assert (facts["first_try_rate"], facts["final_success_rate"]) == (80.0, 95.0)
     assert (facts["recovered_rate"], facts["repaired_rate"], facts["repair_success_rate"]) == (75.0, 25.0, 75.0)
 

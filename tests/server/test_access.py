@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
+import time
 
 import pytest
 from servers import Client, served
 
 from mulligan.core.failure import StoreError
+from mulligan.dashboard.pages import build_routes as pages
 from mulligan.server.access import AccessRules
+from mulligan.server.limits import MAX_LIVE_STREAMS
 from mulligan.server.routes import ROUTE_GROUPS
 from mulligan.store import wire_protocol
+from mulligan.store.base import DEFAULT_TENANT
 
 OPEN = {"/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css"}
 ENDPOINTS = {
@@ -22,7 +28,13 @@ ENDPOINTS = {
     ("GET", "/v1/lessons"): "read",
     ("GET", "/v1/lessons/x"): "read",
     ("POST", "/v1/lessons/x"): "admin",
+    ("POST", "/v1/patterns/x"): "admin",
     ("GET", "/v1/fixes"): "read",
+    ("GET", "/v1/fixes/x"): "read",
+    ("POST", "/v1/fixes/x"): "admin",
+    ("POST", "/v1/revocations"): "admin",
+    ("POST", "/v1/forget"): "admin",
+    ("POST", "/v1/prune"): "admin",
     ("GET", "/v1/tools"): "read",
     ("GET", "/v1/agents"): "read",
     ("GET", "/v1/audit"): "admin",
@@ -32,6 +44,7 @@ ENDPOINTS = {
     ("POST", "/v1/steps"): "ingest",
     ("POST", "/v1/failures"): "ingest",
     ("POST", "/v1/traces"): "ingest",
+    ("POST", "/api/public/otel/v1/traces"): "ingest",
     ("POST", "/v1/logs"): "ingest",
     ("POST", "/v1/metrics"): "ingest",
     ("POST", "/v1/recall"): "ingest",
@@ -222,3 +235,48 @@ def test_what_no_store_can_do_is_the_askers_fault_and_not_told_as_the_stores(ser
     assert (answer.status, answer.json["error"]) == (400, "invalid")
     assert told in answer.json["message"]
     assert "retry-after" not in answer.headers
+
+
+def test_transfer_encoding_with_content_length_is_refused_and_the_connection_closed(serving):
+    body = b'[{"id": "smuggled"}]'
+    framed = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    head = (
+        f"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(framed)}\r\nTransfer-Encoding: chunked\r\n\r\n"
+    ).encode()
+    following = f"GET /v1/health HTTP/1.1\r\nHost: 127.0.0.1:{serving.port}\r\n\r\n".encode()
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=10) as connection:
+        connection.sendall(head + framed + following)
+        received = b"".join(iter(lambda: connection.recv(65536), b""))  # until the server closes
+    assert received.startswith(b"HTTP/1.1 400 ")
+    assert b"connection: close" in received.lower()
+    assert received.count(b"HTTP/1.1 ") == 1, "the following request was answered"
+    assert serving.store.run(DEFAULT_TENANT, "smuggled") is None
+
+
+def test_live_streams_are_limited_per_token_and_free_when_closed(tmp_path):
+    with served(tmp_path, AccessRules(is_local=False), groups=[pages]) as running:
+        reader, other = running.holding("read", name="a"), running.holding("read", name="b")
+
+        def open_stream(token: str) -> tuple[http.client.HTTPConnection, int]:
+            connection = http.client.HTTPConnection("127.0.0.1", running.port, timeout=20)
+            connection.request("GET", "/live/events", headers={"Authorization": f"Bearer {token}"})
+            return connection, connection.getresponse().status
+
+        streams = [open_stream(reader.token) for _ in range(MAX_LIVE_STREAMS)]
+        assert {status for _, status in streams} == {200}
+        refused = reader.get("/live/events")
+        assert refused.status == 429
+        assert "Too many live streams" in refused.json["message"]
+        assert int(refused.headers["retry-after"]) > 0
+        streams.append(open_stream(other.token))
+        assert streams[-1][1] == 200, "another token has its own streams"
+        for connection, _ in streams:
+            connection.close()
+        for _ in range(200):  # the server notices the end of a stream at its next event
+            connection, status = open_stream(reader.token)
+            connection.close()
+            if status == 200:
+                break
+            time.sleep(0.1)
+        assert status == 200

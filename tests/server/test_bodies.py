@@ -7,9 +7,11 @@ import gzip
 import json
 import socket
 import time
+import tracemalloc
 import zlib
 
 import pytest
+import zstandard
 from servers import served
 
 from mulligan.server import background, bodies, http_server
@@ -19,6 +21,9 @@ INGEST = ["/v1/runs", "/v1/steps", "/v1/failures", "/v1/batch", "/v1/traces", "/
           "/v1/outcomes"]  # fmt: skip
 
 
+OTLP = ("/v1/traces", "/v1/logs", "/v1/metrics")
+
+
 def bomb(size):
     packer = zlib.compressobj(9, wbits=31)
     out = b"".join(packer.compress(b" " * 2**20) for _ in range(size // 2**20))
@@ -26,11 +31,25 @@ def bomb(size):
 
 
 def test_a_bomb_and_a_large_body_are_refused_everywhere(anybody):
-    packed = bomb(64 * 2**20)
     for path in INGEST:
-        told = anybody.post(path, body=packed, Content_Encoding="gzip")
+        is_otlp = path in OTLP
+        limit = bodies.MAX_OTLP_BODY_BYTES if is_otlp else bodies.MAX_BODY_BYTES
+        inflated_limit = bodies.MAX_OTLP_INFLATED_BYTES if is_otlp else bodies.MAX_INFLATED_BYTES
+        told = anybody.post(path, body=bomb(inflated_limit + 2**20), Content_Encoding="gzip")
         assert (told.status, told.json["error"]) == (413, "too_large")
-        assert anybody.post(path, body=b" " * (bodies.MAX_BODY_BYTES + 1)).status == 413
+        assert f"{inflated_limit:,} bytes" in told.json["message"]
+        assert anybody.post(path, body=b" " * (limit + 1)).status == 413
+
+
+def test_otlp_limits_are_20_mb_as_sent_and_64_mb_decompressed(anybody):
+    padding = b" " * (bodies.MAX_OTLP_INFLATED_BYTES - 20)
+    export = b'{"resourceSpans":[]}' + padding
+    assert len(export) == 64 * 2**20
+    assert anybody.post("/v1/traces", body=gzip.compress(export, 1), Content_Encoding="gzip").status == 200
+    assert anybody.post("/v1/traces", body=gzip.compress(export + b" ", 1), Content_Encoding="gzip").status == 413
+    plain = export[: 20 * 2**20]
+    assert anybody.post("/v1/traces", body=plain).status == 200
+    assert anybody.post("/v1/traces", body=plain + b" ").status == 413
 
 
 def test_a_large_body_without_a_length_is_refused_as_it_comes(serving):
@@ -108,6 +127,51 @@ def test_gzip_is_taken_and_what_only_says_so_is_not(anybody):
     for bad in (body, gzip.compress(body)[:-4], gzip.compress(body) + b"more"):
         assert anybody.post("/v1/runs", body=bad, Content_Encoding="gzip").status == 400
     assert anybody.post("/v1/runs", body=body, Content_Encoding="br").status == 415
+
+
+def deflate_without_header(data):
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(data) + packer.flush()
+
+
+COMPRESSIONS = {
+    "gzip": gzip.compress, "zlib": zlib.compress, "raw deflate": deflate_without_header,
+    "zstd": zstandard.ZstdCompressor(write_content_size=False).compress,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", COMPRESSIONS)
+def test_compressed_body_is_read_and_a_damaged_one_refused(anybody, form):
+    compress, encoding = COMPRESSIONS[form], form if form in ("gzip", "zstd") else "deflate"
+    export = b'{"resourceSpans": []}' + b" " * 2**20  # as large as those that a thread decompresses
+    for body in (export, export[:100]):
+        packed = compress(body)
+        assert anybody.post("/v1/traces", body=packed, Content_Encoding=encoding).status == 200
+        for bad in (b"{}" * 10, packed[:-4], packed + b"more", b""):
+            told = anybody.post("/v1/traces", body=bad, Content_Encoding=encoding)
+            assert (told.status, told.json["error"]) == (400, "invalid")
+
+
+def test_zstd_bomb_is_refused_before_it_is_in_memory(anybody):
+    packer = zstandard.ZstdCompressor(level=1).compressobj()
+    packed = b"".join(packer.compress(bytes(2**20)) for _ in range(2000)) + packer.flush()
+    assert len(packed) < 200_000  # 2 GB
+    tracemalloc.start()
+    try:
+        assert anybody.post("/v1/traces", body=packed, Content_Encoding="zstd").status == 413
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 256 * 2**20
+
+
+def test_zstd_needs_its_package_and_other_encodings_are_named(anybody, monkeypatch):
+    packed = zstandard.ZstdCompressor().compress(b'{"resourceSpans": []}')
+    assert anybody.post("/v1/traces", body=packed, Content_Encoding="zstd").status == 200
+    monkeypatch.setattr(bodies, "zstandard", None)
+    told = anybody.post("/v1/traces", body=packed, Content_Encoding="zstd")
+    assert (told.status, told.json["error"]) == (415, "unsupported_encoding")
+    assert told.headers["accept-encoding"] == "identity, gzip, deflate"
 
 
 def test_whoever_sends_too_much_is_told_when_to_come_again(tmp_path):
@@ -254,3 +318,78 @@ def test_whoever_is_served_is_not_hurried(serving, monkeypatch):
     assert serving.anybody().get("/readyz").status == 200
     assert len(came) == 1
     assert set(ends) == {None}
+
+
+def exchange(serving, *parts):
+    """Send bytes over one connection. Return all that the server answers before it closes the connection."""
+    answers = []
+    connection = socket.create_connection(("127.0.0.1", serving.port), timeout=20)
+    with connection, contextlib.suppress(ConnectionError):  # it closes without reading the rest
+        for part in parts:
+            connection.sendall(part)
+        while answer := connection.recv(65536):
+            answers.append(answer)
+    return b"".join(answers)
+
+
+def head(*lines):
+    return "\r\n".join(["POST /v1/runs HTTP/1.1", "Host: localhost", *lines, "", ""]).encode()
+
+
+@pytest.mark.parametrize(
+    "endless",
+    [
+        pytest.param(b"GET /healthz HTTP/1.1\r\nX-A: " + b"a" * 400_000, id="header-value"),
+        pytest.param(b"GET /healthz HTTP/1.1\r\n" + b"X-A: a\r\n" * 50_000, id="many-headers"),
+        pytest.param(b"GET /" + b"a" * 400_000, id="path"),
+        pytest.param(
+            head("Content-Type: application/json", "Transfer-Encoding: chunked")
+            + b"2\r\n{}\r\n0\r\n"
+            + b"X-A: a\r\n" * 50_000,
+            id="trailer",
+        ),
+    ],
+)
+def test_endless_head_or_trailer_is_refused(serving, endless):
+    said = exchange(serving, endless)
+    assert said == b"" or (said.startswith(b"HTTP/1.1 400 ") and b"too large" in said)
+
+
+def test_trailer_cannot_pass_for_a_header(serving):
+    body = b'25\r\n{"id": "a", "end_reason": "finished"}\r\n0\r\nOrigin: http://elsewhere\r\n\r\n'
+    lines = ("Content-Type: application/json", "Transfer-Encoding: chunked", "Connection: close")
+    assert exchange(serving, head(*lines) + body).startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        pytest.param(("Content-Length: 2", "Transfer-Encoding: chunked"), id="two-lengths"),
+        pytest.param(("Content-Length: 2", "Content-Length: 3"), id="contradicting-lengths"),
+        pytest.param(("Content-Length: +2",), id="sign"),
+        pytest.param(("Transfer-Encoding: chunked, identity",), id="unknown-coding"),
+        pytest.param(("Transfer-Encoding : chunked",), id="space-before-colon"),
+        pytest.param(("X-A: a\n\tb: c",), id="folded"),
+    ],
+)
+def test_request_of_ambiguous_length_is_refused(serving, lines):
+    said = exchange(serving, head("Content-Type: application/json", *lines), b"2\r\n{}\r\n0\r\n\r\n")
+    assert said.startswith(b"HTTP/1.1 400 ")
+    assert said.count(b"HTTP/1.1 ") == 1
+
+
+def test_offer_to_upgrade_is_ignored(serving):
+    body = b'{"end_reason": "finished"}'
+    offer = ("Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA")
+    request = head("Content-Type: application/json", f"Content-Length: {len(body)}", *offer) + body
+    with socket.create_connection(("127.0.0.1", serving.port), timeout=20) as connection:
+        for _ in range(2):
+            connection.sendall(request)
+            answer = b""
+            while b'"runs"' not in answer and (data := connection.recv(65536)):
+                answer += data
+            assert answer.startswith(b"HTTP/1.1 200 ")
+
+
+def test_connect_is_refused(serving):
+    assert exchange(serving, b"CONNECT localhost:1 HTTP/1.1\r\nHost: localhost\r\n\r\n").startswith(b"HTTP/1.1 400 ")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from typing import Any, get_args
 
 import pytest
 from servers import Client
@@ -14,7 +15,7 @@ from spans import Made, as_protobuf
 
 from mulligan.core.events import StepEnded
 from mulligan.core.records import Step, encode
-from mulligan.server import background, ingest, opentelemetry
+from mulligan.server import background, bodies, ingest, opentelemetry, payloads
 from mulligan.server.access import Caller
 from mulligan.server.background import FairQueue
 from mulligan.server.tenants import Tenant
@@ -171,3 +172,100 @@ def test_failed_spans_are_stored_in_parts_and_an_export_has_a_limit(serving, any
     answer = anybody.post("/v1/traces", body=body, Content_Type="application/x-protobuf")
     assert answer.status == 413
     assert b"The limit is 59" in answer.body
+
+
+# Decoding in slices
+
+RUN = {
+    "id": "r", "agent": "a", "started_at": 1, "ended_at": 2, "metadata": {"model": "m", "q": 'a "quoted" \\ word'},
+    "steps": [
+        {"name": "a", "arguments": {"q": ["é", "\ud83d\ude00", None], "n": {"x": {"y": 1.5}}}, "result": "]}{["},
+        {"seq": 2, "name": "b", "failure": {"message": 'he said "no"', "status": 500}, "metadata": {}},
+    ],
+    "failures": [{"step": 2, "code": "timeout"}],
+}  # fmt: skip
+STEP = b'{"event":"step.ended","step":{"run":"r","seq":1,"call":1,"name":"search","arguments":{"q":1}}}'
+BATCH = b'{"client":"c","journal":"j","offset":3,"events":[%s,%s]}' % (STEP, STEP.replace(b'"seq":1', b'"seq":2'))
+
+
+def decode_both_ways(body: bytes, type: Any, monkeypatch) -> list[Any]:
+    """Return what a body means, decoded at once and an item at a time: a record, or status, message and field.
+
+    For JSON that is too deep or has duplicate keys, only the second way knows where.
+    """
+    outcomes: list[Any] = []
+    object_type = get_args(type)[0] if get_args(type) else type
+    for is_sliced in (False, True):
+        try:
+            if is_sliced:
+                monkeypatch.setattr(bodies, "MAX_INLINE_BYTES", 0)
+                item_types = payloads.ITEM_TYPES.get(object_type, {})
+                outcomes.append(background.complete(bodies.parse_in_slices(body, type, object_type, item_types)))
+            else:
+                outcomes.append(bodies.parse_json(body, type))
+        except bodies.ApiError as error:
+            has_no_field = error.message.startswith(("Duplicate key", "The JSON is nested"))
+            is_malformed = error.message.startswith(("Invalid JSON", "Invalid Unicode"))
+            field = "" if has_no_field else error.field
+            outcomes.append((error.status, "malformed") if is_malformed else (error.status, error.message, field))
+    return outcomes
+
+
+def changed(path: str, value: object) -> bytes:
+    """The run with another value at a path such as steps.0.name."""
+    run = json.loads(json.dumps(RUN))
+    *parents, last = path.split(".")
+    target = run
+    for name in parents:
+        target = target[int(name) if isinstance(target, list) else name]
+    target[last] = value
+    return json.dumps(run).encode()
+
+
+DEEP = json.loads("[" * 70 + "]" * 70)
+RUN_BODIES = [
+    json.dumps(RUN).encode(), json.dumps([RUN, {"id": "x"}, RUN], indent=2).encode(), b"[]", b"{}", b" [ ] ", b"",
+    b"[7]", b"{", b"[{}", b"{}{}", json.dumps(RUN).encode()[:-1], b"\xff", b'{"id":"\\ud800"}',
+    changed("steps", None), changed("steps", {"a": 1}), changed("steps", [1]), changed("steps.1.seq", "one"),
+    changed("steps.0.name", "x" * 201), changed("steps.0.unknown", 1), changed("unknown", 1), changed("agent", 5),
+    changed("failures.0.status", 5), changed("steps.1.failure.status", 5), changed("steps.0.arguments", DEEP),
+    changed("metadata.deep", DEEP), changed("steps.0.result", json.loads("[" * 60 + "]" * 60)),
+    changed("steps.0.result", json.loads("[" * 62 + "]" * 62)), b"[" + changed("steps.1.seq", "one") + b"]",
+    b"[" + changed("agent", 5) + b"]", json.dumps([{}] * 10_001).encode(), changed("steps", [{}] * 10_001),
+    json.dumps(RUN).encode().replace(b'"agent"', b'"id": "s", "agent"'),
+    json.dumps(RUN).encode().replace(b'"steps"', b'"steps": [], "steps"'),
+    json.dumps(RUN).encode().replace(b'"seq"', b'"seq": 1, "seq"'),
+    json.dumps(RUN).encode().replace(b'"model"', b'"model": "n", "model"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("body", RUN_BODIES, ids=range(len(RUN_BODIES)))
+def test_a_body_decoded_an_item_at_a_time_means_the_same(body, monkeypatch):
+    at_once, sliced = decode_both_ways(body, payloads.RunPayloads, monkeypatch)
+    assert sliced == at_once
+
+
+@pytest.mark.parametrize(
+    "body",
+    [BATCH, b"[%s]" % BATCH, BATCH.replace(b'"seq":2', b'"seq":"2"'), BATCH.replace(b'"seq":2', b'"seq":2,"seq":2'),
+     BATCH.replace(b'"client":"c",', b""), BATCH.replace(b'"events"', b'"event"'), BATCH.replace(b"step.ended", b"no")],
+)  # fmt: skip
+def test_a_batch_decoded_an_item_at_a_time_means_the_same(body, monkeypatch):
+    at_once, sliced = decode_both_ways(body, payloads.BatchPayload, monkeypatch)
+    assert sliced == at_once
+
+
+def test_a_large_body_is_decoded_in_slices(serving, anybody, monkeypatch):
+    sliced, parse = [], bodies.parse_in_slices
+    monkeypatch.setattr(bodies, "parse_in_slices", lambda *given: sliced.append(len(given[0])) or parse(*given))
+    steps = [{"name": "search", "result": "x" * 1000} for _ in range(300)]
+    assert anybody.post("/v1/runs", {"id": "r", "steps": steps}).json == {"new": 301, "runs": ["r"]}
+    assert anybody.post("/v1/runs", {"id": "s"}).status == 200
+    assert len(sliced) == 1
+
+
+def test_an_item_that_takes_too_long_to_decode_is_refused(anybody):
+    steps = [{"name": "search"}, {"name": "search", "arguments": {"numbers": [1] * 1_000_000}}]
+    answer = anybody.post("/v1/runs", {"id": "r", "steps": steps})
+    assert (answer.status, answer.json["error"], answer.json["field"]) == (413, "too_large", "steps[1]")
+    assert "The limit is 2,097,152." in answer.json["message"]

@@ -103,7 +103,7 @@ def test_one_lesson_is_found_by_the_beginning_of_its_id_and_comes_with_the_runs_
 
     assert told["id"] == learned["id"]
     assert {each["run"] for each in told["evidence"]} == {f"run_search{number}" for number in range(8)}
-    assert client.get("/v1/lessons/les_").status == 404, "several begin so"
+    assert client.get("/v1/lessons/les_").status == 409, "several begin so"
     assert client.get("/v1/lessons/les_none").status == 404
     assert client.get(f"/v1/lessons/{taught.SEED}").json["evidence"] == []
 

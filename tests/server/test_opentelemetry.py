@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
 import json
 import random
@@ -12,16 +13,18 @@ import pytest
 from servers import served
 from spans import BEGUN, Made, World, as_json, as_protobuf
 
+from mulligan.server import protobuf
+from mulligan.server.access import AccessRules
 from mulligan.store.base import DEFAULT_TENANT
 
 PROTOBUF = "application/x-protobuf"
 STATUSES = ["success"] * 12 + ["recovered"] * 9 + ["partial"] * 3 + ["failure"] * 4
 
 
-def send(client, spans, how="protobuf"):
+def send(client, spans, how="protobuf", scope=""):
     if how == "json":
-        return client.post("/v1/traces", as_json(spans))
-    data = as_protobuf(spans)
+        return client.post("/v1/traces", as_json(spans, scope=scope))
+    data = as_protobuf(spans, scope=scope)
     if how == "gzip":
         return client.post("/v1/traces", body=gzip.compress(data), Content_Type=PROTOBUF, Content_Encoding="gzip")
     return client.post("/v1/traces", body=data, Content_Type=PROTOBUF)
@@ -113,10 +116,120 @@ def test_the_answer_is_in_kind_and_tells_what_was_not_taken(anybody):
     assert send(anybody, list(World(1).run("success"))).body == b""
 
 
-def test_spans_that_tell_of_no_agent_make_no_run(serving, anybody):
-    plain = Made("1" * 32, "2" * 16, "", "GET /users", BEGUN, BEGUN + 1, {"http.request.method": "GET"})
-    assert send(anybody, [plain]).status == 200
+WEB_SPAN = Made("1" * 32, "2" * 16, "", "GET /users", BEGUN, BEGUN + 1, {"http.request.method": "GET"})
+
+
+@pytest.mark.parametrize("name", ["GET /users", "chat with support", "execute_tool x", "plan", "TOOL"])
+def test_spans_without_attributes_of_an_agent_make_no_run_whatever_their_name(serving, anybody, name):
+    assert send(anybody, [WEB_SPAN._replace(name=name)]).status == 200
     assert serving.person().get("/v1/runs").json["runs"] == []
+
+
+@pytest.mark.parametrize("how", ["json", "protobuf"])
+def test_unrecognized_spans_are_counted_by_scope_in_the_response_and_the_metrics(tmp_path, how):
+    *steps, root = World(1).run("success")
+    web = [WEB_SPAN._replace(id=f"{number:016x}", parent="9" * 16) for number in range(1, 4)]
+    with served(tmp_path) as running:
+        acme = running.holding("ingest", tenant="acme")
+        assert send(acme, web, how, "instrumentation.web").status == 200
+        told = send(running.anybody(), [*web, *steps, root], how, "instrumentation.web")
+        message = "3 spans were not stored: they describe no agent, model or tool. By scope: instrumentation.web 3."
+        if how == "json":
+            assert told.json == {"partialSuccess": {"rejectedSpans": "0", "errorMessage": message}}
+        else:
+            assert told.body == protobuf.encode_response(0, message)
+        send(running.anybody(), [WEB_SPAN], how, 'a "scope"')
+        metrics = running.person().get("/metrics").body.decode()
+        others = running.holding("read", tenant="other").get("/metrics").body.decode()
+    counts = [line for line in metrics.splitlines() if line.startswith("mulligan_unrecognized_spans_total{")]
+    assert counts == [
+        'mulligan_unrecognized_spans_total{scope="a \\"scope\\""} 1',
+        'mulligan_unrecognized_spans_total{scope="instrumentation.web"} 3',
+    ]
+    assert "mulligan_unrecognized_spans_total{" not in others
+
+
+def test_many_scopes_of_unrecognized_spans_are_counted_together(serving, anybody):
+    for number in range(60):
+        send(anybody, [WEB_SPAN._replace(trace=f"{number + 1:032x}")], "json", f"scope {number}")
+    counts = serving.server.unrecognized_spans[DEFAULT_TENANT]
+    assert len(counts) == 51
+    assert counts["(other scopes)"] == 10
+
+
+def test_root_that_only_frames_a_run_is_not_counted_as_unrecognized(anybody):
+    step, *_ = World(1).run("success")
+    root = WEB_SPAN._replace(trace=step.trace, id=step.parent)
+    assert send(anybody, [step, root], "json").json == {}
+
+
+@pytest.mark.parametrize(
+    ("facts", "error", "status"),
+    [
+        ({"gen_ai.operation.name": "chat", "gen_ai.request.model": "m-1"}, None, "success"),
+        ({"gen_ai.tool.name": "search"}, "Read timed out after 3 s", "failure"),
+    ],
+)
+def test_trace_whose_root_is_a_model_or_tool_call_is_a_run_that_ended(serving, anybody, facts, error, status):
+    root = WEB_SPAN._replace(facts={**facts, "session.id": "s-1"}, error=error)
+    assert send(anybody, [root]).body == b""
+    (run,) = serving.person().get("/v1/runs").json["runs"]
+    assert (run["running"], run["status"], run["agent"]) == (False, status, "look-alike")
+    assert serving.store.run(DEFAULT_TENANT, run["id"]).run.session == "s-1"
+
+
+@pytest.mark.parametrize("how", ["json", "protobuf"])
+def test_error_level_of_langfuse_is_a_failure_without_a_failed_status(serving, anybody, how):
+    facts = {"langfuse.observation.type": "tool", "langfuse.observation.level": "ERROR",
+             "langfuse.observation.status_message": "Read timed out after 3 s"}  # fmt: skip
+    send(anybody, [WEB_SPAN._replace(name="search", facts=facts)], how)
+    (run,) = serving.person().get("/v1/runs").json["runs"]
+    (step,) = serving.store.run(DEFAULT_TENANT, run["id"]).steps
+    assert (step.name, str(step.failure.kind)) == ("search", "tool/timeout")
+
+
+def test_agent_that_a_child_names_stays_after_a_restart_before_the_root_comes(tmp_path):
+    agent = WEB_SPAN._replace(id="3" * 16, parent="2" * 16, facts={"gen_ai.operation.name": "invoke_agent",
+                                                                   "gen_ai.agent.name": "scout"})  # fmt: skip
+    step = agent._replace(id="4" * 16, parent="3" * 16, facts={"gen_ai.tool.name": "search"})
+    for spans in ([step, agent], [WEB_SPAN]):
+        with served(tmp_path) as running:
+            assert send(running.anybody(), spans).status == 200
+            (run,) = running.person().get("/v1/runs").json["runs"]
+            assert (run["agent"], run["running"]) == ("scout", False)
+
+
+LANGFUSE_PATH = "/api/public/otel/v1/traces"
+
+
+def basic(user, password):
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+def test_langfuse_path_takes_the_keys_of_its_sdk_on_this_machine(serving, anybody):
+    body = as_protobuf(list(World(1).run("success")))
+    for authorization in (basic("pk", "sk"), "Basic nonsense"):
+        told = anybody.post(LANGFUSE_PATH, body=body, Content_Type=PROTOBUF, Authorization=authorization)
+        assert told.status == 200
+    unknown = basic("pk", "mul_ingest_unknown")
+    assert anybody.post(LANGFUSE_PATH, body=body, Content_Type=PROTOBUF, Authorization=unknown).status == 401
+    assert anybody.get("/v1/runs", Authorization=basic("pk", "sk")).status == 401
+    assert len(serving.person().get("/v1/runs").json["runs"]) == 1
+
+
+def test_langfuse_path_needs_a_token_as_secret_key_on_a_shared_server(tmp_path):
+    body = as_protobuf(list(World(1).run("success")))
+    with served(tmp_path, AccessRules(is_local=False)) as running:
+        tokens = {role: running.holding(role).token for role in ("ingest", "read")}
+        statuses = [
+            running.anybody().post(LANGFUSE_PATH, body=body, Content_Type=PROTOBUF, Authorization=authorization).status
+            for authorization in (
+                basic("pk", "sk"), basic("pk", ""), "Basic nonsense", basic("pk", tokens["read"]),
+                basic("pk", tokens["ingest"]),
+            )
+        ]  # fmt: skip
+        assert statuses == [401, 401, 401, 403, 200]
+        assert running.anybody().get("/v1/runs", Authorization=basic("pk", tokens["read"])).status == 401
 
 
 @pytest.mark.parametrize("sort", [PROTOBUF, "application/json"])

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import random
 from urllib.parse import quote
 
 import pytest
 
+from mulligan.core.records import Lesson
 from mulligan.report import overview
 from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.base import DEFAULT_TENANT, PatternCommand
 from mulligan.store.counters import StatsQuery
 
 NOW = 1_794_700_000_000
@@ -84,7 +86,10 @@ def test_totals_have_the_names_and_meanings_that_were_promised(filled):
     assert failures > sum(run["end_reason"] == "raised" for run in sent)
     assert told["total_runs"] == 60
     assert told["total_failures"] == failures
-    assert told["success_rate"] == round((60 - failures) / 60 * 100, 2)
+    partial = told["total"]["runs"]["partial"]
+    assert partial > 0
+    assert told["unrecovered_runs"] == failures + partial
+    assert told["success_rate"] == round((60 - failures - partial) / 60 * 100, 2)
     said = [step["failure"]["message"] for run in sent for step in run["steps"] if "failure" in step]
     assert told["failure_breakdown"]["tool/timeout"] == said.count(SAYS[0])
     assert sum(told["failure_breakdown"].values()) == len(said)
@@ -95,6 +100,41 @@ def test_totals_have_the_names_and_meanings_that_were_promised(filled):
     assert told["total"]["by_attempt"][0]["attempt"] == 1
     assert "p95" in told["total"]["latency_seconds"]
     assert "seconds_before" in told["total"]["kinds"]["tool/timeout"]
+
+
+def test_run_under_way_has_no_status_and_no_share_in_rates(filled):
+    person = filled.person()
+    before = person.get(f"/v1/stats?since=all&now={NOW}").json
+    failed = {"name": "search", "failure": {"message": SAYS[0]}}
+    assert person.post("/v1/runs", [{"id": "r-open", "started_at": NOW - HOUR, "steps": [failed]}]).status == 200
+    run = person.get("/v1/runs/r-open").json
+    assert (run["status"], run["end_reason"]) == (None, None)
+    row = next(row for row in person.get("/v1/runs?limit=1000").json["runs"] if row["id"] == "r-open")
+    assert (row["status"], row["running"]) == (None, True)
+    for status in ("success", "recovered", "partial", "failure"):
+        rows = person.get(f"/v1/runs?status={status}&limit=1000").json["runs"]
+        assert {row["status"] for row in rows} == {status}
+        assert "r-open" not in {row["id"] for row in rows}
+    after = person.get(f"/v1/stats?since=all&now={NOW}").json
+    assert (after["total_runs"], after["total"]["running"]) == (61, 1)
+    assert after["total"]["runs"] == before["total"]["runs"]
+    assert after["success_rate"] == before["success_rate"]
+    ended = {"id": "r-open", "ended_at": NOW, "end_reason": "finished"}
+    assert person.post("/v1/runs", [ended]).status == 200
+    assert person.get("/v1/runs/r-open").json["status"] == "failure"
+    final = person.get(f"/v1/stats?since=all&now={NOW}").json["total"]
+    assert (final["running"], final["runs"]["failure"]) == (0, before["total"]["runs"]["failure"] + 1)
+
+
+def test_stats_name_the_runs_before_their_period(filled):
+    person = filled.person()
+    for since, length in (("7d", 24 * HOUR), ("48h", HOUR)):
+        first = (NOW - {"7d": 7 * 24, "48h": 48}[since] * HOUR) // length * length
+        older = sum(run["started_at"] < first for run in runs())
+        assert older > 0
+        stats = person.get(f"/v1/stats?since={since}&now={NOW}").json
+        assert (stats["older_runs"], stats["total_runs"]) == (older, 60 - older)
+    assert person.get(f"/v1/stats?since=all&now={NOW}").json["older_runs"] == 0
 
 
 def test_lists_come_page_by_page_and_each_row_once(filled):
@@ -114,6 +154,67 @@ def test_lists_come_page_by_page_and_each_row_once(filled):
             cursor = page["next"]
         assert seen == [row[key] for row in whole[name]]
         assert len(set(seen)) == len(seen)
+
+
+LISTS = (
+    "runs", "patterns", "patterns?order=unrecovered", "patterns?order=last_seen", "patterns?since=30d",
+    "patterns?since=30d&order=unrecovered", "patterns?text=T", "fixes", "lessons", "tools?since=all",
+    "agents?since=all", "audit",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_pages_stay_complete_while_others_write(store, tmp_path):
+    """A cursor is the sort key of the last row: what comes before it moves nothing behind it."""
+    from servers import served
+    from stores import STORES
+
+    with served(tmp_path, store=STORES[store](tmp_path)) as running:
+        anybody, admin = running.anybody(), running.holding("admin")
+        texts = [f"{word} failed: T{word}" for word in "red blue green gray pink black white brown".split()]
+        sent = []
+        for number, text in enumerate(texts):
+            for copy in range(number % 4 + 1):
+                steps = [
+                    {"name": f"tool-{number}", "arguments": {"k": 1}, "failure": {"message": text}},
+                    {"name": f"tool-{number}", "arguments": {"k": 2}, "call": 1} if number % 2 else {"name": "other"},
+                ]
+                started_at = NOW - (number + copy) * 26 * HOUR
+                run = {"id": f"r-{number}-{copy}", "agent": f"agent-{number}", "started_at": started_at, "steps": steps}
+                sent.append({**run, "ended_at": started_at + 9})
+        assert anybody.post("/v1/runs", sent).status == 200
+        given = {"tool": "t", "mistake": "No.", "source": "file"}
+        lessons = [Lesson(id=f"les_{word * 12}", correction=f"Use {word}.", **given) for word in "abcdef"]
+        running.store.save_lessons(DEFAULT_TENANT, lessons)
+        resolved = admin.get("/v1/patterns").json["patterns"][3]["id"]
+        running.store.update_pattern(DEFAULT_TENANT, PatternCommand(action="resolve", pattern=resolved, at=NOW))
+        for number in range(6):
+            running.server.tokens.create("read", 5, name=f"t{number}")
+        new_numbers = itertools.count()
+
+        def write_more():
+            """Add a new first row. With an offset, each page would then repeat the last row of the one before."""
+            id = f"new-{next(new_numbers)}"
+            failed = [{"name": id, "failure": {"message": f"{text} {id}"}} for text in texts]
+            run = {"id": id, "agent": id, "started_at": NOW, "ended_at": NOW + 1, "steps": failed}
+            assert anybody.post("/v1/runs", run).status == 200
+            running.server.tokens.create("read", running.server.clock(), name="new")
+
+        for asked in LISTS:
+            name = asked.partition("?")[0]
+            key = {"tools": "tool", "agents": "agent"}.get(name, "id")
+            path = f"/v1/{asked}{'&' if '?' in asked else '?'}now={NOW}"
+            whole = [row[key] for row in admin.get(f"{path}&limit=1000").json[name]]
+            assert len(whole) > 3, asked
+            seen, cursor, pages = [], "", 0
+            while cursor is not None:
+                page = admin.get(f"{path}&limit=3{cursor and f'&cursor={cursor}'}").json
+                seen += [row[key] for row in page[name]]
+                cursor, pages = page["next"], pages + 1
+                if pages < 3:
+                    write_more()
+            assert [id for id in seen if id in whole] == whole, asked
+            assert len(set(seen)) == len(seen), asked
 
 
 @pytest.mark.parametrize(
@@ -194,7 +295,8 @@ def test_the_document_says_of_every_field_that_may_be_sent_what_it_means(filled)
     ("asked", "field"),
     [
         ("since=soon", "since"), ("since=2d&until=9d", "since"), ("limit=0", "limit"), ("limit=1e3", "limit"),
-        ("limit=1001", "limit"), ("cursor=zzz", "cursor"), ("cursor=%00", "cursor"), ("agnet=x", "agnet"),
+        ("limit=1001", "limit"), ("cursor=zzz", "cursor"), ("cursor=%00", "cursor"), ("cursor=bnVsbA", "cursor"),
+        ("cursor=WzFd", "cursor"), ("cursor=Wzk5OTk5OTk5OTk5OTk5OTk5OTk5OSwiYSJd", "cursor"), ("agnet=x", "agnet"),
         ("status=sad", "status"), ("agent=a&agent=b", "agent"), ("now=-1", "now"), ("format=xml", "format"),
         ("kind=/", "kind"), ("agent=" + "x" * 2000, "agent"), ("since=99999d%0a", "since"),
     ],

@@ -186,27 +186,51 @@ def test_a_token_in_an_address_is_not_looked_at(running):
     assert told.status == 401
 
 
-def test_whoever_is_wrong_too_often_has_to_wait_and_is_told_how_long(running):
+def lock_out(running: Running, **headers: str) -> None:
+    """Fail to sign in until the address has to wait."""
     running.server.sign_in_limiter = SignInLimiter(lambda: 0.0)
-    secret = running.holding("read").token
-    statuses = [signing(running, f"mul_read_{number}").status for number in range(MAX_ADDRESS_FAILURES + 1)]
-    assert statuses == [401] * MAX_ADDRESS_FAILURES + [429]
-    told = signing(running, secret)
-    assert told.status == 429
-    assert int(told.headers["retry-after"]) >= 1
+    answers = [signing(running, f"mul_read_{number}", **headers) for number in range(MAX_ADDRESS_FAILURES + 1)]
+    assert [answer.status for answer in answers] == [401] * MAX_ADDRESS_FAILURES + [429]
+    assert int(answers[-1].headers["retry-after"]) >= 1
+
+
+def test_correct_token_signs_in_even_from_a_locked_address(running):
+    lock_out(running)
+    assert signing(running, running.holding("read").token).status == 303
+    assert signing(running, "mul_read_wrong").status == 429
+
+
+def test_behind_a_trusted_proxy_only_the_failing_address_is_locked(tmp_path):
+    with served(tmp_path, BEYOND, groups=[pages], trusted_proxies=["127.0.0.1"]) as running:
+        lock_out(running, X_Forwarded_For="203.0.113.7")
+        assert signing(running, "mul_read_x", X_Forwarded_For="203.0.113.7").status == 429
+        assert signing(running, "mul_read_x", X_Forwarded_For="203.0.113.8").status == 401
+        # The proxy appends the address it sees: what the client itself claims stands before it and does not count.
+        assert signing(running, "mul_read_x", X_Forwarded_For="203.0.113.9, 203.0.113.7").status == 429
+
+
+def test_without_a_trusted_proxy_a_forwarded_address_does_not_count(running):
+    lock_out(running, X_Forwarded_For="203.0.113.7")
+    assert signing(running, "mul_read_x", X_Forwarded_For="203.0.113.8").status == 429
+
+
+def test_failures_from_many_addresses_lock_out_no_other_address():
+    limiter = SignInLimiter(lambda: 0.0)
+    for number in range(500):
+        for _ in range(MAX_ADDRESS_FAILURES):
+            limiter.record_failure(f"10.0.{number // 250}.{number % 250}")
+    limiter.record_failure("192.0.2.1")
 
 
 def test_who_waited_may_try_again():
     now = [0.0]
-    tries = SignInLimiter(lambda: now[0])
+    limiter = SignInLimiter(lambda: now[0])
     for _ in range(MAX_ADDRESS_FAILURES):
-        tries.check("1.2.3.4")
-        tries.record_failure("1.2.3.4")
+        limiter.record_failure("1.2.3.4")
     with pytest.raises(ApiError) as refused:
-        tries.check("1.2.3.4")
-    tries.check("5.6.7.8")
+        limiter.record_failure("1.2.3.4")
     now[0] += int(refused.value.headers["Retry-After"])
-    tries.check("1.2.3.4")
+    limiter.record_failure("1.2.3.4")
 
 
 def test_signing_out_takes_the_cookie_away(running):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_api import Ask, Reply
-from coding_agents import PROXY, Claude, Place, codex, gemini, opencode
+from coding_agents import FORBIDDEN_PROGRAM, PROXY, Claude, Place, codex, gemini, opencode
 
 from mulligan.core.records import History
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
@@ -20,7 +19,7 @@ from mulligan.transcripts.formats import default_locations, detect_log_format, f
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
 
-FULL_CONTEXT_TOKENS = {"codex": 9000, "gemini": 900_000, "opencode": 190_000}
+FULL_CONTEXT_TOKENS = {"codex": 9000, "gemini": 900_000, "opencode": 250_000}
 """Reported length of a conversation at which an agent compacts it."""
 
 
@@ -70,6 +69,8 @@ class Session:
     failures: tuple[ExpectedFailure, ...]
     compacts_after: int | None = None
     """Number of turns after which the conversation is compacted."""
+    agents: tuple[str, ...] = ("claude-code", "codex", "gemini", "opencode")
+    """Agents that have what the session needs."""
     differences: tuple[tuple[str, tuple[ExpectedFailure, ...]], ...] = ()
     """Failures in one agent, where its tools behave in another way."""
 
@@ -93,6 +94,9 @@ def session(
     )
 
 
+SLOW = shell("sleep 8", timeout=1000)
+"""A command with its timeout in milliseconds. Codex has none: a command that takes long continues."""
+REFUSED = shell(f"{FORBIDDEN_PROGRAM} ls")
 FAILING_BUILD = shell("make nothing")
 NO_FILE = shell("cat notes.txt")
 WRITE_FILE = shell("echo note > notes.txt")
@@ -127,6 +131,14 @@ SESSIONS = (
         failures=[("lookup", "tool/rate_limit", True)],
     ),
     session("forbidden", FORBIDDEN, shell("true"), failures=[("shell", "tool/permission_denied", False)]),
+    session(
+        "refused_command", REFUSED, shell("true"), shell("true"),
+        failures=[("shell", "tool/permission_denied", False)], compacts_after=2,
+    ),
+    session(
+        "timed_out_command", SLOW, shell("true"),
+        failures=[("shell", "tool/timeout", False)], agents=("claude-code", "gemini", "opencode"),
+    ),
     session("killed_command", KILLED, shell("true"), failures=[("shell", "tool/execution_failed", False)]),
     session(
         "two_failures_one_recovered", FAILING_BUILD, NO_FILE, WRITE_FILE, NO_FILE,
@@ -196,7 +208,7 @@ def _to_codex(tool: str, arguments: dict[str, Any]) -> Ask:
 def _to_gemini(tool: str, arguments: dict[str, Any]) -> Ask:
     match tool:
         case "shell":
-            return Ask("run_shell_command", arguments)
+            return Ask("run_shell_command", {"command": arguments["command"]})
         case "invalid":
             return Ask("run_shell_command", {"description": "builds"})
         case "read":
@@ -235,7 +247,7 @@ TOOLS = {
     "claude-code": {"Bash": "shell", "Read": "read", "Edit": "edit"},
     "codex": {"exec_command": "shell"},
     "gemini": {"run_shell_command": "shell", "read_file": "read", "replace": "edit"},
-    "opencode": {"bash": "shell", "read": "read", "edit": "edit"},
+    "opencode": {"bash": "shell", "read": "read", "edit": "edit", "crm_lookup": "lookup"},
 }
 """The tools of an agent in the words of this table."""
 
@@ -247,10 +259,12 @@ def play(agent: str, place: Place, played: Session) -> None:
     """Let the agent work through the session, with its MCP server behind the proxy."""
     place.server = [*PROXY, "--store", str(place.home / "proxy.db"), "--name", "crm", "--", sys.executable, place.crm]
     replies = [Reply(tuple(translate(agent, action, place.project) for action in turn)) for turn in played.turns]
+    if SLOW in (action for turn in played.turns for action in turn):
+        place.gemini_settings = {"tools": {"shell": {"inactivityTimeout": 1}}}  # seconds, and of all its commands
     split = played.compacts_after if played.compacts_after is not None else len(replies)
     if agent == "claude-code":
         place.api.script = [*replies[:split], Reply()]
-        with Claude(place, "--disallowedTools", "Bash(sudo:*)") as claude:
+        with Claude(place) as claude:
             claude.says("please work")
             if replies[split:]:
                 claude.says("/compact")
@@ -261,7 +275,19 @@ def play(agent: str, place: Place, played: Session) -> None:
     if replies[split:]:
         replies[split - 1] = replace(replies[split - 1], tokens=FULL_CONTEXT_TOKENS[agent])
     place.api.script = [*replies, Reply()]
-    {"codex": codex, "gemini": gemini, "opencode": opencode}[agent](place)
+    work_through(agent, place)
+
+
+def work_through(agent: str, place: Place, has_hooks: bool = True) -> None:
+    """Let the agent work through the script of its model. The server of OpenCode always has our plugin."""
+    if agent == "claude-code":
+        with Claude(place) as claude:
+            claude.says("please work")
+            claude.ends()
+    elif agent == "opencode" and has_hooks and place.opencode_server is not None:
+        place.opencode_server.work(place)
+    else:
+        {"codex": codex, "gemini": gemini, "opencode": opencode}[agent](place)
 
 
 # What each of them saw
@@ -293,6 +319,18 @@ def stored_failures(path: Path) -> list[SeenFailure]:
         store.close()
 
 
+def unknown_outcomes(path: Path) -> set[str]:
+    """The kinds of the stored failures of which mulligan says that the call may have executed."""
+    if not path.exists():
+        return set()
+    store = SqliteStore(path)
+    try:
+        failures = [step.failure for run in store.runs(DEFAULT_TENANT, RunQuery()) for step in run.steps]
+        return {str(failure.kind) for failure in failures if failure is not None and failure.has_unknown_outcome}
+    finally:
+        store.close()
+
+
 def scanned_failures(place: Place) -> list[SeenFailure]:
     """The failures in the agent's own log, as the reader of `mulligan scan` finds them."""
     histories: list[History] = []
@@ -309,11 +347,7 @@ def scanned_failures(place: Place) -> list[SeenFailure]:
 
 def scan_totals(place: Place) -> tuple[int, int]:
     """What the command says: calls that failed, and how many of them recovered."""
-    answer = subprocess.run(
-        [sys.executable, "-m", "mulligan", "scan", "--json"],
-        env=place.environment, cwd=place.project, capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
-    findings = json.loads(answer.stdout)
+    findings = json.loads(place.run("scan", "--json", codes=(0, 1)))
     return findings.get("failures", 0), findings.get("recovered", 0)
 
 

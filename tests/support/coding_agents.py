@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import time
+import urllib.request
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,8 @@ from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]
+FORBIDDEN_PROGRAM = "sudo"
+"""Program that the rules of each agent forbid."""
 PROXY = [sys.executable, "-I", "-m", "mulligan", "proxy"]
 PROGRAMS = ROOT / ".agents" / "node_modules" / ".bin"
 
@@ -41,11 +47,29 @@ for line in sys.stdin:
 """
 
 
+def build_environment(home: Path, data: Path) -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "HOME": str(home),
+        "MULLIGAN_HOME": str(data),
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+
+
+def run_command(words: Iterable[str], environment: dict[str, str], folder: Path, codes: Collection[int] = (0,)) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "mulligan", *words],
+        env=environment, cwd=folder, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode in codes, done.stderr
+    return done.stdout
+
+
 class Place:
     """A home and a project of their own, and the scripted model."""
 
-    def __init__(self, folder: Path, api: Api) -> None:
-        self.api = api
+    def __init__(self, folder: Path, api: Api, opencode_server: OpenCodeServer | None = None) -> None:
+        self.api, self.opencode_server = api, opencode_server
         self.home, self.project = folder / "home", folder / "project"
         self.data = self.home / "mulligan"
         self.home.mkdir()
@@ -55,20 +79,16 @@ class Place:
         self.crm = str(folder / "crm.py")
         self.server = [sys.executable, self.crm]
         """How the MCP server is started."""
-        self.environment = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(self.home),
-            "MULLIGAN_HOME": str(self.data),
-            "PYTHONPATH": os.pathsep.join(sys.path),
-        }
+        self.gemini_settings: dict[str, Any] = {}
+        self.environment = build_environment(self.home, self.data)
 
     def install(self, agent: str) -> None:
         """As a user does it."""
-        done = subprocess.run(
-            [sys.executable, "-m", "mulligan", "install", agent],
-            env=self.environment, cwd=self.project, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
+        self.run("install", agent)
+
+    def run(self, *words: str, codes: Collection[int] = (0,)) -> str:
+        """Run a command of mulligan as the user of this place; what it prints."""
+        return run_command(words, self.environment, self.project, codes)
 
     def proxy(self, mode: str) -> None:
         """Put our proxy in front of the server, as `install proxy` does, for an agent that hands on no environment."""
@@ -80,11 +100,7 @@ class Place:
 
     def imports(self) -> None:
         """Also import the logs of the agents."""
-        done = subprocess.run(
-            [sys.executable, "-m", "mulligan", "scan", "--import"],
-            env=self.environment, cwd=self.project, capture_output=True, text=True, timeout=60, check=False,
-        )  # fmt: skip
-        assert done.returncode in (0, 1), done.stderr
+        self.run("scan", "--import", codes=(0, 1))
 
     def messages(self) -> list[str]:
         """Messages and details of the stored failures."""
@@ -122,7 +138,8 @@ class Claude:
             [
                 str(PROGRAMS / "claude"), "-p", "--verbose", "--input-format", "stream-json", "--output-format",
                 "stream-json", "--include-hook-events", "--model", "claude-sonnet-4-5", "--mcp-config",
-                json.dumps(config), "--allowedTools", "Bash,Edit,Read,mcp__crm__lookup", *options,
+                json.dumps(config), "--allowedTools", "Bash,Edit,Read,mcp__crm__lookup",
+                "--disallowedTools", f"Bash({FORBIDDEN_PROGRAM}:*)", *options,
             ],
             env=environment, cwd=place.project, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -184,6 +201,9 @@ startup_timeout_sec = 60
 required = true
 """
     )
+    rule = f'prefix_rule(pattern=["{FORBIDDEN_PROGRAM}"], decision="forbidden")\n'
+    (folder / "rules").mkdir(exist_ok=True)
+    (folder / "rules" / "default.rules").write_text(rule)
     environment = place.environment | {"CODEX_HOME": str(folder), "FAKE_KEY": "none"}
     environment.pop("PYTHONPATH")
     done = subprocess.run(
@@ -205,11 +225,15 @@ def gemini(place: Place, prompt: str = "please work") -> str:
     file.parent.mkdir(exist_ok=True)
     server = {"command": place.server[0], "args": place.server[1:], "trust": True}
     settings |= {"security": {"auth": {"selectedType": "gemini-api-key"}}, "mcpServers": {"crm": server}}
-    file.write_text(json.dumps(settings))
+    file.write_text(json.dumps(settings | place.gemini_settings))
+    (file.parent / "policies").mkdir(exist_ok=True)
+    rule = f'toolName = "run_shell_command"\ncommandPrefix = "{FORBIDDEN_PROGRAM}"\ndecision = "deny"\npriority = 999\n'
+    (file.parent / "policies" / "rules.toml").write_text(f"[[rule]]\n{rule}")
     environment = place.environment | {
         "GEMINI_API_KEY": "none",
         "GOOGLE_GEMINI_BASE_URL": place.api.url,
         "GEMINI_TELEMETRY_ENABLED": "false",
+        "GEMINI_CLI_NO_RELAUNCH": "true",  # else it starts itself once more with other options of node: 1 s
     }
     environment.pop("PYTHONPATH")
     done = subprocess.run(
@@ -221,42 +245,124 @@ def gemini(place: Place, prompt: str = "please work") -> str:
     return done.stdout.strip()
 
 
-def opencode(place: Place, prompt: str = "please work") -> list[dict[str, Any]]:
-    """OpenCode works once through the script: what it said, line by line."""
-    folder = place.home / ".config" / "opencode"
+def opencode(place: Place, *options: str, prompt: str = "please work") -> list[dict[str, Any]]:
+    """OpenCode works once through the script, in a process of its own: what it said, line by line."""
+    prepare_opencode(place.home)
+    (place.home / ".config" / "opencode" / "opencode.json").write_text(json.dumps(opencode_settings(place)))
+    done = subprocess.run(
+        [str(PROGRAMS / "opencode"), "run", "--format", "json", *options, prompt],
+        env=opencode_environment(place.environment), cwd=place.project, stdin=subprocess.DEVNULL, capture_output=True,
+        text=True, timeout=180, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def prepare_opencode(home: Path) -> None:
+    """Let OpenCode find the package that it installs for plugins, which our plugin does not import: 10 s."""
+    folder = home / ".config" / "opencode"
     folder.mkdir(parents=True, exist_ok=True)
+    wanted = {"dependencies": {"@opencode-ai/plugin": "1.18.18"}}
+    (folder / "package.json").write_text(json.dumps(wanted))
+    (folder / "package-lock.json").write_text(json.dumps({"lockfileVersion": 3, "packages": {"": wanted}}))
+    (folder / "node_modules").mkdir(exist_ok=True)
+
+
+def opencode_settings(place: Place) -> dict[str, Any]:
     model = {"name": "m", "limit": {"context": 200_000, "output": 1000}}
     provider = {
         "npm": "@ai-sdk/openai-compatible",
         "options": {"baseURL": f"{place.api.url}/v1", "apiKey": "none"},
         "models": {"m": model},
     }
-    settings = {
+    return {
         "provider": {"fake": provider},
         "model": "fake/m",
         "autoupdate": False,
         "share": "disabled",
+        "permission": {"bash": {"*": "allow", f"{FORBIDDEN_PROGRAM} *": "deny"}},
         "mcp": {"crm": {"type": "local", "command": place.server}},
     }
-    (folder / "opencode.json").write_text(json.dumps(settings))
-    # OpenCode believes the lock file. Else it installs this package, which our plugin does not import: 10 s.
-    wanted = {"dependencies": {"@opencode-ai/plugin": "1.18.18"}}
-    (folder / "package.json").write_text(json.dumps(wanted))
-    (folder / "package-lock.json").write_text(json.dumps({"lockfileVersion": 3, "packages": {"": wanted}}))
-    (folder / "node_modules").mkdir(exist_ok=True)
-    environment = place.environment | {
+
+
+def opencode_environment(environment: dict[str, str]) -> dict[str, str]:
+    environment = environment | {
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
     }
     environment.pop("PYTHONPATH")
-    done = subprocess.run(
-        [str(PROGRAMS / "opencode"), "run", "--format", "json", prompt],
-        env=environment, cwd=place.project, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180,
-        check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return environment
+
+
+class OpenCodeServer:
+    """OpenCode as a server for many sessions. A process takes 7 s of CPU, a session of the server 2 s.
+
+    Its sessions share a home with our plugin. Each has its own project, settings and data folder of mulligan: the
+    server's variable names a link, which follows the session.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._home, self._link = folder / "home", folder / "data"
+        self._process: subprocess.Popen[str] | None = None
+        self._url = self._session = ""
+        self._project = self._home
+
+    def work(self, place: Place, *prompts: str) -> list[dict[str, Any]]:
+        """Work through the script in a session: the parts of its messages."""
+        self._start()
+        if self._session:  # so that the log has one session
+            self._call("DELETE", f"/session/{self._session}")
+        self._project = place.project
+        self._link.unlink(missing_ok=True)
+        place.data.mkdir(exist_ok=True)
+        self._link.symlink_to(place.data)
+        (place.project / "opencode.json").write_text(json.dumps(opencode_settings(place)))
+        data = Path(".local", "share", "opencode")
+        (place.home / data).parent.mkdir(parents=True)
+        (place.home / data).symlink_to(self._home / data)
+        self._session = self._call("POST", "/session", {"title": "work"})["id"]
+        for prompt in prompts or ("please work",):
+            self._call("POST", f"/session/{self._session}/message", {"parts": [{"type": "text", "text": prompt}]})
+        messages = self._call("GET", f"/session/{self._session}/message")
+        self._call("POST", "/instance/dispose")
+        self._wait_for_children()
+        return [part for message in messages for part in message["parts"]]
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+
+    def _start(self) -> None:
+        if self._process is not None:
+            return
+        prepare_opencode(self._home)
+        run_command(["install", "opencode"], build_environment(self._home, self._home / "installation"), self._home)
+        environment = build_environment(self._home, self._link)
+        self._process = subprocess.Popen(
+            [str(PROGRAMS / "opencode"), "serve", "--port", "0"],
+            env=opencode_environment(environment), cwd=self._home, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        assert self._process.stdout is not None
+        self._url = next(match[0] for line in self._process.stdout if (match := re.search(r"http://\S+", line)))
+
+    def _call(self, method: str, path: str, body: Any = None) -> Any:
+        headers = {"content-type": "application/json", "x-opencode-directory": str(self._project)}
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._url + path, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=180) as answer:
+            return json.load(answer)
+
+    def _wait_for_children(self) -> None:
+        """Wait until hooks, proxies and commands of the session have ended."""
+        assert self._process is not None
+        deadline = time.monotonic() + 60
+        tasks = Path("/proc", str(self._process.pid), "task")
+        while any((task / "children").read_text() for task in tasks.iterdir()):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
 
 
 def unwritable(place: Place) -> None:

@@ -17,9 +17,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT
@@ -136,10 +136,46 @@ class Senders:
                 return ""
             assert answer.status in (429, 503), f"{answer.status}: {said.decode()[:500]}"
             return str(answer.status)
-        except OSError as error:
+        except (OSError, http.client.HTTPException) as error:  # the server was killed before or in its answer
             return type(error).__name__
         finally:
             connection.close()
+
+
+class Survived(NamedTuple):
+    """What many writers saw while their server was killed and its database was restarted."""
+
+    senders: Senders
+    kills: int
+    restarts: int
+    seconds: float
+
+
+def write_through_faults(
+    url: str, restart_database: Callable[[], None] | None, writers: int = 50, seconds: float = 0.0
+) -> Survived:
+    """Let many write, one run in a POST, and kill their server with SIGKILL and restart its database in turns.
+
+    Both happen once, and again until so many seconds have passed.
+    """
+    kills = restarts = 0
+    began = time.monotonic()
+    with contextlib.ExitStack() as opened:
+        process = opened.enter_context(serving(url))
+        with Senders(process.port, number=writers, size=1) as senders:
+            while not kills or time.monotonic() - began < seconds:
+                senders.until(2 * writers)
+                process.process.kill()
+                senders.until_refused()
+                process = opened.enter_context(serving(url))
+                senders.port = process.port
+                kills += 1
+                senders.until(2 * writers)
+                if restart_database is not None:
+                    restart_database()
+                    restarts += 1
+                    senders.until(2 * writers)
+        return Survived(senders, kills, restarts, time.monotonic() - began)
 
 
 def run(id: str, text: int) -> dict[str, Any]:

@@ -120,11 +120,15 @@ PATIENT = "from mulligan.proxy import server; server.STOP_GRACE_SECONDS = 60.0; 
 """The command, which gives a server all the time it needs to answer when its input has ended."""
 
 
-def proxied(*words, options=(), env=None, is_patient=False):
+WITH_THREADS = PATIENT.replace("STOP_GRACE_SECONDS = 60.0", "CAN_WATCH_PIPES = False")
+"""The command, which reads and writes pipes on threads, as on Windows."""
+
+
+def proxied(*words, options=(), env=None, program=None):
     """A connection to the fake server through the proxy."""
     command = [
         sys.executable,
-        *(("-c", PATIENT) if is_patient else ("-m", "mulligan")),
+        *(("-c", program) if program else ("-m", "mulligan")),
         "proxy",
         "--name",
         "fake",

@@ -33,6 +33,7 @@ class Wrong:
     """What the model says instead."""
     arguments: str | None = None
     """What the model calls a tool with, instead of saying something."""
+    tool: str = "weather"
 
 
 class Provider:
@@ -254,7 +255,8 @@ def _success(style: str, wrong: Wrong, count: int, stated: dict[str, Any] | None
         message: dict[str, Any] = {"role": "assistant", "content": text}
         ended = "stop"
         if wrong.arguments is not None:
-            call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": wrong.arguments}}
+            function = {"name": wrong.tool, "arguments": wrong.arguments}
+            call = {"id": f"call_{wrong.tool}", "type": "function", "function": function}
             message, ended = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
         choice = {"index": 0, "message": message, "finish_reason": ended, "logprobs": None}
         return {

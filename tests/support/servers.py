@@ -16,6 +16,7 @@ pytest.importorskip("starlette", reason="needs the extra: pip install 'mulligan[
 pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
 
 from mulligan.classify.classifier import classify
+from mulligan.core.listening import bind_socket
 from mulligan.redaction import Redactor
 from mulligan.server import http_server
 from mulligan.server.access import AccessRules
@@ -95,7 +96,7 @@ class Running(NamedTuple):
 @contextlib.contextmanager
 def served(
     folder: Path, rules: AccessRules | None = None, level: Any = "local", groups: Sequence[RouteGroup] = (),
-    store: Store | None = None, **more: Any,
+    store: Store | None = None, trusted_proxies: Sequence[str] = (), **more: Any,
 ) -> Iterator[Running]:  # fmt: skip
     """With the routes of the API, and further ones."""
     store = store or SqliteStore(folder / "mulligan.db")
@@ -105,11 +106,12 @@ def served(
         store,
     )
     server = Server(store, intake, rules=rules, **more)
-    sock = http_server.bind_socket("127.0.0.1", 0)
+    sock = bind_socket("127.0.0.1", 0, "--port")
     ready = threading.Event()
     listening = http_server.build_server(
-        build_app(server, (*ROUTE_GROUPS, *groups)), ready.set, grace=GRACE, on_stopping=server.stop
-    )
+        build_app(server, (*ROUTE_GROUPS, *groups)), ready.set, grace=GRACE, on_stopping=server.stop,
+        trusted_proxies=trusted_proxies,
+    )  # fmt: skip
     thread = threading.Thread(target=lambda: listening.run(sockets=[sock]), daemon=True)
     thread.start()
     try:

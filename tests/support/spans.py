@@ -46,10 +46,11 @@ def attribute(key: str, value: Any) -> bytes:
     return field(1, key.encode()) + field(2, held)
 
 
-def as_protobuf(spans: list[Made], service: str = "look-alike") -> bytes:
+def as_protobuf(spans: list[Made], service: str = "look-alike", scope: str = "") -> bytes:
     written = b"".join(field(2, one(span)) for span in spans)
     resource = field(1, attribute("service.name", service))
-    return field(1, field(1, resource) + field(2, field(1, b"") + written) + field(3, b"https://schema"))
+    library = field(1, field(1, scope.encode()) + field(2, b"1.0"))
+    return field(1, field(1, resource) + field(2, library + written) + field(3, b"https://schema"))
 
 
 def one(span: Made) -> bytes:
@@ -70,7 +71,7 @@ def one(span: Made) -> bytes:
     return data + b"\x85\x01\x01\x00\x00\x00"
 
 
-def as_json(spans: list[Made], service: str = "look-alike") -> dict[str, Any]:
+def as_json(spans: list[Made], service: str = "look-alike", scope: str = "") -> dict[str, Any]:
     def attributes(facts: dict[str, Any]) -> list[dict[str, Any]]:
         return [
             {"key": key, "value": {"intValue": str(value)} if isinstance(value, int) else {"stringValue": str(value)}}
@@ -87,7 +88,7 @@ def as_json(spans: list[Made], service: str = "look-alike") -> dict[str, Any]:
         for span in spans
     ]  # fmt: skip
     resource = {"attributes": attributes({"service.name": service})}
-    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"spans": written}]}]}
+    return {"resourceSpans": [{"resource": resource, "scopeSpans": [{"scope": {"name": scope}, "spans": written}]}]}
 
 
 class World:

@@ -22,14 +22,15 @@ class Tenants:
 
     def of(self, tenant: str) -> RemoteStore:
         if tenant not in self._known:
-            _, secret = self._running.server.tokens.create("admin", 0, tenant=tenant)
+            # Votes of a local principal count on the days in the records, which these tests choose.
+            _, secret = self._running.server.tokens.create("admin", 0, tenant=tenant, principal="local")
             self._running.server.tokens.refresh()
             url = f"http://127.0.0.1:{self._running.port}"
             self._known[tenant] = RemoteStore(url, secret, self._folder / f"spool-{len(self._known)}")
         return self._known[tenant]
 
     def append_all(self, batches: Any) -> list[int]:
-        return [self.of(each.tenant).append(*each) for each in batches]
+        return [self.of(each.tenant).append(*each[:5]) for each in batches]
 
     def close(self) -> None:
         for each in self._known.values():

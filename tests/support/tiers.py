@@ -18,21 +18,22 @@ from hypothesis import settings
 
 TIERS = (
     "quick", "slow", "learning", "contracts", "postgres", "durability", "safety",
-    "providers", "frameworks", "browser", "api", "mcp", "agents",
+    "providers", "frameworks", "browser", "api", "mcp", "agents", "otlp",
 )  # fmt: skip
 FOLDERS = {
     "agents": "agents",
     "api": "api",
     "browser": "browser",
     "frameworks": "frameworks",
+    "otlp": "otlp",
     "providers": "providers",
     "store/postgres": "postgres",
 }
 FILES = {
     "contracts": ("test_contracts.py",),
     "durability": (
-        "core/test_fork_safety.py", "stories/test_gevent.py", "stories/test_nothing_lost.py",
-        "stories/test_server_killed.py",
+        "core/test_fork_safety.py", "stories/test_fifty_writers.py", "stories/test_gevent.py",
+        "stories/test_nothing_lost.py", "stories/test_proxy_without_store.py", "stories/test_server_killed.py",
     ),
     "learning": (
         "cli/test_lessons.py", "cli/test_seed.py", "proxy/test_tools.py", "server/test_lesson_routes.py",
@@ -45,13 +46,14 @@ FILES = {
     "safety": (
         "cli/test_installed_entries.py", "cli/test_tenant_matrix.py", "proxy/test_server.py", "proxy/test_pins.py",
         "server/test_access.py", "server/test_bodies.py", "server/test_sign_in.py", "stories/test_canaries.py",
-        "stories/test_recovered_calls.py",
+        "stories/test_recovered_calls.py", "stories/test_reflection.py",
     ),
     "slow": (
         "cli/test_mcp_server_config.py", "cli/test_replay.py", "cli/test_several_servers.py", "cli/test_stats.py",
         "cli/test_tail.py", "dashboard/test_pages.py", "hooks/test_main.py", "proxy/test_listener.py",
         "proxy/test_relay.py", "proxy/test_server_group.py",
         "proxy/test_tool_calls.py", "report/test_resources.py", "server/test_ingest.py", "server/test_opentelemetry.py",
+        "server/test_decisions.py", "server/test_http_api_page.py", "server/test_partial_runs.py",
         "server/test_queries.py",
         "store/test_remote.py", "test_pytest_plugin.py",
     ),

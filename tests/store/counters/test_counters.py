@@ -124,9 +124,9 @@ def test_a_runs_own_failure_is_of_its_kind_and_no_call():
     assert cell.kinds == {"tool/timeout": KindCell(failures=1)}
 
 
-def test_a_run_that_has_not_ended_is_counted_as_what_it_is_so_far():
+def test_a_run_that_has_not_ended_has_no_status_yet():
     cell = total(history(step(1), end_reason=None))
-    assert (cell.runs, cell.running) == ({"success": 1}, 1)
+    assert (cell.runs, cell.running) == ({}, 1)
 
 
 def test_a_failure_met_again_after_a_compaction_is_a_repeat():

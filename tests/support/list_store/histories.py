@@ -23,6 +23,7 @@ from mulligan.core.records import (
 from mulligan.learn import patterns
 from mulligan.store import counters, erasure
 from mulligan.store.base import ForgetRequest, RunQuery
+from mulligan.store.sent_records import is_placeholder, merge_sent_fields
 
 
 class Histories:
@@ -51,8 +52,13 @@ class Histories:
     def keep(self, event: AnyEvent, is_imported: bool, now: int) -> bool:
         """Whether it was new."""
         match event:
+            case RunStarted(run, sent) | RunEnded(run, sent) if sent is not None and run.id in self.runs:
+                merged = merge_sent_fields(self.runs[run.id], run, sent)
+                is_new = merged != self.runs[run.id]
+                self._put(merged, is_imported, now)
+                return is_new
             case RunStarted(run):
-                is_new = run.id not in self.runs
+                is_new = run.id not in self.runs or (self.runs[run.id] != run and is_placeholder(self.runs[run.id]))
                 if is_new:
                     self._put(run, is_imported, now)
                 return is_new
@@ -266,7 +272,10 @@ def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bo
     steps = history.steps
     failures = [(step, step.failure) for step in steps if step.has_failed and step.failure]
     return (
-        (query.status is None or derive_status(history.run, steps, history.links) == query.status)
+        (
+            query.status is None
+            or (history.run.end_reason and derive_status(history.run, steps, history.links) == query.status)
+        )
         and (query.tool is None or any(step.name == query.tool for step in steps))
         and (query.model is None or any(counters.model_of(history.run, step) == query.model for step in steps))
         and (query.kind is None or any(patterns.matches_kind(failure.kind, query.kind) for _, failure in failures))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 from threading import RLock
@@ -12,7 +13,17 @@ from list_store.votes import Votes
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted
 from mulligan.core.failure import StoreError
 from mulligan.core.links import derive_status
-from mulligan.core.records import Fix, History, Lesson, LessonSource, LessonVerdict, Pattern, Precedent, Run
+from mulligan.core.records import (
+    Fix,
+    History,
+    Lesson,
+    LessonSource,
+    LessonVerdict,
+    Pattern,
+    Precedent,
+    Run,
+    ValueProfile,
+)
 from mulligan.learn import fixes, patterns
 from mulligan.learn.lessons import MAX_LESSONS_PER_QUERY
 from mulligan.learn.patterns import PatternDecision
@@ -31,6 +42,7 @@ from mulligan.store.base import (
     ForgetResult,
     Health,
     LessonQuery,
+    ListedResource,
     PatternCommand,
     PatternQuery,
     Progress,
@@ -121,7 +133,7 @@ class ListStore:
 
     def append_all(self, batches: Sequence[Batch]) -> list[int]:
         with self._lock:
-            return [self.append(*each) for each in batches]
+            return [self.append(*each[:5]) for each in batches]
 
     def offset(self, tenant: str, journal: str) -> int:
         return self._room(tenant).offsets.get(journal, 0)
@@ -134,6 +146,16 @@ class ListStore:
         with self._lock:
             for journal in journals:
                 self._room(tenant).offsets.pop(journal, None)
+
+    def find_ids(self, tenant: str, resource: ListedResource, prefix: str, limit: int = 5) -> list[str]:
+        with self._lock:
+            room = self._room(tenant)
+            ids = {
+                "runs": list(room.histories.runs), "patterns": list(room.histories.tallies()),
+                "fixes": [fix.id for fix in self.fixes(tenant, FixQuery(limit=10_000))],
+                "lessons": [lesson.id for lesson in self.lessons(tenant, LessonQuery(limit=10_000))],
+            }[resource]  # fmt: skip
+        return sorted(id for id in ids if id.startswith(prefix))[: max(limit, 0)]
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
         with self._lock:
@@ -195,6 +217,13 @@ class ListStore:
             if not dry_run and (runs or sampled):
                 self._note(tenant, "prune", told=audit.format_counts(runs=runs, steps=steps + sampled))
         return PruneResult(runs=runs, steps=steps, sampled=sampled)
+
+    def preview_forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
+        with self._lock:
+            rooms, acts = copy.deepcopy(self._rooms), copy.deepcopy(self._audit)
+            result = self.forget(tenant, request)
+            self._rooms, self._audit = rooms, acts
+            return result
 
     def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
         request.validate()
@@ -269,6 +298,10 @@ class ListStore:
         with self._lock:
             room = self._room(tenant)
             return room.votes.fixes(query, room.schemas())
+
+    def value_profiles(self, tenant: str, tool: str, key: str = "") -> list[ValueProfile]:
+        with self._lock:
+            return self._room(tenant).votes.value_profiles(tool, key)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
         with self._lock:

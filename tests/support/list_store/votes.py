@@ -10,13 +10,14 @@ from msgspec.structs import replace
 from list_store.histories import Histories
 from mulligan.core import calls
 from mulligan.core.links import link_recoveries
-from mulligan.core.records import Fix, History, Link, Precedent, Run, Step, encode, pattern_id
+from mulligan.core.records import Fix, History, Link, Precedent, Run, Step, ValueProfile, encode, pattern_id
 from mulligan.learn import fixes, patterns, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.profiles import Profile, build_profile
 from mulligan.store import erasure, fix_queries, fix_votes
 from mulligan.store.base import (
     ITEMS_KIND,
+    SCHEMA_KIND,
     ArgumentTypes,
     FixQuery,
     ForgetRequest,
@@ -28,6 +29,7 @@ from mulligan.store.base import (
     argument_types,
     parse_items,
     schema_change_times,
+    schema_changed_at,
 )
 
 
@@ -61,7 +63,7 @@ class Votes:
         if known is None:
             return False
         self.hear(report.principal, now)
-        vote = Vote.from_report(report)
+        vote = Vote.from_report(report, now)
         if not any(fixes.is_revoked(each, vote.principal, known.step.name, vote.at) for each in self._revocations):
             trial = replace(
                 known,
@@ -134,7 +136,7 @@ class Votes:
     def _of(self, history: History) -> list[tuple[Trial, Vote]]:
         run = history.run
         return [
-            (trial, Vote.from_trial(run, self._writer(run), trial))
+            (trial, Vote.from_trial(run, self._writer(run), self._histories.came(run.id)[0], trial))
             for trial in fix_queries.find_run_trials(run, history.steps)
             if not self._is_revoked(run, trial.step.name)
         ]
@@ -214,19 +216,31 @@ class Votes:
             crowd, self._verdicts, samples, schema_change_times(seen, query), fresh, profile, self._items
         )
 
-    def _latest(self, tool: str) -> list[History]:
+    def value_profiles(self, tool: str, key: str) -> list[ValueProfile]:
+        """What the latest successful calls had in common, since the schema of the tool changed."""
+        changed_at = schema_changed_at(self._values.get((SCHEMA_KIND, tool)))
+        calls: list[tuple[int, Any]] = []
+        for run, history in enumerate(self._latest(tool, fix_queries.MAX_PROFILED_CALLS)):
+            if history.run.started_at >= changed_at:
+                calls += [(run, arguments) for arguments in self._successes(history, tool, key)]
+        return profiles.build_value_profiles(calls[: fix_queries.MAX_PROFILED_CALLS], self._items(tool, key))
+
+    def _latest(self, tool: str, limit: int = profiles.MAX_EXEMPLARS) -> list[History]:
         """The latest runs that used a tool and were not revoked."""
         histories = self._histories.asked(RunQuery(tool=tool), set())
-        return [history for history in histories if not self._is_revoked(history.run, tool)][: profiles.MAX_EXEMPLARS]
+        return [history for history in histories if not self._is_revoked(history.run, tool)][:limit]
+
+    def _successes(self, history: History, tool: str, key: str) -> list[Any]:
+        """The arguments of the latest successful calls of a run."""
+        worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"]
+        return [step.arguments for step in worked[: profiles.MAX_EXEMPLARS] if not key or step.key in (None, key)]
 
     def _profile(self, tool: str, key: str, without: str) -> Profile:
         calls: list[tuple[int, Any]] = []
         for history in self._latest(tool):
             if history.run.id == without:
                 continue
-            worked = [step for step in reversed(history.steps) if step.name == tool and step.outcome == "success"]
-            matching = [step for step in worked[: profiles.MAX_EXEMPLARS] if not key or step.key in (None, key)]
-            calls += [(history.run.started_at, step.arguments) for step in matching]
+            calls += [(history.run.started_at, arguments) for arguments in self._successes(history, tool, key)]
         return build_profile(calls[: fix_queries.MAX_PROFILED_CALLS])
 
     def _items(self, tool: str, key: str) -> frozenset[str]:
