@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT / "src"))
 import repair_worlds as worlds  # noqa: E402
 
 from mulligan.recover.policy import Suggestion  # noqa: E402
-from mulligan.recover.schema_repair import is_empty  # noqa: E402
+from mulligan.recover.value_coercion import is_empty  # noqa: E402
 
 Row = dict[str, Any]
 
