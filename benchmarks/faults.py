@@ -1,11 +1,15 @@
 """A PostgreSQL that goes wrong again and again while records come in: what of those acknowledged is lost or doubled.
 
     python benchmarks/faults.py [--rounds N] [--json]
+    python benchmarks/faults.py --writers 50 [--seconds 60] [--json]
 
 Each round has every fault once, in another order: the database is stopped and started (fast, immediate, killed), the
 answer to a COMMIT is lost, a COMMIT is lost, no connection is left, no room is left. Meanwhile clients send runs to
 `mulligan serve` until each is acknowledged, and an agent makes calls through the library. Exits 1 where anything that
 was acknowledged is missing, or counted more than once.
+
+With `--writers`, so many send one run in a POST to a server on SQLite and to one on PostgreSQL, while these servers are
+killed with SIGKILL and the database is restarted.
 """
 
 from __future__ import annotations
@@ -31,8 +35,15 @@ def main() -> None:
     asked.add_argument("--rounds", type=int, default=5)
     asked.add_argument("--seed", type=int, default=1)
     asked.add_argument("--json", action="store_true")
+    asked.add_argument("--writers", type=int, default=0)
+    asked.add_argument("--seconds", type=float, default=60.0, help="of the writers on each store")
     given = asked.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(HERE.parent / "src"), os.environ.get("PYTHONPATH")]))
+    if given.writers:
+        rows = [write(name, given.writers, given.seconds) for name in ("SQLite", "PostgreSQL")]
+        for row in rows:
+            print(json.dumps(row) if given.json else "  ".join(f"{key} {value}" for key, value in row.items()))
+        sys.exit(0 if all(row["lost"] == row["doubled"] == 0 for row in rows) else 1)
     found = measured(given.rounds, given.seed)
     if given.json:
         print(json.dumps(found))
@@ -41,11 +52,43 @@ def main() -> None:
     sys.exit(0 if found["lost"] == found["doubled"] == 0 else 1)
 
 
+def write(name: str, writers: int, seconds: float) -> dict[str, Any]:
+    """Writers at a server on this store, through kills and restarts; what is lost or doubled."""
+    from ingest import Kept, write_through_faults  # type: ignore[import-not-found]
+    from postgres import Server, fresh_database  # type: ignore[import-not-found]
+
+    with contextlib.ExitStack() as opened:
+        restart: Callable[[], None] | None = None
+        if name == "SQLite":
+            url = f"sqlite:///{opened.enter_context(tempfile.TemporaryDirectory())}/kept.db"
+        else:
+            database = opened.enter_context(Server(durable=True))
+            url = opened.enter_context(fresh_database(database.url))
+
+            def restart() -> None:
+                database.stop("immediate")
+                database.start()
+
+        survived = write_through_faults(url, restart, writers, seconds)
+        kept = Kept(url)
+        return {
+            "store": name,
+            "seconds": round(survived.seconds, 1),
+            "kills": survived.kills,
+            "restarts": survived.restarts,
+            "acknowledged": len(survived.senders.acknowledged),
+            "refused": sum(survived.senders.refused.values()),
+            "stored": len(kept.runs),
+            "lost": len(survived.senders.acknowledged - kept.runs),
+            "doubled": _doubled(kept),
+        }
+
+
 def measured(rounds: int, seed: int) -> dict[str, Any]:
     from cutting import Wire  # type: ignore[import-not-found]
     from full_disk import can_be_had, with_small_log  # type: ignore[import-not-found]
-    from ingest import Agent, Kept, Senders, serving  # type: ignore[import-not-found]
-    from postgres import Server, fresh_database  # type: ignore[import-not-found]
+    from ingest import Agent, Kept, Senders, serving
+    from postgres import Server, fresh_database
 
     chance = random.Random(seed)
     count: dict[str, int] = {}

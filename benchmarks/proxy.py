@@ -1,19 +1,21 @@
 """What `mulligan proxy` costs a tool call, beside no proxy and FastMCP's; and whether its memory stays flat.
 
-    python benchmarks/proxy.py [--calls 300] [--rounds 10] [--many 100000] [--json]
+    python benchmarks/proxy.py [--calls 300] [--rounds 10] [--many 100000] [--only memory] [--json]
 
 The real client of the `mcp` package calls a real server of the same package: directly, through mulligan with everything
 recorded into a SQLite file, and through FastMCP's proxy. The connections are open side by side and take turns; latency
 is that of one call after the other. A second table has the same server behind a URL: directly over HTTP, and through
 `mulligan proxy --url` over stdio and over HTTP. A third one has a client and a server of a few lines each, which take
-next to no time themselves: there the proxy's own microseconds can be seen. Memory is that of the proxy's process, every
-hundredth of the calls failing, over stdio and over HTTP.
+next to no time themselves: there the proxy's own microseconds can be seen. Memory is that of the proxy's process after
+10 %, 50 % and 100 % of `--many` calls, every hundredth of them failing: over stdio, before a URL, and for HTTP clients
+of both protocol eras in turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import http.client
 import json
 import os
 import resource
@@ -25,8 +27,9 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 SLOWER = 1.25
 """Times the latency of a direct call, at most."""
@@ -229,6 +232,39 @@ class Small:
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+class SmallHttp(Small):
+    """A client over HTTP, with the handshake for every second call."""
+
+    def __init__(self, command: list[str], env: dict[str, str]) -> None:
+        port = free_port()
+        self.process = subprocess.Popen([*command, "--listen", str(port)], env=env, stderr=subprocess.DEVNULL)
+        wait_for_port(port)
+        self._connection = http.client.HTTPConnection("127.0.0.1", port)
+        self._session: str | None = None
+        self._id = 0
+        self.ask("initialize", {"protocolVersion": "2025-11-25", "clientInfo": {"name": "small"}})
+
+    def ask(self, method: str, params: Any) -> bytes:
+        self._id += 1
+        headers = {"Content-Type": "application/json"}
+        if self._session and self._id % 2:
+            headers["Mcp-Session-Id"] = self._session
+        elif self._session:
+            params = {**params, "_meta": {"io.modelcontextprotocol/protocolVersion": "2026-07-28"}}
+        said = {"jsonrpc": "2.0", "id": self._id, "method": method, "params": params}
+        self._connection.request("POST", "/mcp", json.dumps(said), headers)
+        response = self._connection.getresponse()
+        self._session = self._session or response.headers["mcp-session-id"]
+        answer = response.read()
+        assert b'"result"' in answer, answer
+        return answer
+
+    def close(self) -> None:
+        self._connection.close()
+        self.process.terminate()
+        self.process.wait(30)
+
+
 def bare(folder: Path, calls: int, rounds: int) -> dict[str, list[float]]:
     server = folder / "small.py"
     server.write_text(SMALL)
@@ -247,19 +283,26 @@ def bare(folder: Path, calls: int, rounds: int) -> dict[str, list[float]]:
     return taken
 
 
-def memory(command: list[str], environment: dict[str, str], many: int) -> tuple[float, float, float]:
-    """Megabytes after a tenth of the calls and after all of them, and CPU microseconds of the proxy a call."""
-    client = Small(command, environment)
-    early, before = 0.0, 0.0
-    for number in range(many):
-        if number == many // 10:
-            time.sleep(0.5)  # until everything is kept
-            early, before = client.megabytes, client.cpu
+class Memory(NamedTuple):
+    """Megabytes of the proxy after 10 %, 50 % and all of the calls, and its CPU microseconds a call."""
+
+    early: float
+    half: float
+    late: float
+    cpu: float
+
+
+def measure_memory(client: Small, many: int) -> Memory:
+    megabytes: list[float] = []
+    before = client.cpu
+    for number in range(1, many + 1):
         client.search("nothing" if number % 100 == 99 else f"fish {number}")
-    time.sleep(0.5)
-    late, spent = client.megabytes, client.cpu - before
+        if number in (many // 10, many // 2, many):
+            time.sleep(0.5)  # until everything is kept
+            megabytes.append(client.megabytes)
+    spent = client.cpu - before
     client.close()
-    return early, late, 1e6 * spent / (many - many // 10)
+    return Memory(megabytes[0], megabytes[1], megabytes[2], 1e6 * spent / many)
 
 
 def middle(taken: list[float], at: float = 0.5) -> float:
@@ -271,26 +314,36 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--calls", type=int, default=300)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--many", type=int, default=100_000)
+    parser.add_argument("--only", choices=["latency", "memory"])
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args(argv)
     figures: dict[str, Any] = {}
-    memories: dict[str, tuple[float, float, float]] = {}
+    memories: dict[str, Memory] = {}
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
-        try:
-            figures["stdio"] = asyncio.run(latencies(folder, given.calls, given.rounds))
-            figures["http"] = asyncio.run(http_latencies(folder, given.calls, given.rounds))
-        except ImportError:
-            print("the packages mcp and fastmcp are not installed: make bench does, or pip install mcp fastmcp")
-        figures["bare"] = bare(folder, given.calls * 10, given.rounds)
-        memories["stdio"] = memory(*through_mulligan(folder / "many", folder / "small.py"), given.many)
-        if "http" in figures:
-            server, port = folder / "small_http.py", free_port()
-            server.write_text(SMALL_HTTP)
-            with started([sys.executable, str(server), str(port)]):
-                wait_for_port(port)
-                memories["http"] = memory(*through_url(folder / "far", port), given.many)
+        if given.only != "memory":
+            try:
+                figures["stdio"] = asyncio.run(latencies(folder, given.calls, given.rounds))
+                figures["http"] = asyncio.run(http_latencies(folder, given.calls, given.rounds))
+            except ImportError:
+                print("the packages mcp and fastmcp are not installed: make bench does, or pip install mcp fastmcp")
+            figures["bare"] = bare(folder, given.calls * 10, given.rounds)
+        if given.only != "latency":
+            memories = dict(measure_memories(folder, given.many))
     return 0 if report(figures, memories, given.json, given.many) else 1
+
+
+def measure_memories(folder: Path, many: int) -> Iterator[tuple[str, Memory]]:
+    small, small_http, port = folder / "small.py", folder / "small_http.py", free_port()
+    small.write_text(SMALL)
+    small_http.write_text(SMALL_HTTP)
+    yield "stdio", measure_memory(Small(*through_mulligan(folder / "many", small)), many)
+    if find_spec("mcp") is None:
+        return
+    with started([sys.executable, str(small_http), str(port)]):
+        wait_for_port(port)
+        yield "--url", measure_memory(Small(*through_url(folder / "far", port)), many)
+        yield "--url --listen", measure_memory(SmallHttp(*through_url(folder / "listen", port)), many)
 
 
 TITLES = {
@@ -300,7 +353,7 @@ TITLES = {
 }
 
 
-def report(figures: dict[str, Any], memories: dict[str, tuple[float, float, float]], as_json: bool, many: int) -> bool:
+def report(figures: dict[str, Any], memories: dict[str, Memory], as_json: bool, many: int) -> bool:
     """Print the figures. Return whether they meet the targets."""
     say: Callable[..., None] = (lambda *words: None) if as_json else print
     rows: dict[str, Any] = {}
@@ -319,13 +372,16 @@ def report(figures: dict[str, Any], memories: dict[str, tuple[float, float, floa
             is_quick = row["ratio"] <= SLOWER
             is_met = is_met and is_quick
             say(f"{'ok    ' if is_quick else 'MISSED'} {table}: {row['ratio']:.2f} x direct, at most {SLOWER}")
-    for table, (early, late, cpu) in memories.items():
-        is_flat = late - early <= FLAT
+    for table, used in memories.items():
+        is_flat = used.late - used.early <= FLAT
         is_met = is_met and is_flat
-        say(f"{'ok    ' if is_flat else 'MISSED'} {table}: {late - early:+.1f} MB, at most {FLAT:g}")
-        say(f"       {early:.1f} MB after a tenth of {many:,} calls, {late:.1f} MB after all; CPU {cpu:.0f} us a call")
+        say(f"{'ok    ' if is_flat else 'MISSED'} {table}: {used.late - used.early:+.1f} MB, at most {FLAT:g}")
+        say(
+            f"       {many:,} calls: {used.early:.1f} MB after 10 %, {used.half:.1f} MB after 50 %, {used.late:.1f} MB "
+            f"after all; CPU {used.cpu:.0f} us a call"
+        )
     if as_json:
-        print(json.dumps({"rows": rows, "memory": memories}))
+        print(json.dumps({"rows": rows, "memory": {name: used._asdict() for name, used in memories.items()}}))
     return is_met
 
 

@@ -143,7 +143,7 @@ def main() -> None:
     sock.bind(("127.0.0.1", 0))
     sock.listen(512)
     print(f"http://127.0.0.1:{sock.getsockname()[1]}", flush=True)
-    config = uvicorn.Config(Floor(sys.argv[1]), http="h11", lifespan="off", log_config=None, access_log=False)
+    config = uvicorn.Config(Floor(sys.argv[1]), http="httptools", lifespan="off", log_config=None, access_log=False)
     uvicorn.Server(config).run(sockets=[sock])
 
 
