@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents
+TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents test-otlp
 .PHONY: help demo $(TIERS) test-all frameworks screenshots lint typing format size bench eval-repair eval-learning clean
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
@@ -82,6 +82,11 @@ test-agents: ## run the real Claude Code, Codex, Gemini CLI and OpenCode over a 
 	@scripts/agents
 	@$(PYTEST) -m agents -rs tests/agents $(ARGS)
 
+test-otlp: ## run the real SDKs of Langfuse, Traceloop, Logfire, OpenInference and Vercel against a server (installs 300 MB; from npm too, where it is)
+	@scripts/environment base dev otlp
+	@scripts/otlp_packages
+	@$(PYTEST) -m otlp -rs tests/otlp $(ARGS)
+
 test-mcp: ## run real MCP clients and servers with the proxy between them (installs 250 MB; from npm too, where it is)
 	@scripts/environment base dev mcp
 	@scripts/mcp_servers
@@ -121,5 +126,5 @@ eval-learning: ## play ordinary programs for two simulated weeks: what learning 
 	@.venv/bin/python evals/learning $(ARGS)
 
 clean: ## remove .venv, caches and what was built
-	rm -rf .venv .agents .frameworks build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv .agents .frameworks .otlp build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find src tests benchmarks scripts examples evals -name __pycache__ -prune -exec rm -rf {} +
