@@ -8,7 +8,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import pathlib
 import random
+import re
 import string
 
 _draw = random.Random(20_817)
@@ -530,3 +532,38 @@ BENIGN: list[str] = [
     "GTIN 00012345600012",
     "IMO 9074729",
 ]
+
+# Forms of secrets and look-alikes, one per line. The secret is between guillemets. `<a32>` stands for 32 drawn letters
+# and digits, `<pw>` for a password, and so on, so that the files have no secret in them.
+_ALPHABETS = {
+    "a": _ALNUM, "b": _ALNUM + "+/", "d": string.digits, "h": _HEX, "l": string.ascii_lowercase + string.digits,
+    "L": string.ascii_uppercase + string.digits, "u": _URLSAFE,
+}  # fmt: skip
+_DRAWN = {
+    "pw": lambda: (
+        _draw.choice(["Blue", "Kite", "Harbor", "Maple"]) + _some(3, string.digits) + _some(1, "!#$*+?&") + "kx"
+    ),
+    "pw2": lambda: _draw.choice(["Blue", "Kite", "Harbor", "Maple"]) + _some(4, string.digits) + "qz",
+    "uuid": _uuid,
+    "basic": lambda: base64.b64encode(f"ann:{_some(14)}".encode()).decode(),
+    "base32": lambda: _some(32, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"),
+    "base64": lambda: base64.b64encode(_some(15).encode()).decode(),
+    "github64": lambda: base64.b64encode(f"{'gh' + 'p_'}{_some(36)}".encode()).decode(),
+}
+
+
+def _fill(hit: re.Match[str]) -> str:
+    name = hit[1]
+    return _DRAWN[name]() if name in _DRAWN else _some(int(name[1:]), _ALPHABETS[name[0]])
+
+
+def _read_forms(name: str) -> list[str]:
+    lines = pathlib.Path(__file__).with_name(name).read_text("utf-8").splitlines()
+    forms = [line.replace("\\n", "\n") for line in lines if not line.startswith("# ")]
+    return [re.sub(r"<([abdhlLu]\d+|pw2?|uuid|basic|base32|base64|github64)>", _fill, form) for form in forms]
+
+
+FORMS = [(form.replace("\u00ab", "").replace("\u00bb", ""), form[form.index("\u00ab") + 1 : form.index("\u00bb")])
+         for form in _read_forms("secret_forms.txt")]  # fmt: skip
+SECRETS += FORMS
+BENIGN += _read_forms("look_alikes.txt")

@@ -189,6 +189,14 @@ def test_a_secret_found_in_one_part_of_a_record_is_removed_from_all():
     assert message == "login of ann with [redacted password] failed"
 
 
+def test_a_piece_of_a_secret_that_stands_alone_is_removed_too():
+    arguments, _ = Redactor().record(
+        {"text": "Harbor199", "user": "Harbor", "line": "Harbor199 Street"}, 'password="Harbor199?kx"'
+    )
+
+    assert arguments == {"text": "[redacted password]", "user": "Harbor", "line": "Harbor199 Street"}
+
+
 def test_a_secret_is_also_removed_as_json_and_as_a_url_would_spell_it():
     _, message = Redactor().record({"password": 'a"b c&d'}, r'{"p": "a\"b c&d"} GET /?p=a%22b%20c%26d')
 

@@ -113,12 +113,13 @@ def _classify_number(number: str, text: str, start: int) -> str:
     if number[-1].isalpha():
         return "national_id" if _is_spanish_or_finnish(number) else ""
     is_bare = number.isdigit()
-    if not is_bare or len(number) > 10:
+    if len(number) > 10:  # the shortest number with check digits, or with nine digits in groups
         if kind := _classify_by_check_digits(number):
             is_named = kind == "card" and is_bare and _NAMED.search(text, max(0, start - 40), start)
             return "" if is_named else kind
         if (
-            "card" in text[max(0, start - 24) : start].rpartition(BARRIER)[2].lower()
+            len(number) > 11
+            and "card" in text[max(0, start - 24) : start].rpartition(BARRIER)[2].lower()
             and 12 <= sum(c.isdigit() for c in number) <= 19
         ):
             return "card" if _passes_luhn(re.sub(r"\D", "", number)) else ""
@@ -179,6 +180,8 @@ def _is_part_of_url(text: str, start: int) -> bool:
 
 def _classify_by_check_digits(number: str) -> str:
     """Return the kind of a number by its check digits and punctuation, or an empty string."""
+    if number.isdigit() and len(number) != 11:  # the most common
+        return "card" if len(set(number)) > 1 and _is_card(number) else ""
     digits, marks = re.sub(r"\D", "", number), set(re.sub(r"\d", "", number))
     groups = tuple(map(len, re.split(r"\D", number)))
     if not marks and len(number) == 11:

@@ -331,7 +331,7 @@ class _RecordSecrets:
     def remove_secrets(self, text: str) -> str:
         present_values = [value for value in self.ordered if value in text]
         if not present_values:
-            return text
+            return self._remove_piece(text)
         self.spread = True
         # Placeholders must stay intact even if a password occurs in them. Placeholders and removed values are replaced
         # by lone surrogates, which no text contains here. One pattern of all values would take far longer to compile.
@@ -345,6 +345,16 @@ class _RecordSecrets:
             unmarked_text = unmarked_text.replace(half, f"[redacted {kind}]")
         pieces[::2] = unmarked_text.split(_PLACEHOLDER_MARK)
         return "".join(pieces)
+
+    def _remove_piece(self, text: str) -> str:
+        """Return a placeholder for a text that is half of a secret or more, as a repair may read it from a message.
+
+        A text without a digit stays: it may be a word that a password contains, such as a user.
+        """
+        if len(text) < 6 or not any(map(str.isdigit, text)):
+            return text
+        secret = next((value for value in self.ordered if text in value and 2 * len(text) >= len(value)), None)
+        return text if secret is None else f"[redacted {self.values[secret]}]"
 
 
 _PLACEHOLDER_MARK = "\udfff"

@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from mulligan.redaction import secret_hints as hints
 from mulligan.redaction.regex import LazyRegex
-from mulligan.redaction.secret_hints import BARRIER, word_set
+from mulligan.redaction.secret_hints import BARRIER, is_covered, word_set
+from mulligan.redaction.secret_sentences import find_in_foreign_sentences, find_in_sentences
 
 # Words between a name and its value.
 _FILLERS = word_set("is was are provided supplied given used value number header found received")
 # Names that indicate a secret only if the value looks like one.
 _LOOSE = word_set(
-    "key login access_id accessid signature sig session sid sso salt seed license licence dsn pat auth sas"
+    "key login access_id accessid secret_id signature sig session sid sso salt seed license licence dsn pat auth sas"
 )
 _DIGITS = word_set("pin cvv cvc")
 _SIGNED = word_set("signature sig sas")
@@ -26,14 +27,8 @@ _PLAIN_KEYS = word_set(
     that each every by arrow enter escape any which wrong"""
 )
 _PASSWORD_KINDS = word_set(
-    "password passwd passwort passphrase passcode pwd pass pw kennwort contrasena motdepasse credential"
-)
-_NO_VALUES = word_set(
-    """string str text required optional password secret token value null none true false undefined nil any int number
-    bool object array failed invalid incorrect expired missing wrong error not unknown denied empty hidden protected
-    encrypted hashed disabled enabled default yes no basic bearer key api_key apikey type field input unauthorized
-    rejected authentication authorization must cannot should is was has from with for and the user username login
-    passwd pwd pass admin root prompt interactive accepted changed reset"""
+    """password passwd passwort passphrase passcode pwd pass pw kennwort contrasena motdepasse credential psk storepass
+    keypass requirepass masterauth"""
 )
 
 
@@ -70,7 +65,7 @@ def _interpret_name(phrase: str) -> _NameMeaning | None:
 def _is_value(meaning: _NameMeaning, value: str, is_quoted: bool, is_assigned: bool) -> bool:
     """Return whether the value beside a secret's name is the secret itself and not a word about it."""
     kind = meaning.kind
-    if len(value) < 3 or value.lower() in _NO_VALUES or hints.is_placeholder(value):
+    if len(value) < 3 or value.lower() in hints.NO_VALUES or hints.is_placeholder(value):
         return False
     if kind not in _PASSWORD_KINDS and hints.is_sequential(value):
         return False
@@ -97,52 +92,59 @@ def _is_value(meaning: _NameMeaning, value: str, is_quoted: bool, is_assigned: b
 # fixed first character is twice as fast.
 _NAMED_VALUE = LazyRegex(
     r":(?=[a-z0-9_\"'\])`\\? ])[ \t\r\n\"'\])`\\?]{0,8}+(?:[0-9]{1,4}[_.\- ]?|)"
-    rf"(?:{_reversed_pattern(hints.SECRET_NAME_ENDINGS | hints.VALUE_FORM_WORDS | _LOOSE | _FILLERS)})"
+    rf"(?:{_reversed_pattern(hints.SECRET_NAME_ENDINGS | hints.VALUE_FORM_WORDS | hints.STAGES | _LOOSE | _FILLERS)})"
 )
+_NAME_ENDINGS = _reversed_pattern(hints.SECRET_NAME_ENDINGS | hints.VALUE_FORM_WORDS | hints.STAGES | _LOOSE)
+# A name in quotes before a comma, and a name before a parenthesis, matched backwards: ("X-Api-Key", "..."),
+# setPassword("...").
+_NAMED_ARGUMENT = LazyRegex(rf",[\"'](?:{_NAME_ENDINGS})")
+_LOGIN_CALLS = word_set(
+    "basicauth basic_auth login getconnection connect credential credentials passwordauthentication"
+)
+_NAMED_CALL = LazyRegex(
+    rf"\((?:[:=]htua|{_reversed_pattern(hints.SECRET_NAME_ENDINGS | _LOGIN_CALLS | word_set('key str'))})"
+)
+# The arguments of a login: an optional server, a user and a password.
+_LOGIN = LazyRegex(
+    r"\(\s{0,3}(?P<server>[\"'][^\"'\n]{0,200}+[\"'],\s{0,3})?[\"'][^\"'\n]{0,80}+[\"'],\s{0,3}"
+    r"[\"'](?P<value>[^\"'\n]{4,200}+)[\"']"
+)
+_ARGUMENT = LazyRegex(r",[ \t\r\n]{0,20}+[bru]?([\"'])(?P<value>[^\"'\n]{4,500}+)\1\s{0,3}[)\]]")
+_CALL = LazyRegex(r"\(\s{0,3}[bru]?[\"'](?P<value>[^\"'\n ]{6,500}+)[\"']")
+_READING_VERBS = word_set(
+    """get find read fetch load lookup delete remove has is check validate verify decode parse require ask prompt
+    generate create list describe invalid missing no resolve retrieve hash revoke expect assert"""
+)
+# Encoded punctuation, which is replaced by the character and spaces, so that indexes stay equal.
+_ENCODED = LazyRegex(r"%(?:2[0267C]|3[AD]|7[BD]|0A)|&(?:quot|apos|amp|#34|#39);|\\u00(?:2[267]|3[ad])", re.IGNORECASE)
+_DECODED = {"26": "&", "2c": ",", "3a": ":", "3d": "=", "7b": "{", "7d": "}", "0a": "\n", "amp": "&"}
 _SEPARATOR = LazyRegex(r"[:=](?!//|:[^:=])[:=]{0,3}>?")
 _BEFORE = LazyRegex(r"[\s\"'\])`\\?]{0,8}+([\w.\- ]{1,56}+)")
 _VALUE = LazyRegex(
-    r"[ \t]{0,8}+(?:[|>]-?)?(?:\r?\n[ \t]{1,16}+)?(?:\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\n\\]{1,500}+)"
+    r"[ \t]{0,8}+(?:!{1,2}(?:str|binary|vault|secret|sensitive)[ \t]{1,3})?(?:[|>]-?)?(?:\r?\n[ \t]{1,16}+)?"
+    r"(?:(?:String::from|Some|(?:new )?String|Buffer\.from|bytes)\()?"
+    r"(?:[@bruBRU]?\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\n\\]{1,500}+)"
     r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]|\\]{1,500}+))"
 )
 _SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?(?i:bearer|basic|token|apikey|api-key|negotiate|key|oauth|jwt|bot)[ =:]{1,3}")
+_OTHER_SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?[A-Za-z][\w-]{1,24}+[ =]{1,2}(?=([\w.~+/=-]{16,500}))")
+_ARN = LazyRegex(r"arn:[\w:-]{6,80}:secret\Z")
 _COOKIE = LazyRegex(r"=([^\s;\"',=]{6,4000}+)")
 _URL = LazyRegex(r"://([^\s:/@\"'<>]{0,128}+):([^\s/\"'<>`]{1,256})@(?=[\w\[])|://([\w.~%+-]{16,256}+):?@(?=[\w\[])")
 _ELEMENT = LazyRegex(r">(?<=[\w\"'].)([^<>\s]{4,200}+)</")
+_PROPERTY = LazyRegex(r"<key>([\w.-]{1,60})</key>[ \t\r\n]{0,20}<string\Z")
+_MANIFEST = LazyRegex(r"kind[\"']?:[ \t]?[\"']?secret\b", re.IGNORECASE)
+_MANIFEST_VALUE = LazyRegex(r"\n[ \t]{1,8}[\w.-]{1,80}:[ \t]{1,4}[\"']?([A-Za-z0-9+/]{8,4000}+={0,2})[\"']?(?=\s|\Z)")
 _FLAG = LazyRegex(r"-(?<![A-Za-z0-9_-].)-?([A-Za-z][A-Za-z0-9_-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)")
 _PAIRED = LazyRegex(
-    r"[\s\"'\\]{1,12}+,?(?:[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}|([\w.-]{1,60}+))"
+    r"[\s\"'\\]{1,12}+,?(?:[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}|([\w.-]{1,60}+)[\"'\\]{0,3})"
     r"\s{0,2}[:=]\s{0,2}[\"'\\]{0,3}(?:eman|yek)"
 )
-# A name, words of a sentence, a separator, and a value, quoted or not.
-_SENTENCE = LazyRegex(
-    r"(?i:(?P<name>pass(?:word|phrase|code|wd)|pwd|secret|token|key|credential|identified by)s?"
-    r"(?P<words>(?:[ \t]{1,3}(?:is|was|are|be|should|(?:for|of) [\w.@-]{1,40}+|to|the|user|account|provided|using|with"
-    r"|set|now|value|new|old|i|we|you|used|use|sent|got|have|back|[\w.]{1,20}+@\S{1,60})){0,4}))"
-    r"(?P<sign>[ \t:=]{1,3}(?:(?:->?|=>|[\u2013\u2014\u2192])[ \t]{1,3})?\(?(?:value: )?|,[ \t](?=[\"'`]))"
-    r"(?:[\"'`\u201c\u2018](?P<quoted>[^\"'`\n\u201c\u201d\u2018\u2019]{4,200}+)[\"'`\u201d\u2019]"
-    r"|[\"'`]?(?P<bare>[^\s\"'`()\u201c\u201d\u2018\u2019]{4,200}+))"
-)
-_VERB = LazyRegex(r"(?i)\b(?:is|was|are|be|to|used|use|set)\b")
-_CLASS_SWITCH = LazyRegex(r"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
-_SLUG = LazyRegex(
-    r"(?=[a-z\d_.-]*?(?<![a-z\d])[a-z]{3,}(?![a-z\d]))[a-z\d]+(?:[-_.][a-z\d]+)+"  # db-creds-v2
-    r"|[a-z]+\d*(?:[-_.][a-z]*\d*)*|\d+-?[a-z]+(?:-[a-z]+)*"  # oauth2, 32-character
-)
-_OWNED_SECRETS = ("client", "consumer", "shared", "signing", "webhook", "app", "application")
-"""Words before "secret" that make it a credential, even if its value is a plain word."""
-_TOKEN_KINDS = tuple("refresh access auth api bearer session oauth personal service bot app id deploy csrf".split())
-"""Words before "token" that make it a credential."""
-_KEY_KINDS = tuple(
-    """api access secret encryption signing private account master auth service shared license licence deploy
-    session subscription integration admin hmac""".split()
-)
-"""Words before "key" that make it a credential."""
-_SYNTAX_WORDS = ("unexpected", "unrecognized", "unknown", "illegal", "expected", "undefined", "reserved")
-"""Words before "token" that make it a part of a program."""
 _CODE = LazyRegex(r"(otp|passcode|pin|code)(?:[ \t]+(?:is|was|of))?[ \t:=#]{1,3}(\d{4,8})(?![\w.:/-])")
-_CODES = ("verification ", "security ", "recovery ", "backup ", "access ", "login ", "one-time ")
-_SENTENCE_WORDS = ("pass", "pwd", "secret", "token", "key", "credential", "identified by")
+_CODES = tuple(
+    f"{word} "
+    for word in "verification security recovery backup access login one-time your confirmation 2fa mfa sms".split()
+)
 
 
 def _is_typed(value: str) -> bool:
@@ -186,12 +188,28 @@ _FLAGS = (
         lambda value: not hints.is_placeholder(value),
         before=r"(?<![\w-])-?(?:-proxy)?",
     ),
+    _Surrounding("convertto-securestring", r"[ \t]{1,3}(?:-string[ \t]{1,3})?[\"']([^\"'\n]{4,200})[\"']", "password"),
     _Surrounding(
-        "mysql|mariadb|sshpass|redis-cli|mongo|docker login|twine upload",
+        "password-stdin|passphrase-fd",
+        "",
+        "password",
+        before=r"echo (?:-n )?[\"']?([^\s\"'|]{6,200}+)[\"']?[ \t]?\|[^\n|]{0,200}?--",
+    ),
+)
+_PASSWORD_FLAGS = (
+    _Surrounding(
+        "mysql|mariadb|sshpass|redis-cli|mongo|docker login|podman login|registry login|az login|oc login|twine upload",
         r"[^\n|;&]{0,200}?[ \t]-[pa][ \t]?[\"']?([^\s\"'-][^\s\"']{3,100}+)",
         "password",
     ),
+    _Surrounding(
+        "sqlcmd|ldapsearch|ldapmodify|7z x|7z a|unzip",
+        r"[^\n|;&]{0,200}?[ \t]-[pPw][ \t]?[\"']?([^\s\"'-][^\s\"']{3,100}+)",
+        "password",
+    ),
+    _Surrounding("smbclient", r"[^\n|;&]{0,200}?[ \t]-U[ \t]?[\"']?[^\s%\"']{1,64}+%([^\s\"']{3,100}+)", "password"),
 )
+_PASSWORD_FLAG = LazyRegex(r"-[paPwU](?<=[ \t]..)")
 _AUTHORIZATIONS = (
     _Surrounding("bearer", r"[ \t=:]{1,3}[\"']?([\w.~+/=-]{8,4000}+)", "bearer", _is_bearer),
     _Surrounding("basic", r"[ \t]{1,3}[\"']?([A-Za-z0-9+/]{8,400}+={0,2})", "basic_auth", _is_user_and_password),
@@ -199,6 +217,7 @@ _AUTHORIZATIONS = (
 # A line of .pgpass, an Oracle thin URL, a Terraform variable, a setting of Bundler: all with a colon or a sign.
 _ASSIGNMENTS = (
     _Surrounding(":5432:|:5433:|:6432:|:*:", r"[\w*-]{1,63}+:[\w*-]{1,63}+:([^\s:\"']{4,100}+)(?=\s|\Z)", "password"),
+    _Surrounding(" /p:", r"([^\s\"']{6,100}+)", "password"),
     _Surrounding(":thin:", r"[\w.$-]{1,60}+/([^\s@/\"']{3,100}+)@", "password"),
     _Surrounding(
         'variable "',
@@ -210,7 +229,6 @@ _ASSIGNMENTS = (
         "bundle_", r"[A-Z_]{3,60}[\"']?\s{0,3}[:=]\s{0,3}[\"']?([^\s\"':]{1,100}+:[^\s\"']{1,100}+)", "password", bool
     ),
 )
-_ASSIGNMENT_WORDS = tuple(word for rule in _ASSIGNMENTS for word in rule.words)
 
 
 def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[tuple[str, int, int]]) -> None:
@@ -222,14 +240,22 @@ def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[
     if ":" in text or "=" in text:
         if "@" in text and "://" in text:
             _find_url_credentials(text, findings)
-        backwards = lower_text[::-1].replace("=", ":")
-        if _NAMED_VALUE.search(backwards):  # a search is faster than an iterator, and most texts have no hit
-            hits = _NAMED_VALUE.finditer(backwards)
-            _find_assigned(text, sorted([len(text) - 1 - hit.start() for hit in hits]), findings)
-        for word in _ASSIGNMENT_WORDS:
-            if word in lower_text:
-                _find_surrounded(text, lower_text, _ASSIGNMENTS, findings)
-                break
+        _find_named_values(text, lower_text[::-1].replace("=", ":"), findings)
+        # Parts of all their words. A chain is faster than a loop.
+        if (
+            "43" in text
+            or "*:" in text
+            or "/p:" in text
+            or "thin:" in lower_text
+            or "variable" in lower_text
+            or "bundle_" in lower_text
+        ):
+            _find_surrounded(text, lower_text, _ASSIGNMENTS, findings)
+    if "%3" in text or ("&" in text and ("&quot" in text or "&#3" in text)) or ("\\" in text and "\\u00" in text):
+        decoded_text = _ENCODED.sub(_decode, lower_text)
+        _find_named_values(_ENCODED.sub(_decode, text), decoded_text[::-1].replace("=", ":"), findings)
+    if ("(" in text or "[" in text) and ('("' in text or "('" in text or '["' in text or "['" in text):
+        _find_arguments(text, lower_text[::-1], findings)
     # One character is found faster than two, and is usually absent.
     if "-" in text and (" -" in text or "-u" in text or "\t-" in text):
         for hit in _FLAG.finditer(text):
@@ -237,25 +263,90 @@ def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[
             if meaning and _is_value(meaning, hit[2], False, True):
                 findings.append((meaning.kind, *hit.span(2)))
         _find_surrounded(text, lower_text, _FLAGS, findings)
+        if _PASSWORD_FLAG.search(text):
+            _find_surrounded(text, lower_text, _PASSWORD_FLAGS, findings)
     if "<" in text and "</" in text:
         for hit in _ELEMENT.finditer(text):
-            meaning = _interpret_name(_name_before(text, hit.start()))
+            name = _name_before(text, hit.start())
+            if name == "string" and (key := _PROPERTY.search(text, max(0, hit.start() - 120), hit.start())):
+                name = key[1]
+            meaning = _interpret_name(name)
             if meaning and _is_value(meaning, hit[1], True, True):
                 findings.append((meaning.kind, *hit.span(1)))
     if "bearer" in lower_text or "basic" in lower_text:
         _find_surrounded(text, lower_text, _AUTHORIZATIONS, findings)
     if has_codes and ("code" in lower_text or "pin" in lower_text or "otp" in lower_text):
         _find_codes(lower_text, findings)
-    # Parts of all words that begin a sentence, some shared: "access key", "credential", "identified by".
+    # Parts of all words that begin a sentence: "enti" of "identified by".
     if (
-        "key" in lower_text
-        or "token" in lower_text
+        ("ke" in lower_text and ("key" in lower_text or "token" in lower_text))
         or "pass" in lower_text
         or "secret" in lower_text
         or "enti" in lower_text
         or "pwd" in lower_text
+        or "creds" in lower_text
     ):
-        _find_in_sentences(text, lower_text, findings)
+        find_in_sentences(text, lower_text, findings)
+        if "secret" in lower_text and _MANIFEST.search(text):
+            _find_in_manifest(text, findings)
+        if "passwort" in lower_text or "mot de passe" in lower_text:
+            find_in_foreign_sentences(text, lower_text, findings)
+    if (
+        ("en" in lower_text and ("kennwort" in lower_text or "contrasena" in lower_text or "senha" in lower_text))
+        or "wachtwoord" in lower_text
+        or not text.isascii()
+    ):
+        find_in_foreign_sentences(text, lower_text, findings)
+
+
+def _find_named_values(text: str, backwards: str, findings: list[tuple[str, int, int]]) -> None:
+    """Add values after a name. `backwards` is the text reversed, in lower case, with colons as equals signs."""
+    if _NAMED_VALUE.search(backwards):  # a search is faster than an iterator, and most texts have no hit
+        hits = _NAMED_VALUE.finditer(backwards)
+        _find_assigned(text, sorted([len(text) - 1 - hit.start() for hit in hits]), findings)
+
+
+def _decode(hit: re.Match[str]) -> str:
+    """Return the character that is encoded, or a space for a quotation mark, padded to the same length."""
+    encoded_char = hit[0].lower().lstrip("%&\\").removeprefix("u00").rstrip(";")
+    return _DECODED.get(encoded_char, " ").ljust(len(hit[0]))
+
+
+def _find_arguments(text: str, backwards: str, findings: list[tuple[str, int, int]]) -> None:
+    """Add values that follow their name in a call: `("X-Api-Key", "...")`, `setPassword("...")`."""
+    for hit in _NAMED_ARGUMENT.finditer(backwards) if '",' in text or "'," in text else ():
+        position = len(text) - 1 - hit.start()
+        name = _name_before(text, position)
+        is_first = text[position - len(name) - 3 : position - len(name) - 2] in ("(", "[")
+        argument = _ARGUMENT.match(text, position) if is_first else None
+        if argument and (meaning := _interpret_name(name)):
+            _add_argument(meaning, argument, findings)
+    for hit in _NAMED_CALL.finditer(backwards) if "(" in text else ():
+        position = len(text) - 1 - hit.start()
+        name = _name_before(text, position).rpartition(".")[2]
+        verbs = hints.split_name(name)
+        login = _LOGIN.match(text, position)
+        if login and (login["server"] or verbs[-1:] != ["connect"]):
+            _add_argument(_NameMeaning("password", True), login, findings)
+        argument = _CALL.match(text, position)
+        if argument and _READING_VERBS.isdisjoint(verbs) and (meaning := _interpret_name(name)):
+            _add_argument(meaning, argument, findings)
+
+
+def _add_argument(meaning: _NameMeaning, argument: re.Match[str], findings: list[tuple[str, int, int]]) -> None:
+    value = argument["value"]
+    if meaning.kind in _PASSWORD_KINDS and not (_is_typed(value) and any(map(str.isdigit, value))):
+        return
+    if not is_covered(*argument.span("value"), findings) and _is_value(meaning, value, True, True):
+        findings.append((meaning.kind, *argument.span("value")))
+
+
+def _find_in_manifest(text: str, findings: list[tuple[str, int, int]]) -> None:
+    """Add the values of a Kubernetes secret. They are in base64."""
+    start = text.find("\ndata:")
+    for hit in _MANIFEST_VALUE.finditer(text, start + 1) if start >= 0 else ():
+        if len(hit[1]) % 4 == 0 and not is_covered(*hit.span(1), findings):
+            findings.append(("secret", *hit.span(1)))
 
 
 def _name_before(text: str, start: int) -> str:
@@ -273,44 +364,9 @@ def _find_surrounded(
                 findings += [
                     (rule.kind, *hit.span(1))
                     for hit in rule.regex.finditer(text)
-                    if not _is_covered(*hit.span(1), findings) and rule.is_secret(hit[1])
+                    if not is_covered(*hit.span(1), findings) and rule.is_secret(hit[1])
                 ]
                 break
-
-
-def _find_in_sentences(text: str, lower_text: str, findings: list[tuple[str, int, int]]) -> None:
-    for word in _SENTENCE_WORDS:
-        position = lower_text.find(word)
-        while position >= 0:
-            before = lower_text[max(0, position - 16) : position].rstrip("_- ")
-            if word != "key" or before.endswith(_KEY_KINDS):
-                sentence = _SENTENCE.match(text, position)
-                # Not a list cursor, `nextPageToken`, and not a token of a parser.
-                if sentence and not (word == "token" and before.endswith((*hints.CURSORS, *_SYNTAX_WORDS))):
-                    _check_sentence(before, sentence, findings)
-            position = lower_text.find(word, position + len(word))
-
-
-def _check_sentence(before: str, sentence: re.Match[str], findings: list[tuple[str, int, int]]) -> None:
-    """Add the value of a sentence such as "the client secret is '...'", if it is a secret."""
-    word, group = sentence["name"].lower(), "quoted" if sentence["quoted"] else "bare"
-    first = sentence.start(group)
-    value = sentence[group].rstrip(".,;:!?")
-    kind = hints.secret_kind(f"{before.rpartition(' ')[2]}_{word}") or hints.secret_kind(word) or "password"
-    is_named = word in ("key", "secret") or before.endswith(_TOKEN_KINDS)
-    is_owned = word == "secret" and before.endswith(_OWNED_SECRETS)
-    is_stated = bool(_VERB.search(sentence["words"])) or not sentence["sign"].isspace()
-    if not sentence["words"] and is_stated and sentence.string[sentence.start() - 1 : sentence.start()] == "_":
-        is_named = is_stated = False  # `API_KEY: ...` is no sentence: `_find_assigned` decides
-    if not _is_covered(first, first + len(value), findings) and _is_sentence_secret(
-        word, value, is_named=is_named, is_owned=is_owned, is_stated=is_stated, is_quoted=group == "quoted"
-    ):
-        findings.append((kind, first, first + len(value)))
-
-
-def _is_covered(start: int, end: int, findings: list[tuple[str, int, int]]) -> bool:
-    """Return whether a recent finding covers this span: checking a value costs more than finding it."""
-    return any(a <= start and end <= b for _, a, b in findings[-4:]) if findings else False
 
 
 def _find_codes(lower_text: str, findings: list[tuple[str, int, int]]) -> None:
@@ -332,10 +388,12 @@ def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, in
         name = _name_before(text, start)
         if not name or name.startswith("redacted "):  # our own placeholder
             continue
+        if name in (" string", " str", " String") and text[start - len(name) - 2 : start].lstrip()[:1] == ":":
+            name = _name_before(text, text.rfind(":", 0, start))  # a type: `apiKey: string = "..."`
         meaning = _interpret_name(name)
         if meaning is None and name.endswith("value"):
             meaning = _interpret_paired_name(text[max(0, start - 140) : start])
-        if meaning is None:
+        if meaning is None or _ARN.search(text, max(0, start - 90), start):
             continue
         if meaning.kind in ("cookie", "cookies"):
             line = text.find("\n", end, end + 4000)
@@ -346,7 +404,11 @@ def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, in
                 if hints.is_random(cookie[1], 8)
             ]
             continue
-        if scheme := _SCHEME.match(text, end):
+        if (scheme := _SCHEME.match(text, end)) or (
+            meaning.kind == "authorization"
+            and (scheme := _OTHER_SCHEME.match(text, end))
+            and hints.is_random(scheme[1])
+        ):
             end = scheme.end()
         hit = _VALUE.match(text, end)
         if hit is None:
@@ -357,7 +419,7 @@ def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, in
             value = value.rstrip(".:!?")
             if text[last : last + 1] in ("(", "["):  # a call or an index: code that fetches the secret
                 continue
-        if _is_covered(first, first + len(value), findings):
+        if is_covered(first, first + len(value), findings):
             continue
         if _is_value(meaning, value, group == "quoted", text[start:end] != ":"):
             findings.append((meaning.kind, first, first + len(value)))
@@ -374,41 +436,6 @@ def _find_url_credentials(text: str, findings: list[tuple[str, int, int]]) -> No
         if hit[2] is None:
             if hints.is_random(hit[3]):
                 findings.append(("url_credential", *hit.span(3)))
-        elif hit[2].lower() not in _NO_VALUES and not hints.is_placeholder(hit[2]):
+        elif hit[2].lower() not in hints.NO_VALUES and not hints.is_placeholder(hit[2]):
             # Include the user name: some services put the secret there.
             findings.append(("url_credential", hit.start(1), hit.end(2)))
-
-
-def _is_sentence_secret(
-    word: str, value: str, *, is_named: bool, is_owned: bool, is_stated: bool, is_quoted: bool
-) -> bool:
-    """Return whether the value in a sentence about a secret is the secret itself.
-
-    `is_named` says which secret it is ("api key", "refresh token"), `is_owned` also whose ("client secret"), and
-    `is_stated` that a verb or a sign precedes the value.
-    """
-    has_digit = any(map(str.isdigit, value))
-    is_password = word[:3] in ("pas", "pwd", "ide")
-    if len(value) < 24 and not has_digit:  # mostly a plain word
-        return (is_password or is_owned) and is_quoted and is_stated and _is_chosen_word(value)
-    if hints.is_placeholder(value) or hints.is_code(value) or (not is_password and hints.is_sequential(value)):
-        return False
-    if " " in value:
-        return is_password and is_stated and value.count(" ") <= 4
-    if hints.is_random(value):
-        return True
-    if is_password:
-        return len(value) >= 6 and has_digit and (any(map(str.isalpha, value)) or not value.isalnum())
-    if not (is_named or is_stated) or not hints.has_letters_and_digits(value) or "=" in value[:-2] or "://" in value:
-        return False
-    if is_quoted and is_named and is_stated:
-        return len(value) >= 6
-    if _SLUG.fullmatch(value):  # the name of a secret, a size, a format
-        return False
-    switches = len(_CLASS_SWITCH.findall(value))
-    return switches >= (2 if (is_named and is_stated) or is_quoted else 3) and len(value) >= 8
-
-
-def _is_chosen_word(value: str) -> bool:
-    """Return whether a quoted text may be a password without a digit."""
-    return len(value) >= 6 and " " not in value and value.lower() not in _NO_VALUES and not hints.is_placeholder(value)

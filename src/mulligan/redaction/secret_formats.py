@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
+import string
 from collections.abc import Iterator
 
 from mulligan.redaction import secret_hints as hints
@@ -154,6 +155,46 @@ clickhouse    4b1d                                              [A-Za-z0-9]{38}(
 cursor        crsr_ key_                                        [a-f0-9]{64}
 linkedin      AQ                                                [\w-]{340,360}
 stytch        secret-live- secret-test-                         [\w=-]{30,60}
+adafruit      aio_                                              [A-Za-z0-9]{28}(?!\w)
+apify         apify_api_                                        [A-Za-z0-9]{34,44}
+aws           IQoJb3JpZ2lu FwoGZXIvYXdz FQoGZXIvYXdz            [\w+/=%-]{60,4000}
+azure         ACDb                                              [\w+/]{70,90}={0,2}
+baidu         ALTAK-                                            [\w-]{16,30}/[0-9a-f]{32,48}
+brave         BSA                                               [\w-]{27,28}(?![\w-])
+browserbase   bb_live_                                          [\w-]{20,60}
+daytona       dtn_                                              [a-f0-9]{40,80}
+digitalocean  DO00                                              [A-Z0-9]{16}(?!\w)
+e2b           e2b_                                              [a-f0-9]{40}
+intercom      dG9rO                                             [A-Za-z0-9+/]{50,90}={0,2}
+ionic         ion_                                              [A-Za-z0-9]{42}(?!\w)
+launchdarkly  sdk-                                              [0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f-]{22}(?!\w)
+mailersend    mlsn.                                             [a-f0-9]{64}
+mandrill      md-                                               [\w-]{22}(?![\w-])
+mem0          m0-                                               [A-Za-z0-9]{40}(?!\w)
+mongodb       mdb_sa_sk_                                        [\w-]{40}
+neon          napi_                                             [a-z0-9]{60,70}
+netlify       nfc_ nfo_ nfu_                                    [A-Za-z0-9]{36,40}
+paddle        pdl_live_apikey_ pdl_sdbx_apikey_                 [A-Za-z0-9]{26}_[\w]{22}_\w{3}
+polar         polar_pat_ polar_oat_ polar_rst_                  [A-Za-z0-9_]{30,60}
+portainer     ptr_                                              [\w+/=-]{20,60}
+pubnub        sec-c-                                            [A-Za-z0-9-]{36,60}
+runpod        rpa_                                              [A-Z0-9]{40,50}
+scaleway      SCW                                               [A-Z0-9]{17}(?!\w)
+slack         xwfp-                                             [\w-]{20,200}
+trello        ATTA                                              [a-f0-9]{64}[A-F0-9]{8}
+twitter       AAAAAAAAAAAAAAAAAAAAA                             (?=[\w%]*[a-z])(?=[\w%]*\d)[\w%]{60,140}
+unkey         unkey_                                            [A-Za-z0-9]{20,40}
+vercel        vercel_blob_rw_                                   \w{30,80}
+wakatime      waka_                                             [0-9a-f-]{36}
+zoho          1000.                                             [0-9a-f]{32}\.[0-9a-f]{32}
+private_key   LS0tLS1CRUdJTiBQUklWQVRF LS0tLS1CRUdJTiBSU0EgUFJJ [A-Za-z0-9+/]{40,8000}={0,2}
+private_key   LS0tLS1CRUdJTiBFQyBQUklW LS0tLS1CRUdJTiBPUEVOU1NI [A-Za-z0-9+/]{40,8000}={0,2}
+private_key   LS0tLS1CRUdJTiBFTkNSWVBURUQg LS0tLS1CRUdJTiBEU0Eg [A-Za-z0-9+/]{40,8000}={0,2}
+github        Z2hwX Z2hvX Z2hzX Z2l0aHViX3BhdF                  [A-Za-z0-9+/]{44,200}={0,2}
+openai        c2stcHJvai c2stYW50L                              [A-Za-z0-9+/]{40,400}={0,2}
+gitlab        Z2xwYXQt                                          [A-Za-z0-9+/]{26,100}={0,2}
+slack         eG94Yi eG94cC                                     [A-Za-z0-9+/]{40,200}={0,2}
+aws           QUtJQ                                             [A-Z][A-Za-z0-9+/]{20,21}={0,2}(?![\w+/])
 """
 
 # Secrets that follow a marker: the last two characters of the marker as lookup key, then kind, full marker, prefix of
@@ -161,18 +202,23 @@ stytch        secret-live- secret-test-                         [\w=-]{30,60}
 _AFTER = {
     **{f"{digit}:": ("telegram", r"(?<!\d)\d{8,10}:", "AA", r"[\w-]{32,33}(?![\w-])") for digit in "0123456789"},
     **{f"{digit}|": ("meta", r"(?<!\d)\d{15,16}\|", "", r"[\w-]{27,40}(?![\w-])") for digit in "0123456789"},
+    **{
+        f"{c}!": ("salesforce", r"(?<!\w)00D\w{12}!", "", r"[\w.]{60,120}")
+        for c in string.ascii_letters + string.digits
+    },
     "h:": ("twitch", r"(?<!\w)oauth:", "", r"[a-z0-9]{30}(?!\w)"),
     "//": ("google", r"(?<![\w/])1//", "0", r"[\w-]{30,120}"),
+    "y/": ("ifttt", r"(?<!\w)with/key/", "", r"[\w-]{20,60}"),
     "r+": ("endor", r"(?<!\w)endr\+", "", r"[\w-]{16,40}"),
 }
 _ESCAPED = {"\\": 1, "%": 2}
 r"""Characters of a run that belong to an escape before it: "\nghp_..." inside JSON, "%3Dghp_..." inside a URL."""
-_MARKS = frozenset(":|/+\\%")
+_MARKS = frozenset(":|/+\\%!")
 """Characters before a run for which one of the two tables applies."""
 # URLs that are secret as a whole.
 _HOOKS = LazyRegex(
     r"hook(?:s\.(?:slack\.com/[a-z]{7,9}/[\w+/-]{20,120}|zapier\.com/hooks/catch/[\w/]{8,60})"
-    r"|s/\d{15,21}/[\w-]{40,100}|\.office\.com/[\w@/-]{20,200})",
+    r"|s/\d{15,21}/[\w-]{40,100}|\.office\.com/[\w@/-]{20,200}|/send\?key=[\w-]{36}|/[0-9a-f]{8}-[0-9a-f-]{27})",
     re.ASCII,
 )
 
@@ -209,9 +255,12 @@ _SHAPES = LazyRegex(
     r"(?P<azure>[\w~.]{3}\dQ~[\w~.-]{31,34}(?![\w~-]))"
     r"|(?P<discord>[MNO][\w-]{23,25}\.[\w-]{6}\.[\w-]{27,38}(?![\w.-]))"
     r"|(?P<mailchimp>[0-9a-f]{32}-us\d{1,2}(?!\w))|(?P<maxmind>[A-Za-z0-9]{6}_[A-Za-z0-9]{29}_mmk(?!\w))"
-    r"|(?P<terraform>[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,70})",
+    r"|(?P<terraform>[A-Za-z0-9]{14}\.atlasv1\.[\w=-]{60,70})"
+    r"|(?P<azure_key>[A-Za-z0-9]{52}JQQJ9[9DH][A-Za-z0-9]{26}(?![\w+/])|[A-Za-z0-9]{42}AzSe[A-Da-d][A-Za-z0-9]{5}(?!\w)"
+    r"|[\w-]{44}AzFu[\w-]{5}[AQgw]==|[A-Za-z0-9]{76}AZDO[A-Za-z0-9]{4}(?!\w))",
     re.ASCII,
 )
+_AZURE_KEY_SIZES = frozenset((52, 54, 84))
 
 
 def find_by_format(text: str, runs: bytes, start: int, findings: list[tuple[str, int, int]]) -> None:
@@ -241,11 +290,16 @@ def find_by_format(text: str, runs: bytes, start: int, findings: list[tuple[str,
             if size > 35:
                 if has_shapes is None:
                     has_shapes = "~" in text or "-us" in text or "_mmk" in text or ".atlasv1." in text
-                shaped = _SHAPES.match(text, first) if has_shapes or opening[0] in "MNO" else None
+                is_likely = has_shapes or opening[0] in "MNO" or size in _AZURE_KEY_SIZES
+                shaped = _SHAPES.match(text, first) if is_likely else None
                 if shaped and not hints.is_placeholder(shaped[0]):
                     findings.append((shaped.lastgroup or "", *shaped.span()))
             elif size > 25 and opening[0] in "13" and _is_wallet(text[first:end]):
                 findings.append(("wallet", first, end))
+            if size >= 24 and first and text[first - 1] in _VALUE_OPENINGS and _has_vendor_name(text, first):
+                value = text[first:end].rstrip(".")
+                if hints.is_random(value, 24) and not hints.is_sequential(value) and not hints.is_code(value):
+                    findings.append(("api_key", first, first + len(value)))
         start = runs.find(LONG_RUN, end) if len(runs) - end > 16 else -1
     if "hook" in text:
         findings += [
@@ -253,6 +307,36 @@ def find_by_format(text: str, runs: bytes, start: int, findings: list[tuple[str,
             for hit in _HOOKS.finditer(text)
             if not hints.is_placeholder(hit[0][-40:])
         ]
+
+
+_VENDORS = hints.word_set(
+    """abstractapi accuweather agora aiven alchemy algolia amplitude assemblyai autodesk aviationstack bitly braintree
+    browserstack bugsnag calendly censys clarifai clearbit clickup clockify cloudconvert cloudinary codacy codeclimate
+    coinbase confluent coveralls crowdin customerio datadog deepgram deepl docusign elevenlabs eventbrite fastly
+    finnhub foursquare freshdesk fullcontact geocodio giphy helpscout hunterio hypertrack imgbb infura intercom
+    ipgeolocation ipinfo ipstack kraken launchdarkly lokalise loggly mailboxlayer mailjet mapquest meraki messagebird
+    mixpanel moralis newsapi nytimes onesignal opencage opsgenie optimizely pagerduty pipedrive pixabay plaid
+    postmark pusher quickbase rapidapi rollbar sauce scrapingbee securitytrails segment serpapi serpstack shodan
+    shodanio signalwire sourcegraph splunk squarespace statuspage stormglass sumologic tatum telnyx tomorrowio
+    travisci trello unsplash uploadcare urlscan virustotal weatherapi weatherbit weatherstack webflow workato
+    zendesk zenserp zerobounce"""
+)
+"""Services whose keys have no prefix. Names of hosts of code are absent: beside them stand commits."""
+
+
+_VALUE_OPENINGS = frozenset("\"' :=")
+_VENDOR_ENDINGS = frozenset(vendor[-3:] for vendor in (*_VENDORS, "api", "app", "auth", "access"))
+
+
+def _has_vendor_name(text: str, start: int) -> bool:
+    """Return whether a vendor's name is assigned the value at an index: `sourcegraph: ...`."""
+    if text[max(0, start - 12) : start].rstrip("\"' :=)]")[-3:].lower() not in _VENDOR_ENDINGS:  # fast path
+        return False
+    name = text[max(0, start - 44) : start].rstrip("\"' ")
+    if name[-1:] not in (":", "="):
+        return False
+    words = [word for word in hints.split_name(name.rstrip("\"' :=)]")) if word not in ("api", "app", "auth", "access")]
+    return any("".join(words[-count:]) in _VENDORS for count in (1, 2))
 
 
 def _address_start(text: str, start: int) -> int:

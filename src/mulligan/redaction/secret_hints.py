@@ -22,7 +22,8 @@ def word_set(text: str) -> frozenset[str]:
 _SECRET_WORDS = word_set(
     """password passwd passwort passphrase passcode pwd pass pw secret secrets credential credentials creds
     authorization bearer cookie cookies jwt otp totp pin cvv cvc ssn iban mnemonic apikey apitoken authtoken accesstoken
-    accesskey secretkey privatekey clientsecret connectionstring kennwort contrasena motdepasse"""
+    accesskey secretkey privatekey clientsecret connectionstring kennwort contrasena motdepasse psk storepass keypass
+    requirepass masterauth"""
 )
 # Pairs of words that indicate a secret only together.
 _SECRET_WORD_PAIRS = word_set(
@@ -41,6 +42,9 @@ CURSORS = tuple(
 VALUE_FORM_WORDS = word_set("base value val str string text raw plain plaintext env header base64 b64 hash")
 """Words after a secret's name that do not change its meaning."""
 
+STAGES = word_set("prod production dev development staging stage live sandbox qa uat old new v")
+"""Words after a secret's name that say which one it is: `DB_PASSWORD_PROD`, `API_KEY_V2`."""
+
 NUMERIC_KINDS = word_set(
     """pin otp totp cvv cvc ssn passcode password passwd pwd pass card_number account_number routing_number tax_id
     national_id social_security security_code verification_code access_code recovery_code backup_code"""
@@ -48,6 +52,15 @@ NUMERIC_KINDS = word_set(
 """Kinds whose values may be numbers. A number under any other name is a count."""
 SECRET_NAME_ENDINGS = frozenset((*_SECRET_WORDS, *_SECRET_WORD_PAIRS, "token"))
 """Endings of names that indicate a secret, optionally followed by a word of `VALUE_FORM_WORDS`."""
+
+NO_VALUES = word_set(
+    """string str text required optional password secret token value null none true false undefined nil any int number
+    bool object array failed invalid incorrect expired missing wrong error not unknown denied empty hidden protected
+    encrypted hashed disabled enabled default yes no basic bearer key api_key apikey type field input unauthorized
+    rejected authentication authorization must cannot should is was has from with for and the user username login
+    passwd pwd pass admin root prompt interactive accepted changed reset aws4-hmac-sha256"""
+)
+"""Words beside the name of a secret that are no values."""
 
 
 def split_name(name: str) -> list[str]:
@@ -72,7 +85,7 @@ def secret_kind(name: str) -> str:
         return last
     if last == "token":
         return "" if parts[-2:-1] and parts[-2] in CURSORS else "token"
-    if last in VALUE_FORM_WORDS:
+    if last in VALUE_FORM_WORDS or last in STAGES:
         return secret_kind("_".join(parts[:-1]))
     if pair in _SECRET_WORD_PAIRS:
         return pair
@@ -94,7 +107,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _BITS = [0.0, *(n * math.log2(n) for n in range(1, 65))]
 _CODE = LazyRegex(
     r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_][A-Za-z_\d]*)+|[A-Z][A-Z]*(?:_[A-Z]+)+|[a-z]+(?:_[a-z]+)+|[a-z]+(?:-[a-z]+)+"
-    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|[\w.-]+(?:/[\w.-]+)+\.[a-z\d]{1,5}|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
+    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|[\w.-]+(?:/[\w.-]+)+\.[a-z\d]{1,8}|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
 )
 # Long filler values that people type. Generated values do not contain eight letters in alphabetical order.
 _SEQUENCES = (
@@ -167,3 +180,8 @@ def is_code(value: str) -> bool:
 def looks_like_password(value: str) -> bool:
     """Return whether a value resembles a password chosen by a person: a word with digits or punctuation."""
     return len(value) >= 6 and not value.isalpha() and any(c.isalpha() for c in value) and not is_code(value)
+
+
+def is_covered(start: int, end: int, findings: list[tuple[str, int, int]]) -> bool:
+    """Return whether a recent finding covers this span: checking a value costs more than finding it."""
+    return any(a <= start and end <= b for _, a, b in findings[-4:]) if findings else False
