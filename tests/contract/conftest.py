@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +21,14 @@ def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         "SEND_TIMEOUT_SECONDS",
     ):  # however busy the machine is
         monkeypatch.setattr(remote, limit, 60.0)
-    store = STORES[request.param](tmp_path)
-    yield store
-    store.close()
+    with contextlib.ExitStack() as stack:
+        if request.param == "postgres":
+            import sql_rules  # skips where psycopg is not installed
+
+            stack.enter_context(sql_rules.checked())
+        store = STORES[request.param](tmp_path)
+        yield store
+        store.close()
 
 
 @pytest.fixture

@@ -62,6 +62,7 @@ from mulligan.store.base import (
     RecallQuery,
     Retention,
     RunQuery,
+    SessionQuery,
     Store,
     now,
     parse_items,
@@ -163,6 +164,37 @@ def test_a_run_comes_back_with_its_steps_in_order(store, write):
 
     assert history.run == run(end_reason="finished", ended_at=1010)
     assert [each.seq for each in history.steps] == [1, 2]
+
+
+def test_sessions_are_listed_once_the_newest_first_with_their_runs(store, write):
+    for number, (session, agent) in enumerate(
+        [("a", "x"), ("b", "y"), ("a", "y"), (None, "x"), ("c", "x"), ("b", "y")]
+    ):
+        one = run(f"run_{number}", 1000 + number, session=session, agent=agent)
+        failed = StepEnded(step(1, run=one.id, failure=TIMEOUT, started_at=one.started_at))
+        ended = msgspec.structs.replace(one, ended_at=2000, end_reason="finished")
+        write(RunStarted(one), *([failed] if session == "b" else []), *([RunEnded(ended)] if number != 5 else []))
+
+    listed = store.sessions(DEFAULT_TENANT, SessionQuery())
+
+    assert [session.id for session in listed] == ["b", "c", "a"]
+    b = listed[0]
+    assert (b.runs, b.first_run_at, b.last_run_at, b.last_run, b.agents) == (2, 1001, 1005, "run_5", ("y",))
+    assert b.unrecovered == 1, "the other run has not ended"
+    assert listed[2].agents == ("x", "y")
+
+    def ids(**fields: Any) -> list[str]:
+        return [session.id for session in store.sessions(DEFAULT_TENANT, SessionQuery(**fields))]
+
+    assert ids(agent="x") == ["c", "a"]
+    assert ids(text="B") == ["b"]
+    assert ids(since=1003) == ["b", "c"]
+    position, pages = None, []
+    while page := store.sessions(DEFAULT_TENANT, SessionQuery(limit=1, before=position)):
+        pages += [session.id for session in page]
+        position = SessionQuery().position_of(page[0])
+    assert pages == ["b", "c", "a"], "a session is on the page of its newest run only"
+    assert store.sessions("theirs", SessionQuery()) == []
 
 
 def message(number: int, text: str, role: str = "user", **part: Any) -> RecordedMessage:
@@ -1109,6 +1141,10 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
         StepEnded(step(2, arguments={"q": secret, secret: [1, {"n": secret}], "k": 10}, result=secret)),
     )
     store.put(DEFAULT_TENANT, "session", "s", encode({"about": secret}))
+    (pattern,) = found(store)
+    note = f"Ask {secret}."
+    store.update_pattern(DEFAULT_TENANT, PatternCommand(action="note", pattern=pattern.id, note=note))
+    assert found(store)[0].note == note
 
     assert store.forget(DEFAULT_TENANT, ForgetRequest(text=secret)) == ForgetResult(
         runs=1, steps=2, key_value_entries=1
@@ -1122,6 +1158,7 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
     assert history.links == tuple(link_recoveries(history.steps, history.run)) != ()
     assert found(store)[0].message == f"{ERASED_MARK} was slow"
     assert found(store)[0].agents == {ERASED_MARK: 1}
+    assert found(store)[0].note == f"Ask {ERASED_MARK}."
     assert store.get(DEFAULT_TENANT, "session", "s") is None
     assert not store.forget(DEFAULT_TENANT, ForgetRequest(text=secret))
 

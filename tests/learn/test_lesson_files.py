@@ -298,7 +298,10 @@ def test_a_folder_is_read_whole_and_what_is_wrong_is_told(tmp_path):
     assert "also in a.md" in refused[0]
 
 
-def test_links_pipes_and_folders_are_no_lessons(tmp_path):
+@pytest.mark.parametrize("has_flag", [True, False], ids=["posix", "windows"])
+def test_links_pipes_and_folders_are_no_lessons(tmp_path, monkeypatch, has_flag):
+    if not has_flag:
+        monkeypatch.delattr(os, "O_NOFOLLOW")
     secret = tmp_path / "secret"
     secret.write_text(TEXT)
     folder = tmp_path / "lessons"

@@ -208,11 +208,11 @@ def test_where_there_is_little_room_the_opening_is_short_and_with_none_there_is_
 
 def test_a_server_is_named_where_its_address_may_be_told():
     assert render_within_budget(WORDS, [], server="https://m.example.com").text.endswith(
-        ": https://m.example.com/lessons"
+        ": https://m.example.com/learned"
     )
     for private in ("http://10.0.0.7:8700", "http://ann:secret@db.internal:1"):
         text = render_within_budget(WORDS, [], server=private).text
-        assert text.endswith("are on your mulligan server, under /lessons.")
+        assert text.endswith("are on your mulligan server, under /learned.")
         assert_sanitized(text)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from windows_files import WINDOWS_FILES
 
 from mulligan.record import journal as journals
 from mulligan.record.journal import FRAME_MARK, Journal, NewerJournalError, encode_frame, find_orphaned, read_frames
@@ -286,6 +287,15 @@ def test_what_a_process_left_that_died_while_it_made_its_journal_is_swept_away_i
     os.utime(old, (time.time() - 2 * journals.UNNAMED_EXPIRY_SECONDS,) * 2)
     assert names(tmp_path) == []
     assert list(tmp_path.iterdir()) == [new]
+
+
+@pytest.mark.durability
+def test_frames_are_the_same_with_the_file_functions_of_windows(tmp_path):
+    program = "from mulligan.record.journal import Journal, encode_frame; from pathlib import Path; "
+    program += f"Journal(Path({str(tmp_path)!r})).write(encode_frame(1, b'two\\nlines'))"
+    subprocess.run([sys.executable, "-c", f"{WINDOWS_FILES}\n{program}"], check=True)
+    (path,) = tmp_path.iterdir()
+    assert read(path) == [b"two\nlines"]
 
 
 def test_what_cannot_be_opened_is_passed_over(tmp_path):

@@ -289,14 +289,18 @@ def load_folder(folder: Path) -> LessonFolder:
 
 def _read_bytes(folder: Path, name: str) -> bytes:
     """Read a regular file. Reject symbolic links, and never block on a pipe."""
+    path = folder / name
+    # Windows has neither flag, and its symbolic links need a privilege: there the check before the open is enough.
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
-        with open(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+        if path.is_symlink():
+            raise LessonFileError(f"{name}:1: Symbolic links are not followed.")
+        with open(os.open(path, flags), "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise LessonFileError(f"{name}:1: Not a regular file.")
             return file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        reason = "Symbolic links are not followed" if (folder / name).is_symlink() else error.strerror
-        raise LessonFileError(f"{name}:1: {reason}.") from None
+        raise LessonFileError(f"{name}:1: {error.strerror}.") from None
 
 
 FileComparison = Literal["new", "same", "edited", "older", "conflict"]

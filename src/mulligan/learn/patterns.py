@@ -22,11 +22,13 @@ import msgspec
 from mulligan.classify.fingerprint import build_template, compute_fingerprint
 from mulligan.core.failure import Failure, StoreError, UnsupportedOperationError
 from mulligan.core.records import Pattern, PatternState, Record, Step
+from mulligan.redaction import Redactor, sanitize
 from mulligan.store.base import DAY, PatternCommand, PatternQuery, Store
 
 MAX_SHOWN_AGENTS = 10
 MAX_SHOWN_EXAMPLES = 5
 """Limit for a pattern shown to people; a pattern can have many more."""
+MAX_NOTE_CHARS = 2000
 MAX_MESSAGE_CHARS = 500
 """Length of the message stored with a pattern. The steps hold the full message."""
 
@@ -64,6 +66,7 @@ class PatternDecision(Record, frozen=True):
     at: int = 0
     reopened: int = 0
     into: str | None = None
+    note: str = ""
 
 
 def apply_command(command: PatternCommand, before: PatternDecision, current: Pattern) -> PatternDecision:
@@ -71,9 +74,11 @@ def apply_command(command: PatternCommand, before: PatternDecision, current: Pat
     match command.action:
         case "mute" | "resolve":
             state: PatternState = "muted" if command.action == "mute" else "resolved"
-            return PatternDecision(state=state, at=command.at, reopened=current.reopened, into=before.into)
+            return msgspec.structs.replace(before, state=state, at=command.at, reopened=current.reopened)
         case "unmute" | "reopen":
-            return PatternDecision(reopened=current.reopened, into=before.into)
+            return msgspec.structs.replace(before, state=None, at=0, reopened=current.reopened)
+        case "note":
+            return msgspec.structs.replace(before, note=sanitize(Redactor().text(command.note), MAX_NOTE_CHARS))
         case "merge" | "split":
             return msgspec.structs.replace(before, into=command.into if command.action == "merge" else None)
 
@@ -169,6 +174,7 @@ def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pa
         state=state,
         reopened=decision.reopened + is_reopened,
         merged=tuple(sorted(part.id for part in group if part.id != id)),
+        note=decision.note,
     )
 
 

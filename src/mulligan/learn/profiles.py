@@ -357,6 +357,11 @@ def is_about_values(failure: Failure) -> bool:
     return failure.kind.code in _REJECTION_CODES
 
 
+def has_enough_calls(profile: ValueProfile) -> bool:
+    """Return whether a profile rests on enough calls and runs to be told."""
+    return profile.calls >= MIN_FACT_CALLS and profile.runs >= MIN_FACT_RUNS
+
+
 def select_facts(
     value_profiles: Iterable[ValueProfile], failure: Failure, arguments: Mapping[str, Any]
 ) -> list[ValueProfile]:
@@ -371,8 +376,7 @@ def select_facts(
     members = dict(_iter_members(arguments))
     facts: list[ValueProfile] = []
     for profile in value_profiles:
-        has_enough_calls = profile.calls >= MIN_FACT_CALLS and profile.runs >= MIN_FACT_RUNS
-        if has_enough_calls and names_argument(text, profile.argument.rpartition(".")[2]):
+        if has_enough_calls(profile) and names_argument(text, profile.argument.rpartition(".")[2]):
             fact = _find_contradicted_fact(profile, members)
             facts += [] if fact is None else [fact]
     return facts[:MAX_FACTS]

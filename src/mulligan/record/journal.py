@@ -52,7 +52,8 @@ PREALLOCATED_BYTES = 1024 * 1024
 """Bytes preallocated at a time."""
 MAX_CACHED_PREFIXES = 1000
 """Call prefixes and run descriptions cached while frames are decoded."""
-CLOSE_ON_EXEC = getattr(os, "O_CLOEXEC", 0)
+OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+"""Flags of every open file. Windows would otherwise translate line ends inside frames."""
 
 
 class JournalFrame(NamedTuple):
@@ -92,7 +93,7 @@ class Journal:
         self._sync_lock = threading.RLock()
         # Lock before renaming: otherwise another process could take the file for an orphaned journal.
         unnamed = self.path.with_suffix(UNNAMED_SUFFIX)
-        self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | CLOSE_ON_EXEC, 0o600)
+        self._file = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_RDWR | OPEN_FLAGS, 0o600)
         self.memory: mmap.mmap | None = None
         self._mapped_end = 0
         """End offset of the mapped memory."""
@@ -208,7 +209,7 @@ def sync_to_disk(file: int) -> None:
 def _sync_folder_to_disk(folder: Path) -> None:
     """Flush the entries of a folder to disk, on systems that need it."""
     if hasattr(os, "O_DIRECTORY"):
-        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | CLOSE_ON_EXEC)
+        file = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | OPEN_FLAGS)
         try:
             sync_to_disk(file)
         finally:
@@ -426,7 +427,7 @@ def find_orphaned(folder: Path) -> Iterator[OrphanedJournal]:
     _remove_unnamed(folder)
     for path in sorted(folder.glob(f"*{JOURNAL_SUFFIX}")):
         try:
-            file = os.open(path, os.O_RDWR | CLOSE_ON_EXEC)
+            file = os.open(path, os.O_RDWR | OPEN_FLAGS)
         except OSError:
             continue  # recovered by another process meanwhile, or no permission
         orphan = OrphanedJournal(path, file)

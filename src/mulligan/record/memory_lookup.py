@@ -123,22 +123,21 @@ class MemoryLookup:
         return self._query_in_time(read)
 
     def value_profiles(self, tool: str, key: str = "") -> Sequence[ValueProfile]:
-        """Return what the arguments of a tool had in common in its successful calls. A store of a team has none.
+        """Return what the arguments of a tool had in common in enough successful calls. A store of a team has none.
 
         Facts for a model or a reflector, never a source of values for a repair.
         """
         if self._location is not None and self._location.is_networked:
             return ()
-        with self._open_store() as store:
-            return () if store is None else store.value_profiles(DEFAULT_TENANT, tool, key)
+        with contextlib.suppress(StoreError), self._open_store() as store:  # the recorder reports the same error
+            return () if store is None else find_profiles(store, DEFAULT_TENANT, tool, key)
+        return ()
 
     def facts(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[ValueProfile]:
         """Return the facts about successful calls that a failed call contradicts."""
         if not profiles.is_about_values(failure):
             return ()
-        with contextlib.suppress(StoreError):  # the recorder reports the same error
-            return profiles.select_facts(self.value_profiles(tool, key), failure, arguments)
-        return ()
+        return profiles.select_facts(self.value_profiles(tool, key), failure, arguments)
 
     def item_arguments(self, tool: str) -> Collection[str]:
         """Return the arguments of a tool, by its key, that named items in earlier runs."""
@@ -366,13 +365,18 @@ class RecorderKeyValueStore:
             yield temporary_store
 
 
+def find_profiles(store: Store, tenant: str, tool: str, key: str) -> list[ValueProfile]:
+    """Return what the arguments of a tool had in common in enough successful calls of a store."""
+    return list(filter(profiles.has_enough_calls, store.value_profiles(tenant, tool, key)))
+
+
 def find_facts(
     store: Store, tenant: str, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]
 ) -> list[ValueProfile]:
     """Return the facts about successful calls of a store that a failed call contradicts."""
     if not profiles.is_about_values(failure):
         return []
-    return profiles.select_facts(store.value_profiles(tenant, tool, key), failure, arguments)
+    return profiles.select_facts(find_profiles(store, tenant, tool, key), failure, arguments)
 
 
 MAX_MATCHED_PATTERNS = 200

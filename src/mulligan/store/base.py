@@ -103,6 +103,38 @@ class RunQuery(Record, frozen=True):
         return history.run.started_at, history.run.id
 
 
+class SessionQuery(Record, frozen=True):
+    """Filters for sessions, the one with the newest run first. Times are UTC milliseconds by the caller's clock."""
+
+    agent: str | None = None
+    text: str | None = None
+    """Part of the session's id."""
+    since: int | None = None
+    """Only sessions with a run that started since then. Their counts cover all runs."""
+    until: int | None = None
+    limit: int = 20
+    before: tuple[int, str] | None = None
+    """The position of the last session of the previous page."""
+
+    def position_of(self, session: SessionSummary) -> tuple[int, str]:
+        """Return the sort key of a session: the newest first."""
+        return session.last_run_at, session.last_run
+
+
+class SessionSummary(Record, frozen=True):
+    """The runs with one session id."""
+
+    id: str
+    runs: int
+    unrecovered: int
+    """Runs that ended partial or failed."""
+    first_run_at: int
+    last_run_at: int
+    last_run: str
+    """The id of the newest run."""
+    agents: tuple[str, ...] = ()
+
+
 class PatternQuery(Record, frozen=True):
     """Filters for patterns, and the period in which they are counted."""
 
@@ -129,7 +161,7 @@ class PatternQuery(Record, frozen=True):
         return -getattr(pattern, field), pattern.id
 
 
-PatternAction = Literal["merge", "mute", "unmute", "resolve", "reopen", "split"]
+PatternAction = Literal["merge", "mute", "unmute", "resolve", "reopen", "split", "note"]
 ListedResource = Literal["runs", "patterns", "fixes", "lessons"]
 
 
@@ -137,9 +169,10 @@ class PatternCommand(Record, frozen=True):
     """An operator's command for a pattern."""
 
     action: PatternAction
-    """`merge` counts `pattern` as part of `into`; `split` undoes that."""
+    """`merge` counts `pattern` as part of `into`; `split` undoes that. `note` replaces the note of people."""
     pattern: str
     into: str | None = None
+    note: str = ""
     at: int = 0
     """When, by the clock of the caller. A failure that began later reopens a resolved pattern."""
 
@@ -371,6 +404,19 @@ class ConsolidationResult(Record, frozen=True):
     """Lessons that are new, have a new text, or became active."""
 
 
+class Worker(Record, frozen=True, omit_defaults=False):
+    """A server of a distributed database that stores the rows of some tenants."""
+
+    name: str
+    """Host and port."""
+    reachable: bool
+    shards: int
+    bytes: int | None = None
+    """Size of its part of the database; None if it is not reachable."""
+    detail: str = ""
+    """Why it is not reachable."""
+
+
 class Health(Record, frozen=True):
     """Whether a store is usable, and how much it contains."""
 
@@ -431,6 +477,8 @@ class RecordStore(Protocol):
     def runs(self, tenant: str, query: RunQuery) -> list[History]: ...
 
     def run(self, tenant: str, id: str) -> History | None: ...
+
+    def sessions(self, tenant: str, query: SessionQuery) -> list[SessionSummary]: ...
 
     def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         """Return which of these runs exist."""

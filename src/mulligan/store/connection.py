@@ -6,7 +6,7 @@ Statements for one engine are in `sqlite.py` or `postgres/`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -98,6 +98,9 @@ class Connection(Protocol):
     is_exclusive: bool
     """Whether no other process writes for the tenants of the current transaction."""
 
+    def select_tenant(self, tenant: str) -> None:
+        """Continue a transaction of several tenants with this one. It begins with the first by name."""
+
     def lock(self, tenant: str, subject: str) -> None:
         """Wait for other writers that have locked this subject of a tenant. The lock ends with the transaction."""
 
@@ -125,20 +128,14 @@ class Connection(Protocol):
 
 
 class RowReader:
-    """Reads rows through a connection that is borrowed for each query."""
+    """Reads rows through a connection."""
 
-    def __init__(self, query: Callable[[Callable[[Connection], list[Any]]], list[Any]]) -> None:
-        """`query` calls a function with a connection."""
-        self._query = query
-
-    @classmethod
-    def of(cls, connection: Connection) -> RowReader:
-        """Build a reader that uses one connection for all queries."""
-        return cls(lambda ask: ask(connection))
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     def __call__(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
-        return self._query(lambda connection: connection.execute(sql, tuple(values)).fetchall())
+        return self._connection.execute(sql, tuple(values)).fetchall()
 
     def by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[Any]:
         """Read the rows of `Connection.execute_by_key`."""
-        return self._query(lambda connection: connection.execute_by_key(sql, keys, values)) if keys else []
+        return self._connection.execute_by_key(sql, keys, values) if keys else []

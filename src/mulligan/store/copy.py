@@ -91,7 +91,7 @@ class Endpoint(abc.ABC):
 
     @abc.abstractmethod
     def reading(self) -> contextlib.AbstractContextManager[None]:
-        """Open the scope in which the reader can stream rows."""
+        """Open the scope in which the reader can read rows."""
 
     @abc.abstractmethod
     def transaction(self) -> contextlib.AbstractContextManager[None]:
@@ -115,7 +115,8 @@ class Endpoint(abc.ABC):
         """Prepare for the steps of runs that were copied."""
 
     def read_value(self, sql: str, *values: Any) -> Any:
-        row = self.reader.execute(sql, values).fetchone()
+        with self.reading():
+            row = self.reader.execute(sql, values).fetchone()
         return row[0] if row else None
 
     def tenants(self) -> list[str]:
@@ -143,7 +144,8 @@ class Endpoint(abc.ABC):
         """Return the rows with these keys, by key."""
         key, others = table.columns[: table.key_size], table.columns[table.key_size :]
         lookup = Lookup.of(table.name, " ".join(key), " ".join(others or key[:1]))
-        rows = (tuple(row[: len(table.columns)]) for row in self.reader.look_up(lookup, keys))
+        with self.reading():
+            rows = [tuple(row[: len(table.columns)]) for row in self.reader.look_up(lookup, keys)]
         return {row[: table.key_size]: row for row in rows}
 
     def put(self, table: Table, rows: Sequence[Row]) -> int:
@@ -415,7 +417,8 @@ class StoreCopy:
         source, destination = self._source.where, self._destination.where
         if self._source.is_incomplete():
             raise StoreError(f"{source} is an incomplete copy. Finish it first with the same mulligan copy command.")
-        stored_note = read_meta(self._destination.reader, self._renamed, NOTE_KEY)
+        with self._destination.reading():
+            stored_note = read_meta(self._destination.reader, self._renamed, NOTE_KEY)
         note = decode(stored_note.encode(), CopyNote) if stored_note else None
         if note is not None and (note.source, note.tenant) == (source, self._tenant):
             if note.digest and note.digest != _digest(copied_sums):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -153,7 +154,7 @@ def _add_counts(read: RowReader, tenant: str, lesson: Lesson, part_ids: Sequence
 
 
 def save_lesson(writer: Any, tenant: str, lesson: Lesson, now: int) -> bool:
-    existing = _load_lesson(RowReader.of(writer), tenant, lesson.id)
+    existing = _load_lesson(RowReader(writer), tenant, lesson.id)
     stored_lesson = lesson_rules.merge_submission(existing, lesson, now)
     if stored_lesson is not None:
         write_stored_lesson(writer, tenant, stored_lesson)
@@ -172,7 +173,7 @@ def write_stored_lesson(writer: Any, tenant: str, stored_lesson: StoredLesson) -
 
 def record_decision(writer: Any, tenant: str, id: str, verdict: LessonVerdict, at: int) -> str | None:
     """Store an operator decision. Return the id of the lesson, or `None` if there is none."""
-    stored_lesson = _load_lesson(RowReader.of(writer), tenant, id)
+    stored_lesson = _load_lesson(RowReader(writer), tenant, id)
     if stored_lesson is None:
         return None
     write_stored_lesson(writer, tenant, lesson_rules.apply_decision(stored_lesson, verdict, at))
@@ -193,7 +194,7 @@ def forget_patterns(writer: Any, tenant: str, ids: Sequence[str]) -> None:
 
 def forget_where(writer: Any, tenant: str, should_delete: Callable[[StoredLesson], bool], **filters: str) -> None:
     """Delete the lessons that `should_delete` selects, of those with these column values."""
-    for stored_lesson in _load_lessons(RowReader.of(writer), tenant, filters):
+    for stored_lesson in _load_lessons(RowReader(writer), tenant, filters):
         if should_delete(stored_lesson):
             writer.execute("DELETE FROM lessons WHERE tenant = ? AND id = ?", (tenant, stored_lesson.lesson.id))
 
@@ -202,7 +203,7 @@ def forget_where(writer: Any, tenant: str, should_delete: Callable[[StoredLesson
 
 
 def consolidate(
-    read: RowReader,
+    ask: Callable[[Callable[[RowReader], Any]], Any],
     open_transaction: OpenTransaction,
     tenant: str,
     now: int,
@@ -210,7 +211,7 @@ def consolidate(
     max_patterns: int | None = None,
 ) -> ConsolidationResult:
     """Update the lessons of all marked patterns, or of at most `max_patterns`."""
-    remaining = _count_pending(read, tenant)
+    remaining = ask(lambda read: _count_pending(read, tenant))
     target_count = remaining if max_patterns is None else min(max_patterns, remaining)
     prompt = Prompt()
     lessons: list[Lesson] = []
@@ -221,17 +222,21 @@ def consolidate(
             limit = min(MAX_PATTERNS_PER_TRANSACTION, target_count - consolidated_count)
             sql = "SELECT pattern FROM pending_patterns WHERE tenant = ? ORDER BY pattern LIMIT ?"
             rows = writer.execute(sql, (tenant, limit)).fetchall()
-            context = fix_queries.load_context(RowReader.of(writer), tenant, FixQuery(now=now))
+            context = fix_queries.load_context(RowReader(writer), tenant, FixQuery(now=now))
             for (id,) in rows:
                 changed_ids += _consolidate_pattern(writer, tenant, id, now, context, prompt)
         if not rows:  # another process consolidated them
             break
         consolidated_count += len(rows)
-        lessons += [lesson for id in changed_ids if (lesson := find_lesson(read, tenant, id, now)) is not None]
+        lessons += ask(partial(_find_changed_lessons, tenant=tenant, ids=changed_ids, now=now))
         if progress is not None:
             progress(consolidated_count, target_count)
-        remaining = _count_pending(read, tenant)
+        remaining = ask(lambda read: _count_pending(read, tenant))
     return ConsolidationResult(patterns=consolidated_count, remaining=remaining, lessons=tuple(lessons))
+
+
+def _find_changed_lessons(read: RowReader, tenant: str, ids: Sequence[str], now: int) -> list[Lesson]:
+    return [lesson for id in ids if (lesson := find_lesson(read, tenant, id, now)) is not None]
 
 
 def _count_pending(read: RowReader, tenant: str) -> int:
@@ -244,7 +249,7 @@ def _consolidate_pattern(
 ) -> list[str]:
     """Update the lessons of a marked pattern. Return the ids of changed lessons."""
     writer.execute("DELETE FROM pending_patterns WHERE tenant = ? AND pattern = ?", (tenant, id))
-    inputs = _load_inputs(RowReader.of(writer), tenant, id, FixQuery(now=now), context)
+    inputs = _load_inputs(RowReader(writer), tenant, id, FixQuery(now=now), context)
     changed_lessons = list(lesson_rules.update_lessons(inputs, now, prompt))
     for stored_lesson in changed_lessons:
         write_stored_lesson(writer, tenant, stored_lesson)

@@ -23,6 +23,7 @@ from mulligan.core.records import (
     encode,
 )
 from mulligan.learn import lessons
+from mulligan.learn.patterns import PatternDecision
 from mulligan.record.journal import (
     EVENT_FRAME,
     FRAME_HEADER,
@@ -181,7 +182,7 @@ class Eraser:
         ]
         self._writer.executemany("DELETE FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", entry_keys)
         # Other processes drop their caches before the next batch.
-        write_meta(self._writer, "", "forgotten", str(int(read_meta(self._writer, "", "forgotten") or 0) + 1))
+        write_meta(*target, "forgotten", str(int(read_meta(*target, "forgotten") or 0) + 1))
         patterns = len(empty_ids) + cleaned_count
         return ForgetResult(self.runs, self.steps, patterns, len(entry_keys), messages=self.messages)
 
@@ -330,6 +331,11 @@ class Eraser:
         """Erase a text from counters and patterns, also of pruned rows. Return the number of changed patterns."""
         pattern_count = self._replace_text("patterns", "id", "tool kind server message template")
         self._replace_text("pattern_sketches", "tool pattern", "text")
+        for id, body in self._find_containing("SELECT id, body FROM pattern_decisions WHERE tenant = ?", 1):
+            decision = decode_body(body, PatternDecision)
+            cleaned_decision = msgspec.structs.replace(decision, note=decision.note.replace(text, ERASED_MARK))
+            sql = "UPDATE pattern_decisions SET body = ? WHERE tenant = ? AND id = ?"
+            self._writer.execute(sql, (encode(cleaned_decision), self._tenant, id))
         for id, agent, count in self._find_containing(
             "SELECT id, agent, occurrences FROM pattern_agents WHERE tenant = ?", 1
         ):

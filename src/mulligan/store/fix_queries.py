@@ -54,10 +54,14 @@ _OWN_FIXES_SQL = (
 )
 _STAMP_SQL = " UNION ALL SELECT 'stamp', NULL, NULL, stamp, NULL, NULL FROM tool_sketches WHERE tenant = ? AND tool = ?"
 PATTERN_FIXES_SQL = (
-    "SELECT last_tried_at, body FROM fixes WHERE tenant = ?2 AND pattern = ?1 AND NOT EXISTS (SELECT 1 FROM patterns p "
-    "WHERE p.tenant = ?2 AND p.id = ?1 AND p.kind <> ?3 AND ?3 <> '') ORDER BY last_tried_at DESC LIMIT ?4"
+    "SELECT last_tried_at, body FROM fixes WHERE tenant = ?2 AND pattern = ?1 ORDER BY last_tried_at DESC LIMIT ?3"
 )
-"""Fixes of one pattern of the given kind, if any, last tried first. A pattern that is not stored is of every kind."""
+"""Fixes of one pattern, last tried first."""
+KIND_FIXES_SQL = (
+    "SELECT last_tried_at, body FROM fixes WHERE tenant = ?2 AND pattern = ?1 AND NOT EXISTS (SELECT 1 FROM patterns p "
+    "WHERE p.tenant = ?2 AND p.id = ?1 AND p.kind <> ?4) ORDER BY last_tried_at DESC LIMIT ?3"
+)
+"""The same if the pattern is of this kind. A pattern that is not stored is of every kind."""
 VOTES_SQL = (
     "SELECT at, run, body FROM votes WHERE tenant = ?2 AND fix = ?1 AND successful = 1 AND body IS NOT NULL "
     "AND run <> ?3 ORDER BY at DESC, run DESC LIMIT ?4"
@@ -70,12 +74,12 @@ SUCCESSES_SQL = (
 )
 """Latest successful calls of a tool in one run."""
 _UNREVOKED_SQL = (
-    "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = u.tenant "
+    "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = ?1 "
     f"AND (v.principal IS NULL OR v.principal = coalesce(nullif(r.principal, ''), '{fixes.LOCAL_PRINCIPAL}')) "
     "AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR r.started_at >= v.since) "
     "AND (v.until IS NULL OR r.started_at < v.until))"
 )
-"""Condition: no revocation covers run `r` for its used tool `u`."""
+"""Condition: no revocation of tenant ?1 covers run `r` for its used tool `u`."""
 
 
 def find_run_trials(run: Run, steps: Iterable[Step], is_settled: bool = False) -> list[Trial]:
@@ -125,8 +129,8 @@ def _recount_fixes(writer: Connection, tenant: str, ids: Iterable[str]) -> None:
         recount_fix(writer, tenant, id)
         writer.execute(
             "DELETE FROM fix_decisions WHERE tenant = ? AND id = ? AND NOT EXISTS "
-            "(SELECT 1 FROM fixes f WHERE f.tenant = fix_decisions.tenant AND f.id = fix_decisions.id)",
-            (tenant, id),
+            "(SELECT 1 FROM fixes f WHERE f.tenant = ? AND f.id = ?)",
+            (tenant, id, tenant, id),
         )
 
 
@@ -165,7 +169,7 @@ def add_reported_vote(writer: Connection, tenant: str, fix: str, vote: Vote) -> 
     row = writer.execute("SELECT tool FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
         return False
-    revocations = fix_votes.revocations(RowReader.of(writer), tenant)
+    revocations = fix_votes.revocations(RowReader(writer), tenant)
     if not any(fixes.is_revoked(revocation, vote.principal, row[0], vote.at) for revocation in revocations):
         writer.put(VOTE, [vote_row(tenant, vote.at, REPORTED, fix, vote)])
         recount_fix(writer, tenant, fix)
@@ -321,7 +325,8 @@ def _load_similar_groups(
     """Load the fix records of the first few similar patterns that have any of the failure's kind."""
     rows_by_pattern: dict[str, list[tuple[int, bytes]]] = {}
     ids = [pattern for _, pattern in similar_patterns]
-    for pattern, last, body in read.by_key(PATTERN_FIXES_SQL, ids, (tenant, query.kind, MAX_FIXES_PER_PATTERN)):
+    sql, kind = (KIND_FIXES_SQL, (query.kind,)) if query.kind else (PATTERN_FIXES_SQL, ())
+    for pattern, last, body in read.by_key(sql, ids, (tenant, MAX_FIXES_PER_PATTERN, *kind)):
         rows_by_pattern.setdefault(pattern, []).append((last, body))
     groups = []
     with_fixes = [match for match in similar_patterns if match[1] in rows_by_pattern]
@@ -410,10 +415,10 @@ def _find_successes(
     Several short runs are read at once, to save round trips; long ones one by one, to scan few steps.
     """
     runs = read(
-        "SELECT u.run, u.started_at, (SELECT max(seq) FROM steps s WHERE s.tenant = u.tenant "
+        "SELECT u.run, u.started_at, (SELECT max(seq) FROM steps s WHERE s.tenant = ?1 "
         "AND s.run = u.run) FROM run_callees u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
-        f"WHERE u.tenant = ? AND u.type = 'tool' AND u.name = ? AND {_UNREVOKED_SQL} "
-        "ORDER BY u.started_at DESC, u.run DESC LIMIT ?",
+        f"WHERE u.tenant = ?1 AND u.type = 'tool' AND u.name = ?2 AND {_UNREVOKED_SQL} "
+        "ORDER BY u.started_at DESC, u.run DESC LIMIT ?3",
         (tenant, tool, run_limit),
     )
     values = (tenant, profiles.MAX_SCANNED_STEPS, tool, profiles.MAX_BODY_BYTES, profiles.MAX_EXEMPLARS)

@@ -66,7 +66,7 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
     changed_runs = [run_trials for run_trials in batch if run_trials.trials or run_trials.run.id in stored_votes]
     if not changed_runs:
         return
-    revoked = revocations(RowReader.of(writer), tenant)
+    revoked = revocations(RowReader(writer), tenant)
     run_keys = [(tenant, run_trials.run.id) for run_trials in changed_runs]
     writers_and_times = {run: row for _, run, *row in writer.look_up(_RUN_LOOKUP, run_keys)}
     stale: list[tuple[str, str, int, int]] = []
@@ -218,7 +218,7 @@ def recount_fix(writer: Connection, tenant: str, fix: str) -> None:
     if row is None:
         return
     old = decode(row[0], FixRecord)
-    fix_votes = votes(RowReader.of(writer), tenant, fix)
+    fix_votes = votes(RowReader(writer), tenant, fix)
     if fix_votes:
         _save_records(writer, tenant, [old.recount(fix_votes)], {fix})
         return

@@ -222,8 +222,8 @@ def sum_days(writer: Connection, tenant: str) -> None:
     for column in ("occurrences", "recovered"):
         writer.execute(
             f"UPDATE patterns SET {column} = (SELECT coalesce(sum(d.{column}), 0) FROM pattern_days d "
-            "WHERE d.tenant = patterns.tenant AND d.id = patterns.id) WHERE tenant = ?",
-            (tenant,),
+            "WHERE d.tenant = ? AND d.id = patterns.id) WHERE tenant = ?",
+            (tenant, tenant),
         )
 
 

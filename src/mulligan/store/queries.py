@@ -10,7 +10,7 @@ import msgspec
 from mulligan.core.records import Example, Pattern, Run, decode, encode
 from mulligan.learn import patterns
 from mulligan.learn.patterns import PatternDecision
-from mulligan.store.base import DAY, PatternQuery, RunQuery
+from mulligan.store.base import DAY, PatternQuery, RunQuery, SessionQuery, SessionSummary
 from mulligan.store.connection import RowReader
 from mulligan.store.pattern_counts import size_class
 from mulligan.store.rows import decode_body
@@ -96,6 +96,56 @@ def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[st
         count *= 4
 
 
+def find_sessions(read: RowReader, tenant: str, query: SessionQuery) -> list[SessionSummary]:
+    """Return the sessions that match the query, the one with the newest run first.
+
+    A scan from the newest run finds their ids. A session that an earlier page has shown is skipped.
+    """
+    where = _Where("tenant = ? AND session IS NOT NULL", tenant)
+    for condition, value in (
+        ("agent = ?", query.agent), ("started_at >= ?", query.since), ("started_at < ?", query.until),
+    ):  # fmt: skip
+        if value is not None:
+            where.add(condition, value)
+    position, sessions = query.before, dict[str, SessionSummary | None]()
+    while True:
+        page_condition = " AND (started_at, id) < (?, ?)" if position is not None else ""
+        rows = read(
+            f"SELECT started_at, id, session FROM runs WHERE {where}{page_condition} "
+            "ORDER BY started_at DESC, id DESC LIMIT ?",
+            (*where.values, *(position or ()), MAX_SORTED_ROWS),
+        )
+        for started_at, id, session in rows:
+            if session in sessions or (query.text or "").casefold() not in session.casefold():
+                continue
+            newer_runs = query.before is not None and read(
+                f"SELECT 1 FROM runs WHERE {where} AND session = ? AND (started_at, id) >= (?, ?) LIMIT 1",
+                (*where.values, session, *query.before),
+            )
+            sessions[session] = None if newer_runs else _build_session(read, tenant, session, started_at, id)
+            matches = [match for match in sessions.values() if match is not None]
+            if len(matches) >= query.limit:
+                return matches
+        if len(rows) < MAX_SORTED_ROWS:
+            return [match for match in sessions.values() if match is not None]
+        position = rows[-1][:2]
+
+
+def _build_session(read: RowReader, tenant: str, id: str, last_run_at: int, last_run: str) -> SessionSummary:
+    condition = "FROM runs WHERE tenant = ? AND session = ?"
+    counts = read(f"SELECT agent, count(*), min(started_at) {condition} GROUP BY agent ORDER BY agent", (tenant, id))
+    unrecovered = read(f"SELECT body {condition} AND status IN ('partial', 'failure')", (tenant, id))
+    return SessionSummary(
+        id=id,
+        runs=sum(count for _, count, _ in counts),
+        unrecovered=sum(decode_body(body, Run).end_reason is not None for (body,) in unrecovered),
+        first_run_at=min(first for *_, first in counts),
+        last_run_at=last_run_at,
+        last_run=last_run,
+        agents=tuple(agent for agent, *_ in counts if agent),
+    )
+
+
 def find_runs_by_prefix(read: RowReader, tenant: str, prefix: str, limit: int) -> list[Run]:
     """Return the runs whose id has this prefix, newest first."""
     condition = "tenant = ? AND id >= ? AND id < ? AND substr(id, 1, ?) = ?"
@@ -178,7 +228,8 @@ def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: in
         where.add("p.kind = ?", query.kind)
     if query.agent is not None:
         where.add(
-            "EXISTS (SELECT 1 FROM pattern_agents a WHERE a.tenant = p.tenant AND a.id = p.id AND a.agent = ?)",
+            "EXISTS (SELECT 1 FROM pattern_agents a WHERE a.tenant = ? AND a.id = p.id AND a.agent = ?)",
+            tenant,
             query.agent,
         )
     if query.text is not None:

@@ -232,6 +232,7 @@ class RemoteStore:
 
     runs = _forward(Store.runs)
     run = _forward(Store.run)
+    sessions = _forward(Store.sessions)
     existing_runs = _forward(Store.existing_runs)
     ended_runs = _forward(Store.ended_runs)
     find = _forward(Store.find)

@@ -173,7 +173,8 @@ class PruneRound:
             rollups.fold(writer, self._tenant)
             self.counters = self._expire_hourly_rollups(writer, "DELETE").rowcount
             self._forget_sessions(writer)
-            return self._build_result(before, self.used_bytes(writer))
+        with self._reading() as connection:
+            return self._build_result(before, self.used_bytes(connection))
 
     def _build_result(self, before: int, after: int) -> PruneResult:
         return PruneResult(self.runs, self.steps, self.sampled, self.compressed, self.counters, before, after)
@@ -257,7 +258,8 @@ class PruneRound:
                         is_sampled = self._policy.sample >= 1 or row.stored_at < self._sample_cutoff
                         if is_sampled and row.stored_at < self._compress_cutoff:
                             write_meta(writer, self._tenant, "tidied", f"{sampling_rule} {row.rowid}")
-                (total,) = writer.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
+                sql = "SELECT coalesce(max(rowid), 0) FROM runs WHERE tenant = ?"
+                (total,) = writer.execute(sql, (self._tenant,)).fetchone()
             if progress is not None:
                 progress(total if is_done else after, total)
 
@@ -337,9 +339,10 @@ class PruneRound:
         for is_any in (False, True):
             after = 0
             while True:
-                with self._writing(self._tenant) as writer:
-                    if self.used_bytes(writer) <= size:
+                with self._reading() as connection:
+                    if self.used_bytes(connection) <= size:
                         return
+                with self._writing(self._tenant) as writer:
                     rows = runs_since(writer, self._tenant, after, MAX_RUNS_PER_SIZE_CHECK)
                     budget = MAX_ROWS_PER_TRANSACTION
                     for row in rows:

@@ -140,7 +140,7 @@ RUN = Insert.of(
     "runs",
     "tenant id agent session started_at body version environment status stored_at imported failure_free principal",
 )
-_STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free", is_locking=True)
+_STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free stored_at", is_locking=True)
 USED = Insert.of("run_callees", "tenant type name started_at run")
 MESSAGE = Insert.of("messages", "tenant digest body")
 RUN_MESSAGE = Insert.of("run_messages", "tenant run number digest")
@@ -178,7 +178,7 @@ def load_runs(writer: Connection, tenant: str, ids: Iterable[str]) -> dict[str, 
     rows = writer.look_up(_STORED_RUN, [(tenant, id) for id in sorted(ids)])  # sorted: no two writers deadlock
     return {
         id: StoredRun(decode_body(body, Run), status, bool(is_failure_free))
-        for _, id, body, status, is_failure_free in rows
+        for _, id, body, status, is_failure_free, _ in rows
     }
 
 

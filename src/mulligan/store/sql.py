@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -54,7 +54,10 @@ from mulligan.store.base import (
     Revocation,
     RevokeResult,
     RunQuery,
+    SessionQuery,
+    SessionSummary,
     TrialReport,
+    Worker,
 )
 from mulligan.store.connection import Connection, Insert, Lookup, RowReader, upsert
 from mulligan.store.counters import Stats, StatsQuery
@@ -66,6 +69,8 @@ from mulligan.store.writer import BatchWriter, ConcurrentAppendError, runs_of
 
 if TYPE_CHECKING:
     from mulligan.store.retention import PruneRound
+
+T = TypeVar("T")
 
 READ_BATCH_RUNS = 500
 """Runs that one statement reads."""
@@ -116,17 +121,20 @@ class DatabaseStore(abc.ABC):
         """Borrow a read connection for queries that tolerate slightly stale data."""
         return self.read_connection(tenant)
 
-    def _query(self, tenant: str, ask: Callable[[Connection], list[Any]], is_own: bool = False) -> list[Any]:
-        """Call a function with a read connection; with `is_own`, one that has the writes of this process."""
+    def ask(self, tenant: str, question: Callable[[Connection], T], is_own: bool = False) -> T:
+        """Answer a question by one or several queries, in one transaction where the database has any for reading.
+
+        With `is_own`, the connection sees all writes of this process.
+        """
         with self.read_connection(tenant) if is_own else self._reading_stale(tenant) as connection:
-            return ask(connection)
+            return question(connection)
+
+    def ask_rows(self, tenant: str, question: Callable[[RowReader], T]) -> T:
+        """The same with a reader of rows."""
+        return self.ask(tenant, lambda connection: question(RowReader(connection)))
 
     def read_rows(self, tenant: str, sql: str, values: Iterable[Any] = (), is_own: bool = False) -> list[Any]:
-        return self._query(tenant, lambda connection: connection.execute(sql, tuple(values)).fetchall(), is_own)
-
-    def row_reader(self, tenant: str) -> RowReader:
-        """Return a reader for several queries about one tenant."""
-        return RowReader(partial(self._query, tenant))
+        return self.ask(tenant, lambda connection: connection.execute(sql, tuple(values)).fetchall(), is_own)
 
     def append(self, tenant: str, batch: Sequence[AnyEvent], journal: str, offset: int, principal: str = "") -> int:
         return self.append_all([Batch(tenant, batch, journal, offset, principal)])[0]
@@ -145,6 +153,7 @@ class DatabaseStore(abc.ABC):
         counts = [0] * len(batches)
         indices = sorted(range(len(batches)), key=lambda index: batches[index].tenant)
         for tenant, tenant_indices in itertools.groupby(indices, key=lambda index: batches[index].tenant):
+            writer.select_tenant(tenant)
             new_indices = _advance_offsets(writer, tenant, [(index, batches[index]) for index in tenant_indices])
             for merged_indices in _merge_batches([(index, batches[index]) for index in new_indices]):
                 is_imported = batches[merged_indices[0]].journal.startswith(IMPORT_PREFIX)
@@ -179,16 +188,26 @@ class DatabaseStore(abc.ABC):
             writer.executemany(sql, [(tenant, journal) for journal in journals])
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
-        pattern = self.pattern(tenant, query.pattern) if query.pattern is not None else None
-        if query.limit <= 0 or (query.pattern is not None and pattern is None):
-            return []
-        pattern_ids = {pattern.id, *pattern.merged} if pattern is not None else set()
-        runs = queries.find_runs(self.row_reader(tenant), tenant, query, pattern_ids)
-        return [self._history(tenant, run) for run in runs]
+        def find_histories(connection: Connection) -> list[History]:
+            read = RowReader(connection)
+            pattern = queries.find_pattern(read, tenant, query.pattern) if query.pattern is not None else None
+            if query.limit <= 0 or (query.pattern is not None and pattern is None):
+                return []
+            pattern_ids = {pattern.id, *pattern.merged} if pattern is not None else set()
+            runs = queries.find_runs(read, tenant, query, pattern_ids)
+            return [rows.history_of(connection, tenant, run) for run in runs]
+
+        return self.ask(tenant, find_histories)
 
     def run(self, tenant: str, id: str) -> History | None:
-        run_rows = self.read_rows(tenant, "SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id))
-        return self._history_with_messages(tenant, decode_body(run_rows[0][0], Run)) if run_rows else None
+        def read_history(connection: Connection) -> History | None:
+            row = connection.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
+            return _read_history(connection, tenant, row[0]) if row else None
+
+        return self.ask(tenant, read_history)
+
+    def sessions(self, tenant: str, query: SessionQuery) -> list[SessionSummary]:
+        return self.ask_rows(tenant, lambda read: queries.find_sessions(read, tenant, query))
 
     def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         return {id for _, id, _ in self._look_up_runs(tenant, ids)}
@@ -197,20 +216,10 @@ class DatabaseStore(abc.ABC):
         return {id for _, id, body in self._look_up_runs(tenant, ids) if decode_body(body, Run).end_reason is not None}
 
     def _look_up_runs(self, tenant: str, ids: Sequence[str]) -> list[Any]:
-        return self._query(tenant, lambda connection: connection.look_up(_RUN_LOOKUP, [(tenant, id) for id in ids]))
-
-    def _history(self, tenant: str, run: Run) -> History:
-        with self._reading_stale(tenant) as connection:
-            return rows.history_of(connection, tenant, run)
-
-    def _history_with_messages(self, tenant: str, run: Run) -> History:
-        with self._reading_stale(tenant) as connection:
-            history = rows.history_of(connection, tenant, run)
-            messages = rows.messages_of(connection, tenant, run.id) if any(map(_has_messages, history.steps)) else ()
-        return msgspec.structs.replace(history, messages=messages) if messages else history
+        return self.ask(tenant, lambda connection: connection.look_up(_RUN_LOOKUP, [(tenant, id) for id in ids]))
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
-        return queries.find_runs_by_prefix(self.row_reader(tenant), tenant, prefix, max(limit, 0))
+        return self.ask_rows(tenant, lambda read: queries.find_runs_by_prefix(read, tenant, prefix, max(limit, 0)))
 
     def find_ids(self, tenant: str, resource: ListedResource, prefix: str, limit: int = 5) -> list[str]:
         sql = f"SELECT id FROM {resource} WHERE tenant = ? AND id >= ? AND id < ? AND substr(id, 1, ?) = ? "
@@ -222,9 +231,9 @@ class DatabaseStore(abc.ABC):
         sql = "SELECT body FROM runs WHERE tenant = ? AND (started_at, id) > (?, ?) ORDER BY started_at, id LIMIT ?"
         while run_rows := self.read_rows(tenant, sql, (tenant, *after, READ_BATCH_RUNS)):
             for (body,) in run_rows:
-                run = decode_body(body, Run)
-                after = (run.started_at, run.id)
-                yield self._history_with_messages(tenant, run)
+                history = self.ask(tenant, partial(_read_history, tenant=tenant, run_body=body))
+                after = (history.run.started_at, history.run.id)
+                yield history
 
     def prune(
         self, tenant: str, policy: Retention, now: int, dry_run: bool = False, progress: Progress | None = None
@@ -240,7 +249,7 @@ class DatabaseStore(abc.ABC):
                 summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._insert_audit_entry(writer, tenant, "prune", detail=summary)
             self._batch_writer.drop_cache()
-        self._release_space(now)
+        self._release_space(pruner, now)
         return pruned
 
     def _prune_round_type(self) -> type[PruneRound]:
@@ -290,7 +299,7 @@ class DatabaseStore(abc.ABC):
     def _lift_time_limit(self, writer: Connection) -> None:  # noqa: B027 - one database needs it
         """Allow statements of this transaction to scan whole tables."""
 
-    def _release_space(self, now: int) -> None:  # noqa: B027 - one database needs it
+    def _release_space(self, pruner: PruneRound, now: int) -> None:  # noqa: B027 - not every database needs it
         """Return the space of pruned rows to the system."""
 
     def _overwrite_erased(self) -> None:  # noqa: B027 - one database needs it
@@ -310,18 +319,21 @@ class DatabaseStore(abc.ABC):
         ((runs, steps),) = self.read_rows(tenant, sql, (tenant,), is_own=True)
         return runs, steps
 
+    def workers(self) -> Sequence[Worker]:
+        """Return the servers of a distributed database."""
+        return ()
+
     def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
-        return fix_queries.find_precedents(self.row_reader(tenant), tenant, query)
+        return self.ask_rows(tenant, lambda read: fix_queries.find_precedents(read, tenant, query))
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
-        with self._reading_stale(tenant) as connection:  # one connection for all of its short queries
-            return fix_queries.answer_query(
-                RowReader.of(connection), tenant, query, time.monotonic, self._find_similar_patterns
-            )
+        return self.ask_rows(
+            tenant,
+            lambda read: fix_queries.answer_query(read, tenant, query, time.monotonic, self._find_similar_patterns),
+        )
 
     def value_profiles(self, tenant: str, tool: str, key: str = "") -> list[ValueProfile]:
-        with self._reading_stale(tenant) as connection:
-            return fix_queries.find_value_profiles(RowReader.of(connection), tenant, tool, key)
+        return self.ask_rows(tenant, lambda read: fix_queries.find_value_profiles(read, tenant, tool, key))
 
     def _find_similar_patterns(
         self, read: RowReader, tenant: str, tool: str, text: str, stamp: int
@@ -329,7 +341,7 @@ class DatabaseStore(abc.ABC):
         return self._sketch_cache.get_sketches(read, tenant, tool, stamp).nearest(text)
 
     def evidence(self, tenant: str, fix: str, limit: int = 100) -> list[TrialReport]:
-        return fix_queries.find_trial_reports(self.row_reader(tenant), tenant, fix, max(limit, 0))
+        return self.ask_rows(tenant, lambda read: fix_queries.find_trial_reports(read, tenant, fix, max(limit, 0)))
 
     def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
         with self.write_transaction(tenant) as writer:
@@ -355,12 +367,12 @@ class DatabaseStore(abc.ABC):
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
         from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
 
-        return lesson_rows.find_lessons(self.row_reader(tenant), tenant, query)
+        return self.ask_rows(tenant, lambda read: lesson_rows.find_lessons(read, tenant, query))
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
         from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
 
-        return lesson_rows.find_lesson(self.row_reader(tenant), tenant, id, now or self._clock())
+        return self.ask_rows(tenant, lambda read: lesson_rows.find_lesson(read, tenant, id, now or self._clock()))
 
     def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
         return self.save_lessons(tenant, [lesson])[0]
@@ -397,27 +409,27 @@ class DatabaseStore(abc.ABC):
     ) -> ConsolidationResult:
         from mulligan.store import database_lessons as lesson_rows
 
-        read = self.row_reader(tenant)
-        return lesson_rows.consolidate(read, self.write_transaction, tenant, now, progress, max_patterns)
+        ask = partial(self.ask_rows, tenant)
+        return lesson_rows.consolidate(ask, self.write_transaction, tenant, now, progress, max_patterns)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return queries.find_patterns(self.row_reader(tenant), tenant, query, self._can_fold_case)
+        return self.ask_rows(tenant, lambda read: queries.find_patterns(read, tenant, query, self._can_fold_case))
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
-        return queries.find_pattern(self.row_reader(tenant), tenant, id)
+        return self.ask_rows(tenant, lambda read: queries.find_pattern(read, tenant, id))
 
     def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
-        read = self.row_reader(tenant)
-        requested_ids = filter(None, (command.pattern, command.into))
-        existing_ids = [id for prefix in requested_ids if (id := queries.resolve_id(read, tenant, prefix))]
         with self.write_transaction(tenant) as writer:
-            decisions = queries.read_decisions(RowReader.of(writer), tenant)
+            read = RowReader(writer)
+            requested_ids = filter(None, (command.pattern, command.into))
+            existing_ids = [id for prefix in requested_ids if (id := queries.resolve_id(read, tenant, prefix))]
+            decisions = queries.read_decisions(read, tenant)
             resolved_command = patterns.resolve_command(command, existing_ids, decisions)
             if resolved_command is None:
                 return None
             command, pattern_id = resolved_command
-            current = self.pattern(tenant, pattern_id)
-            if current is None:  # deleted concurrently
+            current = queries.find_pattern(read, tenant, pattern_id)
+            if current is None:
                 return None
             decision = patterns.apply_command(command, decisions.get(pattern_id, PatternDecision()), current)
             writer.execute(_UPSERT_DECISION_SQL, (tenant, pattern_id, encode(decision)))
@@ -427,7 +439,7 @@ class DatabaseStore(abc.ABC):
         return self.pattern(tenant, pattern_id)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
-        return rollups.stats(self.row_reader(tenant), tenant, query)
+        return self.ask_rows(tenant, lambda read: rollups.stats(read, tenant, query))
 
     def get(self, tenant: str, kind: str, key: str) -> bytes | None:
         rows = self.read_rows(tenant, _SELECT_ENTRY_SQL, (tenant, kind, key), is_own=True)
@@ -443,11 +455,13 @@ class DatabaseStore(abc.ABC):
     ) -> bool:  # fmt: skip
         tenants = {tenant} if audit_note is None else {tenant, audit_note.tenant}
         with self.write_transaction(*sorted(tenants)) as writer:
+            writer.select_tenant(tenant)
             transaction = StoreTransaction(writer, self._batch_writer, tenant, self._clock())
             is_unchanged = transaction.get(kind, key) == expected
             if is_unchanged:
                 transaction.put(kind, key, value)
                 if audit_note is not None:
+                    writer.select_tenant(audit_note.tenant)
                     audit.insert_entry(writer, audit_note.tenant, audit_note.entry)
             return is_unchanged
 
@@ -456,7 +470,7 @@ class DatabaseStore(abc.ABC):
         return [key for (key,) in self.read_rows(tenant, sql, (tenant, kind), is_own=True)]
 
     def audit(self, tenant: str, query: AuditQuery) -> list[AuditEntry]:
-        return audit.find_entries(self.row_reader(tenant), tenant, query)
+        return self.ask_rows(tenant, lambda read: audit.find_entries(read, tenant, query))
 
     def _insert_audit_entry(self, writer: Connection, tenant: str, do: str, target: str = "", detail: str = "") -> None:
         """Add an audit entry for a change by a person to this transaction."""
@@ -467,6 +481,14 @@ class DatabaseStore(abc.ABC):
         """Open an atomic transaction, serialized with writers of other processes."""
         with self.write_transaction(tenant) as writer:
             yield StoreTransaction(writer, self._batch_writer, tenant, self._clock())
+
+
+def _read_history(connection: Connection, tenant: str, run_body: bytes) -> History:
+    """Read a complete run with its messages."""
+    history = rows.history_of(connection, tenant, decode_body(run_body, Run))
+    if not any(map(_has_messages, history.steps)):
+        return history
+    return msgspec.structs.replace(history, messages=rows.messages_of(connection, tenant, history.run.id))
 
 
 def _has_messages(step: Step) -> bool:

@@ -14,7 +14,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError, StoreLockedError
@@ -23,6 +23,9 @@ from mulligan.store.base import DEFAULT_TENANT, Health, Progress, journals_of, n
 from mulligan.store.connection import Insert, Lookup, SuccessRow
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PRE_RELEASE, check_version
+
+if TYPE_CHECKING:
+    from mulligan.store.retention import PruneRound
 
 T = TypeVar("T")
 
@@ -59,6 +62,9 @@ class SqliteConnection(sqlite3.Connection):
             if self.in_transaction:  # a full disk may have ended it
                 self.execute("ROLLBACK")
             raise
+
+    def select_tenant(self, tenant: str) -> None:
+        """Do nothing: a connection reads and writes rows of all tenants."""
 
     def lock(self, tenant: str, subject: str) -> None:
         """Do nothing: a write transaction is exclusive."""
@@ -255,7 +261,7 @@ class SqliteStore(DatabaseStore):
                 self._batch_writer.drop_cache()
                 raise
 
-    def _release_space(self, now: int) -> None:
+    def _release_space(self, pruner: PruneRound, now: int) -> None:
         """Return free pages to the file system in batches, outside of a transaction."""
         with translate_errors(self.path), self.writer as writer:
             (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()

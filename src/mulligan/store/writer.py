@@ -89,7 +89,7 @@ _UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
 _ORPHAN = Insert.of("orphaned_runs", "tenant run stored_at")
 _COMPACTION = Insert.of("compactions", "tenant owner_type owner at body")
 _STATE_SQL = (
-    "SELECT (SELECT value FROM meta WHERE tenant = '' AND key = 'forgotten'), "
+    "SELECT (SELECT value FROM meta WHERE tenant = ?1 AND key = 'forgotten'), "
     "EXISTS (SELECT 1 FROM provisional_runs WHERE tenant = ?1), EXISTS (SELECT 1 FROM compactions WHERE tenant = ?1), "
     "EXISTS (SELECT 1 FROM orphaned_runs WHERE tenant = ?1), count(*), coalesce(sum(length(body)), 0) "
     "FROM rollup_changes WHERE tenant = ?1"
@@ -208,7 +208,8 @@ class BatchWriter:
     def __init__(self) -> None:
         self._trails: dict[tuple[str, str], _CallTrail] = {}
         """Trails of unfinished runs with failures."""
-        self._forgotten = 0
+        self._forgotten: dict[str, int] = {}
+        """Erasures of a tenant that were stored when its trails were built."""
         self._principal_noted_at: dict[tuple[str, str], int] = {}
 
     def drop_cache(self) -> None:
@@ -299,8 +300,8 @@ class BatchWriter:
         transaction = _Transaction(
             writer, tenant, now, principals, bool(has_provisional), bool(has_compactions), tuple(unfolded_changes)
         )
-        if int(forgotten or 0) != self._forgotten or len(self._trails) > MAX_TRAILS:
-            self._forgotten = int(forgotten or 0)
+        if int(forgotten or 0) != self._forgotten.get(tenant, 0) or len(self._trails) > MAX_TRAILS:
+            self._forgotten[tenant] = int(forgotten or 0)
             self._trails.clear()
         for principal in sorted(set(principals.values())):
             if now - self._principal_noted_at.get((tenant, principal), -HOUR) < IDLE_MILLISECONDS:

@@ -10,12 +10,13 @@ import pytest
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
 
+import sql_rules
+
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step, pattern_id
 from mulligan.store import fix_queries
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, RecallQuery
-from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.postgres.postgres_store import PostgresStore
 
 KINDS = (Kind("tool", "invalid_arguments", Remedy.REPAIR), Kind("orchestration", "precondition", Remedy.REPLAN))
@@ -58,21 +59,22 @@ def one_by_one(store: PostgresStore, sql: str, keys: list[str], *values: Any) ->
 
 
 def together(store: PostgresStore, sql: str, keys: list[str], *values: Any) -> list[Any]:
-    return store.row_reader(DEFAULT_TENANT).by_key(sql, keys, (DEFAULT_TENANT, *values))
+    return store.ask_rows(DEFAULT_TENANT, lambda read: read.by_key(sql, keys, (DEFAULT_TENANT, *values)))
 
 
 @pytest.mark.parametrize("kind", ["", *map(str, KINDS), "tool/timeout"])
 @pytest.mark.parametrize("patterns", [[], IDS[:1], IDS, IDS[::-1], IDS[-1:], ["pat_unknown", *IDS[3:]]])
 @pytest.mark.parametrize("limit", [2, 64])
 def test_the_fixes_of_several_patterns_are_those_of_each(store, patterns, kind, limit):
-    sql = fix_queries.PATTERN_FIXES_SQL
-    assert sorted(together(store, sql, patterns, kind, limit)) == sorted(one_by_one(store, sql, patterns, kind, limit))
+    sql, kinds = (fix_queries.KIND_FIXES_SQL, [kind]) if kind else (fix_queries.PATTERN_FIXES_SQL, [])
+    rows = one_by_one(store, sql, patterns, limit, *kinds)
+    assert sorted(together(store, sql, patterns, limit, *kinds)) == sorted(rows)
 
 
 @pytest.mark.parametrize("without", ["", "run_1_0"])
 def test_the_votes_for_several_fixes_are_those_for_each(store, without):
-    read = store.row_reader(DEFAULT_TENANT)
-    fixes = [id for (id,) in read("SELECT id FROM fixes WHERE tenant = ?", (DEFAULT_TENANT,))]
+    sql = "SELECT id FROM fixes WHERE tenant = ?"
+    fixes = [id for (id,) in store.read_rows(DEFAULT_TENANT, sql, (DEFAULT_TENANT,))]
     assert len(fixes) > 20
     for ids in ([], fixes[:1], fixes, ["fix_unknown"]):
         votes = together(store, fix_queries.VOTES_SQL, ids, without, 2)
@@ -82,35 +84,27 @@ def test_the_votes_for_several_fixes_are_those_for_each(store, without):
 
 
 def test_the_calls_of_several_runs_are_those_of_each(store):
-    runs = [
-        run for (run,) in store.row_reader(DEFAULT_TENANT)("SELECT id FROM runs WHERE tenant = ?", [DEFAULT_TENANT])
-    ]
+    sql = "SELECT id FROM runs WHERE tenant = ?"
+    runs = [run for (run,) in store.read_rows(DEFAULT_TENANT, sql, [DEFAULT_TENANT])]
     values = (1000, "start", 8192, 16)
     calls = together(store, fix_queries.SUCCESSES_SQL, runs, *values)
     assert sorted(calls) == sorted(one_by_one(store, fix_queries.SUCCESSES_SQL, runs, *values))
     assert {run for run, _, _ in calls} == set(runs)
 
 
-def test_a_question_takes_three_ways_there_and_back_at_the_most(store, monkeypatch):
-    told: list[str] = []
-    real = PostgresConnection.execute
-
-    def noted(self: PostgresConnection, sql: str, *values: Any) -> Any:
-        told.append(sql)
-        return real(self, sql, *values)
+def test_a_question_takes_three_ways_there_and_back_at_the_most(store):
+    def count(question: Any) -> int:
+        with sql_rules.checked() as told:
+            assert question()
+        return sum(sql.startswith("SELECT") for sql in told)
 
     new = Failure.of(KINDS[0], "door xx was open", fingerprint="1:new")
     known = Failure.of(KINDS[0], "", fingerprint="1:2")
     store.fixes(
         DEFAULT_TENANT, FixQuery.for_failure("start", new, {"gear": 1}, now=1000)
     )  # which has the patterns of the tool in hand
-    monkeypatch.setattr(PostgresConnection, "execute", noted)
-
-    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", new, {"gear": 1}, now=1000))[0].similarity < 1
-    assert len(told) == 3
-    told.clear()
-    assert store.fixes(DEFAULT_TENANT, FixQuery.for_failure("start", known, {"gear": 1}, now=1000))[0].similarity == 1
-    assert len(told) == 2
-    told.clear()
-    assert store.recall(DEFAULT_TENANT, RecallQuery(tool="start", fingerprint="1:2"))
-    assert len(told) == 1
+    similar = FixQuery.for_failure("start", new, {"gear": 1}, now=1000)
+    own = FixQuery.for_failure("start", known, {"gear": 1}, now=1000)
+    assert count(lambda: store.fixes(DEFAULT_TENANT, similar)[0].similarity < 1) == 3
+    assert count(lambda: store.fixes(DEFAULT_TENANT, own)[0].similarity == 1) == 2
+    assert count(lambda: store.recall(DEFAULT_TENANT, RecallQuery(tool="start", fingerprint="1:2"))) == 1

@@ -146,7 +146,7 @@ def test_steps_are_kept_by_the_day_of_their_run(postgres_url, tmp_path):
     write(store, "run_1")
     store.close()
     copy(tmp_path / "a.db", postgres_url)
-    with psycopg.connect(postgres_url, options="-c mulligan.tenants=*") as made:
+    with psycopg.connect(postgres_url, options="-c mulligan.tenant=*") as made:
         assert made.execute("SELECT count(*) FROM steps_20000").fetchone() == (3,)
         assert made.execute("SELECT count(*) FROM steps_default").fetchone() == (0,)
 

@@ -186,16 +186,16 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return told
 
 
-def test_a_large_batch_takes_as_many_statements_as_a_small_one(store, monkeypatch):
+def test_a_large_batch_takes_a_few_statements_more_than_a_small_one(store, monkeypatch):
     store.append(DEFAULT_TENANT, batch("run_first", 3), "first", 1)
     told = statements(monkeypatch)
     store.append(DEFAULT_TENANT, batch("run_small", 3), "small", 1)
     of_small = len(told)
     store.append(DEFAULT_TENANT, batch("run_large", 1000), "large", 1)
-    assert len(told) - told.count("DISCARD PLANS") - of_small == of_small < 20
+    assert len(told) - told.count("DISCARD PLANS") - of_small <= of_small + 6 < 26  # 3 x 256 + 128 + 64 + 32 + 8 steps
 
 
-def test_a_batch_of_many_failures_takes_as_many_statements_as_one_of_few(store, monkeypatch):
+def test_a_batch_of_many_failures_takes_a_few_statements_more_than_one_of_few(store, monkeypatch):
     def failures(count: int, of: str) -> list[Any]:
         return [event for n in range(count) for event in failed(f"run_{of}{n}", f"f-{n}", f"tool-{n}")]
 
@@ -205,7 +205,8 @@ def test_a_batch_of_many_failures_takes_as_many_statements_as_one_of_few(store, 
     store.append(DEFAULT_TENANT, failures(4, "small"), "small", 1)  # three that have been met before, and a new one
     of_small = len(told)
     store.append(DEFAULT_TENANT, failures(200, "large"), "large", 1)
-    assert len(told) - of_small <= of_small + 1 < 45
+    assert of_small < 45
+    assert len(told) - of_small <= 2 * of_small + 1  # two more for each table
     assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.recovered == 216
     assert store.pattern(DEFAULT_TENANT, pattern_id("tool-1", "f-1")).occurrences == 6
 
@@ -556,8 +557,9 @@ def test_of_very_many_patterns_those_are_compared_whose_words_are_the_most_alike
     ids = [pattern_id("search", f"f-{number}") for number in range(len(ERRORS))]
     assert ids[5] not in sorted(ids)[:2]
 
-    near = store._find_similar_patterns(
-        store.row_reader(DEFAULT_TENANT), DEFAULT_TENANT, "search", "limit must be 20 or less", 0
+    words = "limit must be 20 or less"
+    near = store.ask_rows(
+        DEFAULT_TENANT, lambda read: store._find_similar_patterns(read, DEFAULT_TENANT, "search", words, 0)
     )
 
     assert [pattern for _, pattern in near] == ([ids[5]] if has_extension else [])

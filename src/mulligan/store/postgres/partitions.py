@@ -5,9 +5,8 @@ no step is in two partitions, and an expired day is dropped as a whole. Partitio
 go to `steps_default`.
 
 Retention has the same result as run by run: rollups, patterns and fixes keep their counts; imported, younger and longer
-retained runs remain. If little remains of a day, it is copied to a new partition and the old one is dropped, because
-free space in a past day would never be reused. If most remains, or a long read holds the table, rows are deleted. Days
-with compressed steps are copied for the same reason.
+retained runs remain. A day of which nothing remains is dropped. From other days rows are deleted, and a day that has
+lost most of its size is vacuumed in full, because free space in a past day would never be reused.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from mulligan.store.base import DAY, Progress
 from mulligan.store.connection import Connection
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.postgres_tables import SCHEMA_LOCK_ID
+from mulligan.store.postgres.value_encoding import TextColumn
 from mulligan.store.retention import PruneRound
 
 PARTITIONS_AHEAD_DAYS = 7
@@ -32,7 +32,7 @@ DEFAULT_LOCK_TIMEOUT = "15s"
 """The lock timeout of all sessions."""
 SHORT_LOCK_TIMEOUT = "500ms"
 """Shorter than PostgreSQL's deadlock detection, so that in a deadlock this statement gives up."""
-REWRITE_LOCK_TIMEOUT = "3s"
+COMPACT_LOCK_TIMEOUT = "3s"
 """Longer than PostgreSQL's deadlock detection, after which autovacuum gives up its lock."""
 STEP_OVERHEAD_BYTES = 200
 """Estimated size of a step in a partition and its indexes, without its body."""
@@ -45,14 +45,20 @@ MIN_RUNS_PER_DAY_BATCH = 100
 NO_CUTOFF_MS = -(2**62)
 _CONTENTION_ERRORS = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvailable, psycopg.errors.UndefinedTable)
 _IS_EXPIRED_SQL = "imported <= ? AND stored_at < CASE WHEN status = 'success' THEN ? ELSE ? END"
-_EXPIRED_ROWS = {
-    **dict.fromkeys(("run_failures", "run_callees"), "t.started_at = g.started_at AND t.run = g.run"),
-    **dict.fromkeys(("links", "orphaned_runs", "provisional_runs"), "t.run = g.run"),
-    "run_messages": "t.run = g.run",
-    "compactions": "t.owner_type = 'run' AND t.owner = g.run",
-    "runs": "t.id = g.run",
+_RUN_COLUMNS = {
+    **dict.fromkeys(
+        ("run_failures", "run_callees", "links", "orphaned_runs", "provisional_runs", "run_messages"), "run"
+    ),
+    "compactions": "owner_type = 'run' AND owner",
+    "runs": "id",
 }
-"""The rows of the runs `g`, by table."""
+"""The column with the run, by table."""
+_UNUSED_MESSAGES_SQL = (
+    "FROM messages WHERE tenant = ?1 AND digest IN (SELECT digest FROM run_messages WHERE tenant = ?1 "
+    "AND run = ANY (?2)) AND NOT EXISTS (SELECT 1 FROM run_messages r WHERE r.tenant = ?1 "
+    "AND r.digest = messages.digest AND r.run <> ALL (?2))"
+)
+"""The messages that these runs have and no others."""
 
 
 def partition_name(day: int) -> str:
@@ -76,8 +82,8 @@ def create_partitions(connection: psycopg.Connection[Any], days: Iterable[int], 
                     f"PARTITION OF steps FOR VALUES FROM ({day}) TO ({day + 1})"
                 )
                 postgres_tables.enable_row_security(connection, partition_name(day))
-        except (psycopg.errors.CheckViolation, psycopg.errors.LockNotAvailable, psycopg.errors.QueryCanceled):
-            continue  # retried later; until then steps_default takes the steps
+        except (psycopg.errors.CheckViolation, psycopg.OperationalError):
+            continue  # a lock, a timeout, a worker away: retried later; until then steps_default takes the steps
 
 
 def list_partition_days(connection: psycopg.Connection[Any]) -> list[int]:
@@ -115,45 +121,29 @@ def _has_steps(connection: psycopg.Connection[Any], day: int) -> bool:
     return connection.execute(f"SELECT 1 FROM {partition_name(day)} LIMIT 1").fetchone() is not None
 
 
-def _rewrite_partition(
-    connection: psycopg.Connection[Any], day: int, tenant: str, where: str = "", values: tuple[str, ...] = ()
-) -> bool:
-    """Replace a partition by a copy of its rows `p` that match, also of other tenants, within a transaction.
-
-    Return False, with nothing changed, if most of its size remains or it is in use. Other sessions wait briefly and
-    never see an intermediate state.
-    """
-    old, new = partition_name(day), f"{partition_name(day)}_anew"
-    remaining_rows_sql = f"FROM {old} p {where}"
+def compact_partitions(connection: psycopg.Connection[Any], days: Iterable[int]) -> None:
+    """Return the free space of these days to the system, if it is most of their size and they are not in use."""
+    existing = set(list_partition_days(connection))
     try:
-        with connection.transaction():
-            connection.execute(f"SET LOCAL lock_timeout = '{REWRITE_LOCK_TIMEOUT}'")
-            # Of all tenants: rows hidden by row security count, too.
-            postgres_tables.set_all_tenants(connection)
-            connection.execute(f"LOCK TABLE ONLY {old} IN SHARE ROW EXCLUSIVE MODE")  # readers only
-            size, max_bytes = connection.execute(
-                f"SELECT count(*) * {STEP_OVERHEAD_BYTES} + coalesce(sum(pg_column_size(p.body)), 0), "
-                f"(SELECT pg_total_relation_size('{old}')) / 2 {remaining_rows_sql}",
-                values,
-            ).fetchone() or (0, 0)
-            is_worth_it = bool(size < max_bytes)
-            if is_worth_it:
-                connection.execute(f"CREATE TABLE {new} (LIKE {old} INCLUDING ALL)")
-                connection.execute(f"INSERT INTO {new} SELECT p.* {remaining_rows_sql}", values)
-                # Saves the scan of the table when it is attached.
-                connection.execute(f"ALTER TABLE {new} ADD CONSTRAINT of_day CHECK (day >= {day} AND day < {day + 1})")
-                connection.execute(f"ANALYZE {new}")
-                connection.execute(f"SET LOCAL lock_timeout = '{SHORT_LOCK_TIMEOUT}'")
-                connection.execute(f"LOCK TABLE ONLY steps, ONLY {old} IN ACCESS EXCLUSIVE MODE")
-                connection.execute(f"DROP TABLE {old}")
-                connection.execute(f"ALTER TABLE {new} RENAME TO {old}")
-                connection.execute(f"ALTER TABLE steps ATTACH PARTITION {old} FOR VALUES FROM ({day}) TO ({day + 1})")
-                connection.execute(f"ALTER TABLE {old} DROP CONSTRAINT of_day")
-                postgres_tables.enable_row_security(connection, old)
-            postgres_tables.set_tenants(connection, (tenant,), is_local=True)
-            return is_worth_it
-    except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
-        return False  # in use, or the role is not its owner
+        connection.execute(f"SET lock_timeout = '{COMPACT_LOCK_TIMEOUT}'")
+        connection.execute("SET statement_timeout = 0")
+        for day in days:
+            with contextlib.suppress(*_CONTENTION_ERRORS):
+                if day in existing and _has_much_free_space(connection, day):
+                    connection.execute(f"VACUUM (FULL, ANALYZE) {partition_name(day)}")
+    finally:
+        connection.execute("RESET lock_timeout")
+        connection.execute("RESET statement_timeout")
+
+
+def _has_much_free_space(connection: psycopg.Connection[Any], day: int) -> bool:
+    with connection.transaction():
+        postgres_tables.set_all_tenants(connection)  # rows hidden by row security count
+        (row_bytes,) = connection.execute(
+            f"SELECT count(*) * {STEP_OVERHEAD_BYTES} + coalesce(sum(pg_column_size(body)), 0) "
+            f"FROM {partition_name(day)}"
+        ).fetchone() or (0,)
+        return bool(row_bytes < postgres_tables.measure_table(connection, partition_name(day)) / 2)
 
 
 # Retention
@@ -164,14 +154,13 @@ class PartitionPruneRound(PruneRound):
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._shrunk_days: set[int] = set()
-        """Days whose steps were compressed or sampled: their partitions contain free space."""
+        self.shrunk_days: set[int] = set()
+        """Days with steps that were compressed or deleted: their partitions contain free space."""
         self._freed_bytes = 0
         """Deleted bytes: PostgreSQL frees space only when it vacuums."""
 
     def total_bytes(self, connection: Connection) -> int:
-        (size,) = connection.execute("SELECT pg_database_size(current_database())").fetchone()
-        return int(size)
+        return postgres_tables.measure_database(_raw_connection(connection))
 
     def used_bytes(self, connection: Connection) -> int:
         return max(self.total_bytes(connection) - self._freed_bytes, 0)
@@ -186,17 +175,12 @@ class PartitionPruneRound(PruneRound):
                 while self._prune_day(day):
                     pass
         super()._by_age(progress)
-        for day in sorted(self._shrunk_days):
-            # Without the tenant's write turn: others can write to all other days while this one is copied.
-            with _ignore_contention(), self._reading() as connection:
-                if day in list_partition_days(_raw_connection(connection)):
-                    _rewrite_partition(_raw_connection(connection), day, self._tenant)
 
     def _tidy(self, writer: Connection, row: Any) -> int:
         before = self.compressed + self.sampled
         rows = super()._tidy(writer, row)
         if self.compressed + self.sampled > before:
-            self._shrunk_days.add(row[3] // DAY)
+            self.shrunk_days.add(row[3] // DAY)
         return rows
 
     def _bounds(self) -> tuple[int, int, int]:
@@ -220,48 +204,52 @@ class PartitionPruneRound(PruneRound):
         """Delete expired runs of a day with all their rows. Return whether there may be more."""
         tenant = self._tenant
         with self._writing(tenant) as writer:
-            writer.execute('CREATE TEMP TABLE going (run TEXT COLLATE "C", started_at BIGINT) ON COMMIT DROP')
-            writer.execute(
-                "INSERT INTO going SELECT id, started_at FROM runs "
+            rows = writer.execute(
+                "SELECT id, started_at FROM runs "
                 f"WHERE tenant = ? AND stored_at / {DAY} = ? AND {_IS_EXPIRED_SQL} LIMIT ?",
                 (tenant, day, *self._bounds(), MAX_RUNS_PER_TRANSACTION),
-            )
-            writer.execute("ANALYZE going")
-            runs, latest = writer.execute("SELECT count(*), max(started_at) FROM going").fetchone()
-            if not runs:
+            ).fetchall()
+            if not rows:
                 return False
+            runs = TextColumn([id for id, _ in rows])
+            where = f"FROM {partition_name(day)} WHERE tenant = ? AND run = ANY (?)"
             steps, last, size = writer.execute(
-                "SELECT count(*), max(p.started_at), coalesce(sum(length(p.body)), 0) "
-                f"FROM {partition_name(day)} p JOIN going g ON g.run = p.run WHERE p.tenant = ?",
-                (tenant,),
+                f"SELECT count(*), max(started_at), coalesce(sum(length(body)), 0) {where}", (tenant, runs)
             ).fetchone()
-            self._note_until(writer, max(latest, latest if last is None else last))
-            self._freed_bytes += self._remove_expired_messages(writer)
-            for table, condition in _EXPIRED_ROWS.items():
-                writer.execute(f"DELETE FROM {table} t USING going g WHERE t.tenant = ? AND {condition}", (tenant,))
-            remaining = "WHERE NOT (p.tenant = %s AND EXISTS (SELECT 1 FROM going g WHERE g.run = p.run))"
-            if not _rewrite_partition(_raw_connection(writer), day, tenant, remaining, (tenant,)):
-                writer.execute(
-                    f"DELETE FROM {partition_name(day)} p USING going g WHERE p.tenant = ? AND p.run = g.run",
-                    (tenant,),
-                )
+            self._note_until(writer, max([last or 0, *(started_at for _, started_at in rows)]))
+            sql = f"SELECT coalesce(sum(length(body)), 0) {_UNUSED_MESSAGES_SQL}"
+            (message_bytes,) = writer.execute(sql, (tenant, runs)).fetchone()
+            if message_bytes:
+                writer.execute(f"DELETE {_UNUSED_MESSAGES_SQL}", (tenant, runs))
+            for table, column in _RUN_COLUMNS.items():
+                writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND {column} = ANY (?)", (tenant, runs))
+            if not _drop_partition(writer, day, tenant, runs):
+                writer.execute(f"DELETE {where}", (tenant, runs))
+                self.shrunk_days.add(day)
                 self._freed_bytes += 300 * steps + size
-        self._freed_bytes += 600 * runs
-        self.runs, self.steps = self.runs + runs, self.steps + steps
-        return bool(runs == MAX_RUNS_PER_TRANSACTION)
+        self._freed_bytes += 600 * len(rows) + message_bytes
+        self.runs, self.steps = self.runs + len(rows), self.steps + steps
+        return len(rows) == MAX_RUNS_PER_TRANSACTION
 
-    def _remove_expired_messages(self, writer: Connection) -> int:
-        """Delete the messages that only the runs `going` have, before these go. Return their size."""
-        (size,) = writer.execute(
-            "WITH removed AS (DELETE FROM messages m WHERE m.tenant = ? "
-            "AND EXISTS (SELECT 1 FROM run_messages r JOIN going g ON g.run = r.run "
-            "WHERE r.tenant = ? AND r.digest = m.digest) "
-            "AND NOT EXISTS (SELECT 1 FROM run_messages r WHERE r.tenant = ? AND r.digest = m.digest "
-            "AND NOT EXISTS (SELECT 1 FROM going g WHERE g.run = r.run)) RETURNING length(m.body) AS size) "
-            "SELECT coalesce(sum(size), 0) FROM removed",
-            (self._tenant,) * 3,
-        ).fetchone()
-        return int(size)
+
+def _drop_partition(writer: Connection, day: int, tenant: str, runs: TextColumn) -> bool:
+    """Drop a partition that has only steps of these runs, unless it is in use. Return whether it was dropped."""
+    connection = _raw_connection(writer)
+    others = f"SELECT 1 FROM {partition_name(day)} WHERE NOT (tenant = ? AND run = ANY (?)) LIMIT 1"
+    try:
+        with connection.transaction():
+            postgres_tables.set_all_tenants(connection)  # rows hidden by row security count
+            is_unshared = writer.execute(others, (tenant, runs)).fetchone() is None
+            if is_unshared:
+                connection.execute(f"SET LOCAL lock_timeout = '{SHORT_LOCK_TIMEOUT}'")
+                connection.execute(f"LOCK TABLE ONLY steps, ONLY {partition_name(day)} IN ACCESS EXCLUSIVE MODE")
+                is_unshared = writer.execute(others, (tenant, runs)).fetchone() is None  # again under the lock
+            if is_unshared:
+                connection.execute(f"DROP TABLE {partition_name(day)}")
+            connection.execute(postgres_tables.build_tenant_setting(tenant, connection))
+            return is_unshared
+    except (psycopg.errors.LockNotAvailable, psycopg.errors.InsufficientPrivilege):
+        return False  # in use, or the role is not its owner
 
 
 @contextlib.contextmanager

@@ -249,8 +249,8 @@ _TIMEOUT_SETTINGS = {
     "lock_timeout": LOCK_TIMEOUT_MS,
     "idle_in_transaction_session_timeout": STATEMENT_TIMEOUT_MS,
 }
-# Generic plans: planning for each of many partitions takes longer than the query itself.
-_PLAN_SETTINGS = {"plan_cache_mode": "force_generic_plan", "jit": "off", "timezone": "UTC"}
+# Citus passes SET LOCAL on to the workers only on request. Plain PostgreSQL ignores settings of other extensions.
+_PLAN_SETTINGS = {"jit": "off", "timezone": "UTC", "citus.propagate_set_commands": "local"}
 # Queries are written in the order of their index lookups. PostgreSQL cannot estimate the number of rows, and would scan
 # whole tables with parallel workers where it expects many.
 _READ_SETTINGS = {

@@ -1,7 +1,7 @@
 """PostgreSQL connection that accepts the SQL of `connection.Connection`.
 
 Statements are translated once and cached. Many rows or keys go into one statement, so that a batch does not cost a
-round trip per row.
+round trip per row. Each statement names its tenant as one value, so that a distributed database sends it to one worker.
 """
 
 from __future__ import annotations
@@ -12,51 +12,81 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
-from psycopg import Connection, RawCursor, RawServerCursor
+from psycopg import Connection, OperationalError, RawCursor, RawServerCursor
+from psycopg.errors import error_from_result
+from psycopg.pq import ExecStatus
 from psycopg.sql import quote
 
 from mulligan.core.records import encode
 from mulligan.store.base import DAY
 from mulligan.store.connection import Insert, Lookup, Rows, SuccessRow
 from mulligan.store.postgres import postgres_tables
-from mulligan.store.postgres.value_encoding import COLUMN_TYPES, Column, TextColumn, register_adapters
+from mulligan.store.postgres.value_encoding import (
+    COLUMN_TYPES,
+    VALUE_TYPES,
+    Column,
+    ColumnValue,
+    TextColumn,
+    register_adapters,
+)
 from mulligan.store.rows import STEP
 
 REPLAN_GROWTH_FACTOR = 4
 """Plans are discarded each time the use count has grown by this factor."""
 FETCH_BATCH_ROWS = 2000
 """Rows of a streamed result that are read at a time."""
+CHUNK_ROWS = (256, 128, 64, 32, 16)
+"""Rows that one statement inserts, as many as possible. The rest, fewer than the last of them, is inserted by one more:
+so there are few different statements, each of which the server plans once."""
+MAX_PREPARED_STATEMENTS = 400
+MAX_CACHED_DAYS = 100_000
+"""Runs whose day a transaction remembers."""
 
 _JSON_EACH = re.compile(r"json_each\((\$\d+)\)(?: (?!CROSS|WHERE|ON|JOIN)(\w+))?")
 _NUMBER = re.compile(r"CAST\(((?:each_[ij]\.)?value) AS BIGINT\)")
 _FORCED = re.compile(r"CROSS JOIN (\w+ \w+) ON\b")
-_OF_RUN = re.compile(r"(\bsteps WHERE tenant = (\$\d+) AND run = (\$\d+|n\.key))")
+_OF_RUN = re.compile(r"\bsteps WHERE tenant = \$(\d+) AND run = (?:\$(\d+)|n\.key)")
 _OF_STEP = re.compile(r"(\bs\.run = (?:r\.id|u\.run))\b")
 _LOCK_ID = "hashtextextended(CAST(? AS text), hashtext(CAST(? AS text)))"
-_DAY = (
-    "coalesce((SELECT stored_at FROM runs r WHERE r.tenant = n.tenant AND r.id = n.run), "
-    f"(SELECT stored_at FROM orphaned_runs o WHERE o.tenant = n.tenant AND o.run = n.run), 0) / {DAY}"
+_DAYS_SQL = (
+    "SELECT id, stored_at FROM runs WHERE tenant = ? AND id = ANY (?) "
+    "UNION ALL SELECT run, stored_at FROM orphaned_runs WHERE tenant = ? AND run = ANY (?)"
 )
-"""Equals `run_day` for many rows: a join is faster than a function call per row."""
+BY_KEY = 0
+"""In `Statement.steps_of`: the run is the key of `execute_by_key`, and all keys are runs of the same day."""
+
+
+class Statement(NamedTuple):
+    """A statement for PostgreSQL. Its parameters are $1, $2 and so on."""
+
+    sql: str
+    steps_of: tuple[tuple[int, int], ...] = ()
+    """The runs whose steps it reads or deletes, by the numbers of the parameters with the tenant and the run. The days
+    of these runs are further parameters."""
 
 
 @functools.lru_cache(maxsize=2000)
-def translate_sql(sql: str) -> str:
-    """Translate a statement to PostgreSQL. Its parameters become $1, $2 and so on."""
+def translate_sql(sql: str) -> Statement:
+    """Translate a statement to PostgreSQL."""
     numbers = itertools.count(1)
-    if sql == STEP.single_row_sql:
-        marks = ", ".join(f"${number}" for number in range(1, len(STEP.columns) + 1))
-        column_names = ", ".join(STEP.columns)
-        return f"INSERT INTO steps ({column_names}, day) VALUES ({marks}, run_day($1, $2)) {STEP.conflict}"
     sql = re.sub(r"\?(\d*)", lambda mark: f"${mark[1] or next(numbers)}", sql)
+    parameter_count = max((int(number) for number in re.findall(r"\$(\d+)", sql)), default=0)
     sql = re.sub(r"\b([ij])\.value\b", r"each_\1.value", _JSON_EACH.sub(partial(_render_members, sql), sql))
     sql = _NUMBER.sub(r"\1", sql)
     sql = _FORCED.sub(r"JOIN \1 ON", sql)
-    # Steps are partitioned by the day of their run: a condition on the day skips all other partitions.
-    sql = _OF_RUN.sub(r"\1 AND day = run_day(\2, \3)", sql)
-    return _OF_STEP.sub(rf"\1 AND s.day = r.stored_at / {DAY}", sql)
+    # Steps are partitioned by the day of their run: with a condition on the day, only that partition is planned.
+    steps_of: list[tuple[int, int]] = []
+
+    def add_day(match: re.Match[str]) -> str:
+        key = int(match[1]), int(match[2] or BY_KEY)
+        if key not in steps_of:
+            steps_of.append(key)
+        return f"{match[0]} AND day = ${parameter_count + 1 + steps_of.index(key)}"
+
+    sql = _OF_STEP.sub(rf"\1 AND s.day = r.stored_at / {DAY}", _OF_RUN.sub(add_day, sql))
+    return Statement(sql, tuple(steps_of))
 
 
 def _render_members(sql: str, match: re.Match[str]) -> str:
@@ -74,18 +104,20 @@ def _render_members(sql: str, match: re.Match[str]) -> str:
 class PostgresConnection:
     """One session that implements `connection.Connection`.
 
-    Behind a pooler, each transaction may use another session. So all queries run in a transaction, which begins with
-    the settings that a direct session gets once.
+    Behind a pooler, each transaction may use another session. So each transaction begins with the settings that a
+    direct session gets once.
     """
 
     def __init__(self, raw_connection: Connection[Any], settings: Mapping[str, Any] | None = None) -> None:
         """`settings` is given behind a pooler."""
         register_adapters(raw_connection)
+        raw_connection.prepared_max = MAX_PREPARED_STATEMENTS
         self.raw_connection = raw_connection
         self._settings = None if settings is None else dict(settings)
-        self._batch_statements: dict[Insert | Lookup, tuple[str, list[type[Column]]]] = {}
         self._streams = itertools.count()
-        self._current_tenants: tuple[str, ...] | None = None
+        self._current_tenant: str | None = None
+        self._days: dict[tuple[str, str], int] = {}
+        """Days of the runs that the current transaction has read or written, by tenant and run."""
         self._use_count, self._planned_use_count = 0, 0
         self.is_exclusive = False
 
@@ -111,27 +143,45 @@ class PostgresConnection:
             self._settings[name] = value
 
     def begin(self, *tenants: str, is_exclusive: bool | None = None) -> None:
-        """Begin a transaction for these tenants, in one round trip.
+        """Begin a transaction for these tenants, and select the first of them.
 
         Unless `is_exclusive` is None, lock them until its end: batches share them, all other writes have them alone.
         """
-        statements = ["BEGIN"]
         if self._settings is None:
             self.replan_if_due()
-        else:
-            statements += [f"SET LOCAL {name} = '{value}'" for name, value in self._settings.items()]
-        joined_tenants = quote(postgres_tables.join_tenants(tenants), self.raw_connection)
-        statements.append(f"SELECT set_config('{postgres_tables.SETTING}', {joined_tenants}, true)")
-        if is_exclusive is not None:
-            function = "pg_advisory_xact_lock" if is_exclusive else "pg_advisory_xact_lock_shared"
-            for tenant in sorted(tenants):  # sorted, so that no two processes deadlock
-                name = quote(tenant, self.raw_connection)
-                statements.append(f"SELECT {function}(hashtextextended({name}, hashtext('tenant')))")
-            self.is_exclusive = is_exclusive
+        self._days.clear()
+        tenants = tuple(sorted(tenants))  # sorted, so that no two processes deadlock
+        settings = [f"SET LOCAL {name} = '{value}'" for name, value in (self._settings or {}).items()]
+        settings += [postgres_tables.build_tenant_setting(tenant, self.raw_connection) for tenant in tenants[:1]]
         if is_exclusive is False:
             # A plan for an empty table would read all of it, also when it is full. Batches read by key.
-            statements.append("SET LOCAL enable_seqscan = off")
-        self.raw_connection.execute("; ".join(statements), prepare=False)
+            settings.append("SET LOCAL enable_seqscan = off")
+        self._current_tenant = tenants[0] if tenants else None
+        locks: list[str] = []
+        if is_exclusive is not None:
+            self.is_exclusive = is_exclusive
+            function = "pg_advisory_xact_lock" if is_exclusive else "pg_advisory_xact_lock_shared"
+            names = [quote(tenant, self.raw_connection) for tenant in tenants]
+            locks = [f"SELECT {function}(hashtextextended({name}, hashtext('tenant')))" for name in names]
+        # Settings alone: Citus sends all of a command with SET LOCAL to the workers.
+        if self._settings is None:
+            self.send_commands("; ".join(["BEGIN", *locks]), "; ".join(settings))
+        else:
+            self.send_commands("BEGIN", "; ".join(settings), "; ".join(locks))
+
+    def send_commands(self, *commands: str) -> None:
+        """Execute commands without parameters and results. The `execute` of psycopg takes three times the CPU time."""
+        for command in filter(None, commands):
+            result = self.raw_connection.pgconn.exec_(command.encode())
+            if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
+                if self.raw_connection.closed:
+                    raise OperationalError(result.error_message.decode("utf-8", "replace").strip())
+                raise error_from_result(result, "utf-8")
+
+    def select_tenant(self, tenant: str) -> None:
+        if tenant != self._current_tenant:
+            self.send_commands(postgres_tables.build_tenant_setting(tenant, self.raw_connection))
+            self._current_tenant = tenant
 
     def lock(self, tenant: str, subject: str) -> None:
         if not self.is_exclusive:
@@ -143,47 +193,98 @@ class PostgresConnection:
         return bool(self.execute(f"SELECT pg_try_advisory_xact_lock({_LOCK_ID})", (tenant, subject)).fetchone()[0])
 
     @contextlib.contextmanager
-    def for_tenants(self, *tenants: str) -> Iterator[PostgresConnection]:
-        """Query for these tenants. Set them only if they differ from the last ones of the session."""
-        if self._settings is not None:
-            self.begin(*tenants)
-            yield self
-            self.raw_connection.execute("COMMIT")  # after an error the pool rolls back instead
-            return
-        self.replan_if_due()
-        if tenants != self._current_tenants:
-            self._current_tenants = None
-            postgres_tables.set_tenants(self.raw_connection, tenants, is_local=False)
-            self._current_tenants = tenants
+    def transaction(self, *tenants: str) -> Iterator[PostgresConnection]:
+        """Query for a tenant within one transaction."""
+        self.begin(*tenants)
         yield self
+        self.send_commands("COMMIT")  # after an error the pool rolls back instead
+
+    @contextlib.contextmanager
+    def transaction_of_all(self) -> Iterator[PostgresConnection]:
+        """Work on the rows of all tenants within one transaction."""
+        self._days.clear()
+        with self.raw_connection.transaction():
+            postgres_tables.set_all_tenants(self.raw_connection)
+            yield self
 
     def execute(self, sql: str, values: Sequence[Any] = ()) -> Rows:
-        return RawCursor(self.raw_connection).execute(translate_sql(sql), values, binary=True)
+        statement = translate_sql(sql)
+        return self._execute(statement.sql, self._add_days(statement, values))
+
+    def _execute(self, sql: str, values: Sequence[Any]) -> RawCursor[Any]:
+        return RawCursor(self.raw_connection).execute(sql, values, binary=True)
+
+    def _add_days(self, statement: Statement, values: Sequence[Any]) -> Sequence[Any]:
+        """Return the values with the days of the runs whose steps the statement is about."""
+        if not statement.steps_of:
+            return values
+        return (
+            *values,
+            *(self._find_day(values[tenant - 1], values[run - 1]) for tenant, run in statement.steps_of),
+        )
 
     def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Execute one statement for all keys, with a LATERAL join. A UNION would check row security for each part."""
         query = re.sub(r"\?1\b", "n.key", sql)
-        lateral = f"SELECT n.key, f.* FROM unnest(CAST(?1 AS text[])) AS n (key) CROSS JOIN LATERAL ({query}) f"
-        return self.execute(lateral, (TextColumn(keys), *values)).fetchall()
+        statement = translate_sql(
+            f"SELECT n.key, f.* FROM unnest(CAST(?1 AS text[])) AS n (key) CROSS JOIN LATERAL ({query}) f"
+        )
+        if not statement.steps_of:
+            return self._execute(statement.sql, (TextColumn(keys), *values)).fetchall()
+        ((tenant, _),) = statement.steps_of
+        days = self._find_days(values[tenant - 2], keys)  # the keys are parameter 1
+        rows: list[tuple[Any, ...]] = []
+        for day in sorted(set(days.values())):
+            runs_of_day = TextColumn([run for run in keys if days[run] == day])
+            rows += self._execute(statement.sql, (runs_of_day, *values, day)).fetchall()
+        return rows
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute a statement for many rows in pipelined round trips."""
+        statement = translate_sql(sql)
         parameter_rows = list(rows)
         if not parameter_rows:
             return 0
+        for tenant, run in statement.steps_of:
+            self._find_days(parameter_rows[0][tenant - 1], {row[run - 1] for row in parameter_rows})
         with RawCursor(self.raw_connection) as cursor:
-            cursor.executemany(translate_sql(sql), parameter_rows)
+            cursor.executemany(statement.sql, [self._add_days(statement, row) for row in parameter_rows])
             return max(cursor.rowcount, 0)
 
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
         """Stream a result, within a transaction only."""
         with RawServerCursor(self.raw_connection, f"stream_{next(self._streams)}") as cursor:
             cursor.itersize = FETCH_BATCH_ROWS
-            cursor.execute(translate_sql(sql), values, binary=True)
+            cursor.execute(translate_sql(sql).sql, values, binary=True)
             yield from cursor
 
+    # Many rows
+
     def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
-        return self._execute_batch(insert, rows).rowcount if rows else 0
+        if not rows:
+            return 0
+        tenant = _find_tenant(rows)
+        columns = insert.columns
+        if insert.table == "steps":
+            run = columns.index("run")
+            days = self._find_days(tenant, {row[run] for row in rows})
+            columns, rows = (*columns, "day"), [(*row, days[row[run]]) for row in rows]
+        (packed_tenant, *_), *packed_columns = [
+            value_type.pack_all(values)
+            for value_type, values in zip(_value_types(insert.table, columns), zip(*rows, strict=True), strict=True)
+        ]
+        packed_rows = list(zip(*packed_columns, strict=True))
+        new_count, start = 0, 0
+        while start < len(rows):
+            remaining = len(rows) - start
+            size = next((size for size in CHUNK_ROWS if size <= remaining), remaining)
+            chunk = packed_rows[start : start + size]
+            values = [packed_tenant, *itertools.chain.from_iterable(chunk)]
+            new_count += self._execute(_insert_sql(insert.table, columns, insert.conflict, size), values).rowcount
+            start += size
+        if insert.table == "runs":
+            self._remember_days(tenant, columns, rows)
+        return new_count
 
     def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
         return self.put(
@@ -195,40 +296,87 @@ class PostgresConnection:
         )
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        return [(*keys[number - 1], *row) for number, *row in self._execute_batch(lookup, keys)] if keys else []
+        if not keys:
+            return []
+        tenant = _find_tenant(keys)
+        if lookup.table == "steps":
+            days = self._find_days(tenant, {key[1] for key in keys})
+            keys_by_day: dict[int, list[tuple[Any, ...]]] = {}
+            for key in keys:
+                keys_by_day.setdefault(days[key[1]], []).append(key)
+            return [row for day, day_keys in keys_by_day.items() for row in self._look_up(lookup, day_keys, day)]
+        rows = self._look_up(lookup, keys)
+        if lookup.table == "runs" and "stored_at" in lookup.columns:
+            self._remember_days(tenant, (*lookup.keys, *lookup.columns), rows)
+        return rows
 
-    def _execute_batch(self, statement: Insert | Lookup, rows: Sequence[tuple[Any, ...]]) -> RawCursor[Any]:
-        """Execute a statement about many rows, with one array parameter per column."""
-        if statement not in self._batch_statements:
-            self._batch_statements[statement] = self._build_batch(statement)
-        sql, types = self._batch_statements[statement]
-        values = [type(column) for type, column in zip(types, zip(*rows, strict=True), strict=True)]
-        return RawCursor(self.raw_connection).execute(sql, values, binary=True)
+    def _look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]], *day: int) -> list[tuple[Any, ...]]:
+        sql, types = _lookup_sql(lookup)
+        (tenant, *_), *columns = zip(*keys, strict=True)
+        values = [tenant, *(type(column) for type, column in zip(types, columns, strict=True)), *day]
+        return [(*keys[number - 1], *row) for number, *row in self._execute(sql, values)]
 
-    def _build_batch(self, statement: Insert | Lookup) -> tuple[str, list[type[Column]]]:
-        """Return the SQL of a statement about the rows `n`, and the types of its parameters."""
-        table = statement.table
-        day = _DAY if table == STEP.table else ""
-        if isinstance(statement, Insert):
-            names: Sequence[str] = statement.columns
-            into, selected = ", ".join(names), ", ".join(f"n.{name}" for name in names)
-            if day:
-                into, selected = f"{into}, day", f"{selected}, {day}"
-            sql = f"INSERT INTO {table} ({into}) SELECT {selected} FROM {{}} {statement.conflict}"
-        else:
-            # Each key is read by index. The plan is made once, without knowing the number of keys.
-            names = [key.removesuffix(">=") for key in statement.keys]
-            where = statement.where([f"t.{key}" for key in statement.keys], [f"n.{name}" for name in names])
-            where += f" AND t.day = {day}" if day else ""
-            lock = " FOR NO KEY UPDATE" if statement.is_locking else ""
-            sql = (
-                f"SELECT n.row_number, f.* FROM {{}} CROSS JOIN LATERAL (SELECT {', '.join(statement.columns)} "
-                f"FROM {table} t WHERE {where} OFFSET 0{lock}) f"
-            )
-        described = self.raw_connection.execute(f"SELECT {', '.join(names)} FROM {table} LIMIT 0").description or ()
-        types = [COLUMN_TYPES[column.type_code] for column in described]
-        arrays = ", ".join(f"CAST(${number} AS {type.sql_type}[])" for number, type in enumerate(types, start=1))
-        return sql.format(f"unnest({arrays}) WITH ORDINALITY AS n ({', '.join(names)}, row_number)"), types
+    # Days of runs
+
+    def _find_day(self, tenant: str, run: str) -> int:
+        return self._find_days(tenant, (run,))[run]
+
+    def _find_days(self, tenant: str, runs: Iterable[str]) -> dict[str, int]:
+        """Return the days on which the first records of these runs arrived; 0 for those without records."""
+        days = {run: self._days.get((tenant, run)) for run in runs}
+        if missing := TextColumn([run for run, day in days.items() if day is None]).values:
+            rows = self.execute(_DAYS_SQL, (tenant, TextColumn(missing), tenant, TextColumn(missing))).fetchall()
+            self._remember_days(tenant, ("id", "stored_at"), rows)
+            days |= {run: stored_at // DAY for run, stored_at in rows}
+        return {run: day or 0 for run, day in days.items()}
+
+    def _remember_days(self, tenant: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+        """Remember the days of runs until the transaction ends. Within it, the day of a run does not change."""
+        if len(self._days) > MAX_CACHED_DAYS:
+            self._days.clear()
+        id, stored_at = columns.index("id"), columns.index("stored_at")
+        self._days |= {(tenant, row[id]): row[stored_at] // DAY for row in rows}
 
     def close(self) -> None:
         self.raw_connection.close()
+
+
+def _find_tenant(rows: Sequence[tuple[Any, ...]]) -> str:
+    """Return the tenant of rows or keys, which is their first column and the same in all of them."""
+    (tenant,) = {row[0] for row in rows}
+    return str(tenant)
+
+
+def _value_types(table: str, columns: Sequence[str]) -> list[type[ColumnValue]]:
+    type_ids = postgres_tables.column_type_ids()[table]
+    types = {value_type.type_id: value_type for value_type in VALUE_TYPES}
+    return [types[type_ids[name]] for name in columns]
+
+
+@functools.lru_cache(maxsize=1000)
+def _insert_sql(table: str, columns: tuple[str, ...], conflict: str, count: int) -> str:
+    """Return the SQL that inserts this many rows, with one parameter for the tenant of all."""
+    numbers = itertools.count(2)
+    rows = ", ".join(f"($1, {', '.join(f'${next(numbers)}' for _ in columns[1:])})" for _ in range(count))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {rows} {conflict}"
+
+
+@functools.lru_cache(maxsize=1000)
+def _lookup_sql(lookup: Lookup) -> tuple[str, list[type[Column]]]:
+    """Return the SQL of a lookup of the keys `n`, and the types of its array parameters.
+
+    Each key is read by index. The plan is made once, without knowing the number of keys.
+    """
+    names = [key.removesuffix(">=") for key in lookup.keys[1:]]
+    type_ids = postgres_tables.column_type_ids()[lookup.table]
+    types = [COLUMN_TYPES[type_ids[name]] for name in names]
+    arrays = ", ".join(f"CAST(${number} AS {type.sql_type}[])" for number, type in enumerate(types, start=2))
+    where = lookup.where([f"t.{key}" for key in lookup.keys], ["$1", *(f"n.{name}" for name in names)])
+    if lookup.table == "steps":
+        where += f" AND t.day = ${len(names) + 2}"
+    lock = " FOR NO KEY UPDATE" if lookup.is_locking else ""
+    sql = (
+        f"SELECT n.row_number, f.* FROM unnest({arrays}) WITH ORDINALITY AS n ({', '.join(names)}, row_number) "
+        f"CROSS JOIN LATERAL (SELECT {', '.join(lookup.columns)} FROM {lookup.table} t WHERE {where} OFFSET 0{lock}) f"
+    )
+    return sql, types

@@ -15,16 +15,16 @@ from mulligan.store.postgres import partitions
 from mulligan.store.postgres.pool import is_own_session, parse_url, translate_errors
 from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.postgres.postgres_store import PostgresStore
-from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES
+from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES, set_all_tenants
 from mulligan.store.tables import MIGRATIONS, ORDERED
 
 MAX_PARTITIONS = 400
 """Days that get a partition of their own, the newest first. Older ones share the default partition."""
 OPTIONS = (
     "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c lock_timeout=30s -c timezone=UTC "
-    "-c mulligan.tenants=*"
+    "-c citus.propagate_set_commands=local"
 )
-"""A copy has no time limit and covers all tenants."""
+"""A copy has no time limit."""
 
 
 class PostgresEndpoint(Endpoint):
@@ -41,9 +41,9 @@ class PostgresEndpoint(Endpoint):
         try:
             with translate_errors(self.where):
                 self.reader, self.writer = self._connect(), self._connect()
-                if self.read_value("SELECT to_regclass('schema_version')") is None or not self.is_incomplete():
+                if self._read_setting("SELECT to_regclass('schema_version')") is None or not self.is_incomplete():
                     PostgresStore(url).close()
-                if self.read_value("SELECT version FROM schema_version") != len(MIGRATIONS):
+                if self._read_setting("SELECT version FROM schema_version") != len(MIGRATIONS):
                     raise StoreError(
                         f"{self.where} is an incomplete copy by another mulligan version. Empty it and copy again."
                     )
@@ -52,8 +52,9 @@ class PostgresEndpoint(Endpoint):
                     raw.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
                     raw.read_only = True
                     raw.autocommit = False
+                    set_all_tenants(raw)
                     raw.execute("LOCK TABLE steps IN ACCESS SHARE MODE")  # no partition is dropped meanwhile
-                    self.read_value("SELECT 1")  # begins the snapshot
+                    raw.execute("SELECT 1")  # begins the snapshot
         except BaseException:
             self.close()
             raise
@@ -79,28 +80,34 @@ class PostgresEndpoint(Endpoint):
         )
         return {name for (name,) in rows} - set(POSTGRES_TABLES)
 
+    def _read_setting(self, sql: str) -> Any:
+        """Read a value that is not of a tenant."""
+        row = self.reader.raw_connection.execute(sql).fetchone()
+        return row[0] if row else None
+
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        transaction = contextlib.nullcontext() if self._is_source else self.reader.raw_connection.transaction()
+        transaction = contextlib.nullcontext() if self._is_source else self.reader.transaction_of_all()
         with translate_errors(self.where), transaction:
             yield
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        with translate_errors(self.where), self.writer.raw_connection.transaction():
+        with translate_errors(self.where), self.writer.transaction_of_all():
             yield
 
     def prepare_steps(self) -> None:
         """Create partitions for the days of all runs."""
-        with translate_errors(self.where):
+        with self.transaction():
             rows = self.writer.execute(
                 f"SELECT stored_at / {DAY} FROM runs UNION SELECT stored_at / {DAY} FROM orphaned_runs ORDER BY 1 DESC"
             ).fetchall()
+        with translate_errors(self.where):
             days = [day for (day,) in rows if day > 0][:MAX_PARTITIONS]
             partitions.create_partitions(self.writer.raw_connection, days, today=max(days, default=0))
 
     def is_incomplete(self) -> bool:
-        return bool(self.read_value("SELECT state FROM schema_version") != "whole")
+        return bool(self._read_setting("SELECT state FROM schema_version") != "whole")
 
     def mark_incomplete(self) -> None:
         self._set_state("copying")
@@ -108,8 +115,9 @@ class PostgresEndpoint(Endpoint):
     def mark_complete(self) -> None:
         with translate_errors(self.where):
             for name in ORDERED:  # the next row gets the next number
+                last_number = self.read_value(f"SELECT max({ROW_NUMBER}) FROM {name}") or 0
                 sequence = f"pg_get_serial_sequence('{name}', '{ROW_NUMBER}')"
-                self.writer.execute(f"SELECT setval({sequence}, coalesce(max({ROW_NUMBER}), 0) + 1, false) FROM {name}")
+                self.writer.execute(f"SELECT setval({sequence}, ?, false)", (last_number + 1,))
             for name in load_tables():
                 self.writer.execute(f"ANALYZE {name}")
         self._set_state("whole")

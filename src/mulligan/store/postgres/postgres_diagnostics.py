@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import psycopg
 
 from mulligan.store.base import DAY
 from mulligan.store.diagnostics import Diagnostics, TableSize, find_pending_migration
 from mulligan.store.postgres.partitions import PARTITIONS_AHEAD_DAYS, list_partition_days
 from mulligan.store.postgres.pool import Pool, parse_url, translate_errors
-from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES, is_enforced, list_tables, read_schema_version
+from mulligan.store.postgres.postgres_tables import (
+    POSTGRES_TABLES,
+    is_enforced,
+    list_tables,
+    measure_database,
+    read_schema_version,
+    read_workers,
+)
 from mulligan.store.tables import MIGRATIONS
 
 MAX_REPLICA_LAG_SECONDS = 60.0
@@ -34,7 +42,7 @@ def diagnose_postgres(url: str, now: int) -> Diagnostics:
     pool = Pool(url, 1)
     where, replica = pool.where, pool.url.replica
     try:
-        with translate_errors(where), pool.using() as connection, connection.for_tenants():
+        with translate_errors(where), pool.using() as connection, connection.transaction():
             raw_connection = connection.raw_connection
             schema = read_schema_version(raw_connection, where)
             facts: dict[str, Any] = {
@@ -42,14 +50,18 @@ def diagnose_postgres(url: str, now: int) -> Diagnostics:
                 "pooler": connection.is_pooled,
                 **_server_facts(raw_connection),
             }
+            workers = read_workers(raw_connection)
+            is_complete = all(worker.reachable for worker in workers)
             if schema:
-                facts |= _partition_facts(raw_connection, now) | _access_facts(raw_connection)
+                facts |= _partition_facts(raw_connection, now, is_complete) | _access_facts(raw_connection)
+            if workers:
+                facts["workers"] = [msgspec.structs.asdict(worker) for worker in workers]
             facts |= _replication_facts(raw_connection) | {"replica": parse_url(replica).where if replica else ""}
             return Diagnostics(
                 engine=f"PostgreSQL {_fetch_value(raw_connection, 'SHOW server_version')}",
                 schema=schema,
                 newest=len(MIGRATIONS),
-                bytes=int(_fetch_value(raw_connection, "SELECT pg_database_size(current_database())")),
+                bytes=measure_database(raw_connection) if is_complete else sum(worker.bytes or 0 for worker in workers),
                 tables=_measure_tables(raw_connection) if schema else (),
                 facts=facts,
                 problems=(*find_pending_migration(schema), *_find_problems(facts)),
@@ -95,7 +107,8 @@ def _server_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
     }
 
 
-def _partition_facts(connection: psycopg.Connection[Any], now: int) -> dict[str, Any]:
+def _partition_facts(connection: psycopg.Connection[Any], now: int, is_complete: bool) -> dict[str, Any]:
+    """Return facts about partitions. Unless all workers answer, steps outside of partitions cannot be counted."""
     days, today = list_partition_days(connection), now // DAY
     return {
         "parts": len(days),
@@ -103,7 +116,9 @@ def _partition_facts(connection: psycopg.Connection[Any], now: int) -> dict[str,
         "has_today": today in days,
         "steps_without_part": int(
             _fetch_value(connection, "SELECT count(*) FROM (SELECT 1 FROM steps_default LIMIT 1000000) AS latest")
-        ),
+        )
+        if is_complete
+        else 0,
     }
 
 
@@ -161,6 +176,12 @@ def _find_problems(facts: dict[str, Any]) -> list[str]:
         f"The replica {replica['name']} is {replica['lag_seconds']:.0f} s behind."
         for replica in facts["replicas"]
         if replica["lag_seconds"] > MAX_REPLICA_LAG_SECONDS
+    ]
+    problems += [
+        f"The worker {worker['name']} does not answer ({worker['detail']}). Requests of the tenants on it get 503, and "
+        "their records wait in journals, until it is back."
+        for worker in facts.get("workers", ())
+        if not worker["reachable"]
     ]
     if facts.get("unguarded"):
         problems.append(f"Row-level security for tenants is off in: {', '.join(facts['unguarded'])}.")

@@ -13,7 +13,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import psycopg
 
@@ -25,13 +24,15 @@ from mulligan.store.base import (
     DAY,
     Health,
     Progress,
+    Worker,
     now,
 )
 from mulligan.store.connection import Connection, RowReader
 from mulligan.store.postgres import partitions, postgres_tables
 from mulligan.store.postgres.pool import Pool, inherited_connections, translate_errors
 from mulligan.store.postgres.postgres_connection import PostgresConnection
-from mulligan.store.sql import DatabaseStore
+from mulligan.store.retention import PruneRound
+from mulligan.store.sql import DatabaseStore, T
 from mulligan.store.writer import ConcurrentAppendError
 
 MAX_COMPARED_PATTERNS = 64
@@ -78,7 +79,7 @@ class PostgresStore(DatabaseStore):
 
     @contextlib.contextmanager
     def read_connection(self, tenant: str) -> Iterator[PostgresConnection]:
-        with translate_errors(self.where), self._pool.using() as connection, connection.for_tenants(tenant):
+        with translate_errors(self.where), self._pool.using() as connection, connection.transaction(tenant):
             yield connection
 
     @contextlib.contextmanager
@@ -92,7 +93,7 @@ class PostgresStore(DatabaseStore):
                 pass
             else:
                 try:
-                    with translate_errors(self._replica.where), connection.for_tenants(tenant):
+                    with translate_errors(self._replica.where), connection.transaction(tenant):
                         yield connection
                 finally:
                     lease.__exit__(None, None, None)
@@ -100,14 +101,14 @@ class PostgresStore(DatabaseStore):
         with self.read_connection(tenant) as connection:
             yield connection
 
-    def _query(self, tenant: str, ask: Callable[[Any], list[Any]], is_own: bool = False) -> list[Any]:
-        """Execute a query; retry once if the server had closed the connection."""
+    def ask(self, tenant: str, question: Callable[[Connection], T], is_own: bool = False) -> T:
+        """Answer a question; retry once if the server had closed the connection."""
         try:
-            return super()._query(tenant, ask, is_own)
+            return super().ask(tenant, question, is_own)
         except StoreError as error:
             if not isinstance(error.__cause__, psycopg.OperationalError) or error.__cause__.sqlstate == "57014":
                 raise
-        return super()._query(tenant, ask, is_own)
+        return super().ask(tenant, question, is_own)
 
     @contextlib.contextmanager
     def write_transaction(self, *tenants: str) -> Iterator[PostgresConnection]:
@@ -130,7 +131,7 @@ class PostgresStore(DatabaseStore):
             writer = self._begin(tenants, is_exclusive)
             try:
                 yield writer
-                writer.raw_connection.execute("COMMIT")
+                writer.send_commands("COMMIT")
             except BaseException:
                 self._undo()
                 raise
@@ -211,9 +212,12 @@ class PostgresStore(DatabaseStore):
     def _prune_round_type(self) -> type[partitions.PartitionPruneRound]:
         return partitions.PartitionPruneRound
 
-    def _release_space(self, now: int) -> None:
+    def _release_space(self, pruner: PruneRound, now: int) -> None:
+        assert isinstance(pruner, partitions.PartitionPruneRound)
         with translate_errors(self.where), self._pool.using() as connection:
             partitions.drop_empty_partitions(connection.raw_connection, now // DAY)
+            if not connection.is_pooled:  # needs settings of a session
+                partitions.compact_partitions(connection.raw_connection, sorted(pruner.shrunk_days))
 
     def _lift_time_limit(self, writer: Connection) -> None:
         writer.execute("SET LOCAL statement_timeout = 0")
@@ -223,6 +227,10 @@ class PostgresStore(DatabaseStore):
             f"Back up {self.where} with PostgreSQL: pg_dump --format=custom --file={to} URL. "
             "For a file that mulligan can open: mulligan copy URL PATH"
         )
+
+    def workers(self) -> list[Worker]:
+        with translate_errors(self.where), self._pool.using() as connection:
+            return postgres_tables.read_workers(connection.raw_connection)
 
     def health(self, tenant: str) -> Health:
         try:

@@ -1,22 +1,27 @@
-"""The tables of a PostgreSQL store: the shared migrations, additions for partitions, and row security.
+"""The tables of a PostgreSQL store: the shared migrations, additions for partitions, distribution and row security.
+
+Where the extension Citus is installed, migration distributes the tables by tenant over its workers. All other code is
+the same for both: every statement names its tenant as one value, and reads and writes rows of that tenant alone.
 
 Row security is a second isolation of tenants: PostgreSQL itself hides the rows of all other tenants. Every query names
 its tenant; should one forget to, the policy of each table still applies. It depends on a setting with the current
-tenants, which the store sets in each write transaction and on each connection before reading. Without the setting, no
-row is visible. It applies to the owner of the tables, too, but not to superusers and roles with BYPASSRLS.
+tenant, which the store sets in each transaction (`SET LOCAL`, which Citus passes on to the workers). Without the
+setting, no row is visible. It applies to the owner of the tables, too, but not to superusers and roles with BYPASSRLS.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import re
-from collections.abc import Sequence
 from typing import Any
 
 import psycopg
+from psycopg.sql import quote
 
 from mulligan.core.failure import StoreError
-from mulligan.store.base import DAY
-from mulligan.store.tables import MIGRATIONS, check_version
+from mulligan.store.base import Worker
+from mulligan.store.tables import MIGRATIONS, TABLE_NAMES, check_version
 
 POSTGRES_STATEMENTS: dict[int, tuple[str, ...]] = {
     1: (
@@ -35,13 +40,6 @@ POSTGRES_STATEMENTS: dict[int, tuple[str, ...]] = {
         "CREATE INDEX steps_by_fingerprint ON steps (tenant, name, fingerprint, started_at) "
         "WHERE fingerprint IS NOT NULL",
         "CREATE TABLE steps_default PARTITION OF steps DEFAULT",
-        # The day of a run, which never changes.
-        f"""
-        CREATE FUNCTION run_day(of_tenant TEXT, of_run TEXT) RETURNS BIGINT LANGUAGE sql STABLE PARALLEL SAFE AS $$
-            SELECT coalesce(
-                (SELECT stored_at FROM runs WHERE tenant = of_tenant AND id = of_run),
-                (SELECT stored_at FROM orphaned_runs WHERE tenant = of_tenant AND run = of_run), 0) / {DAY} $$
-        """,
     )
 }
 """Additional statements for PostgreSQL after a migration, by its number."""
@@ -61,10 +59,22 @@ SIMILARITY_INDEX_STATEMENTS = (
 def to_postgres_ddl(statement: str) -> str:
     """Translate a DDL statement to PostgreSQL. Texts sort by bytes, as in SQLite."""
     words = re.sub(r"\bBLOB\b", "BYTEA", statement.replace("WITHOUT ROWID", ""))
-    if "FUNCTION" in words:
-        return words
     words = re.sub(r"(?<!AS )\bINTEGER\b", "BIGINT", words)
     return re.sub(r"(?<!AS )\bTEXT\b", 'TEXT COLLATE "C"', words)
+
+
+_TYPE_IDS = {"TEXT": 25, "BIGINT": 20, "INTEGER": 20, "BLOB": 17}
+
+
+@functools.cache
+def column_type_ids() -> dict[str, dict[str, int]]:
+    """Return PostgreSQL's type ids of all columns, by table and column."""
+    tables: dict[str, dict[str, int]] = {}
+    for statement in itertools.chain(*MIGRATIONS):
+        if table := re.search(r"CREATE TABLE (\w+)", statement):
+            columns = dict(re.findall(rf"(\w+) ({'|'.join(_TYPE_IDS)})\b", statement), rowid="BIGINT", day="BIGINT")
+            tables[table[1]] = {name: _TYPE_IDS[type] for name, type in columns.items()}
+    return tables
 
 
 def read_schema_version(connection: psycopg.Connection[Any], where: str) -> int:
@@ -106,7 +116,69 @@ def prepare_schema(connection: psycopg.Connection[Any], where: str) -> None:
                 connection.execute(to_postgres_ddl(statement))
             connection.execute("UPDATE schema_version SET version = %s", (number,))
         enable_row_security(connection)
+        distribute_tables(connection)
     _create_similarity_index(connection)
+
+
+# Distribution over the workers of Citus
+
+
+def distribute_tables(connection: psycopg.Connection[Any]) -> None:
+    """Distribute the tables by tenant, together, if this is the coordinator of a Citus cluster."""
+    if connection.execute("SELECT 1 FROM pg_extension WHERE extname = 'citus'").fetchone() is None:
+        return
+    distributed = {
+        name for (name,) in connection.execute("SELECT CAST(logicalrelid AS text) FROM pg_dist_partition").fetchall()
+    }
+    first = TABLE_NAMES[0]
+    for name in TABLE_NAMES:
+        if name not in distributed:
+            options = f", colocate_with => '{first}'" if name != first else ""
+            connection.execute(f"SELECT create_distributed_table('{name}', 'tenant'{options})")
+    if "schema_version" not in distributed:
+        connection.execute("SELECT create_reference_table('schema_version')")
+
+
+def measure_table(connection: psycopg.Connection[Any], name: str) -> int:
+    """Return the size of a table with its indexes, on all workers."""
+    row = connection.execute(f"SELECT {_size_function(connection)}(%s)::bigint", (name,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def measure_database(connection: psycopg.Connection[Any]) -> int:
+    """Return the size of the database in bytes, on all workers."""
+    if (function := _size_function(connection)) == _LOCAL_SIZE_FUNCTION:
+        sql = "SELECT pg_database_size(current_database())"
+    else:
+        sql = (
+            f"SELECT coalesce(sum({function}(c.oid)), 0)::bigint FROM pg_dist_partition p "
+            "JOIN pg_class c ON c.oid = p.logicalrelid WHERE NOT c.relispartition"
+        )
+    row = connection.execute(sql).fetchone()
+    return int(row[0]) if row else 0
+
+
+def read_workers(connection: psycopg.Connection[Any]) -> list[Worker]:
+    """Return the workers of a Citus cluster; none of plain PostgreSQL."""
+    if connection.execute("SELECT to_regclass('pg_dist_node')").fetchone() == (None,):
+        return []
+    rows = connection.execute(
+        "SELECT w.nodename || ':' || w.nodeport, w.success, w.result, (SELECT count(*) FROM pg_dist_placement p "
+        "JOIN pg_dist_node n ON n.groupid = p.groupid WHERE n.nodename = w.nodename AND n.nodeport = w.nodeport) "
+        "FROM run_command_on_workers('SELECT pg_database_size(current_database())') w ORDER BY 1"
+    ).fetchall()
+    return [
+        Worker(name, True, shards, int(result)) if is_reachable else Worker(name, False, shards, detail=result)
+        for name, is_reachable, result, shards in rows
+    ]
+
+
+_LOCAL_SIZE_FUNCTION = "pg_total_relation_size"
+
+
+def _size_function(connection: psycopg.Connection[Any]) -> str:
+    row = connection.execute("SELECT to_regproc('citus_total_relation_size') IS NOT NULL").fetchone()
+    return "citus_total_relation_size" if row == (True,) else _LOCAL_SIZE_FUNCTION
 
 
 def _create_similarity_index(connection: psycopg.Connection[Any]) -> None:
@@ -127,19 +199,15 @@ def has_similarity_index(connection: psycopg.Connection[Any]) -> bool:
 
 # Row security
 
-SETTING = "mulligan.tenants"
-TENANT_SEPARATOR = "\x1f"
+SETTING = "mulligan.tenant"
 ALL_TENANTS = "*"
-"""Selects all tenants, for work on the whole store such as migration and copying. No tenant has this name."""
+"""Selects all tenants, for work on the whole store such as migration and copying."""
+TENANT_PREFIX = "="
+"""Precedes the name of a tenant, because a setting that was never set is empty, and so is the name of one tenant."""
 POLICY_NAME = "of_tenant"
-_CURRENT_TENANTS_SQL = f"(SELECT current_setting('{SETTING}', true))"
-_IS_ALLOWED_SQL = (
-    f"(tenant = ANY (CAST((SELECT string_to_array(current_setting('{SETTING}', true), chr(31))) AS text[])) "
-    f"OR {_CURRENT_TENANTS_SQL} = '{ALL_TENANTS}')"
-)
-"""A subquery, so that PostgreSQL evaluates it once per statement instead of once per row."""
-SHARED = {"meta": "OR tenant = ''"}
-"""Exceptions for rows of the store itself, such as the number of erasures."""
+_CURRENT_TENANT_SQL = f"current_setting('{SETTING}', true)"
+IS_ALLOWED_SQL = f"('{TENANT_PREFIX}' || tenant = {_CURRENT_TENANT_SQL} OR {_CURRENT_TENANT_SQL} = '{ALL_TENANTS}')"
+"""Without a subquery: Citus distributes no policy that has one."""
 _TABLES_SQL = (
     "SELECT c.relname, c.relrowsecurity AND c.relforcerowsecurity AND EXISTS "
     f"(SELECT 1 FROM pg_policy p WHERE p.polrelid = c.oid AND p.polname = '{POLICY_NAME}') FROM pg_class c "
@@ -156,33 +224,25 @@ def list_tables(connection: psycopg.Connection[Any]) -> dict[str, bool]:
 def enable_row_security(connection: psycopg.Connection[Any], *names: str) -> None:
     """Enable row security for these tables, or for all that lack it. Requires a transaction of the owner."""
     for name in names or [name for name, is_guarded in list_tables(connection).items() if not is_guarded]:
-        allowed = f"({_IS_ALLOWED_SQL} {SHARED.get(name, '')})"
         connection.execute(f'ALTER TABLE "{name}" ENABLE ROW LEVEL SECURITY')
         connection.execute(f'ALTER TABLE "{name}" FORCE ROW LEVEL SECURITY')
         connection.execute(f'DROP POLICY IF EXISTS {POLICY_NAME} ON "{name}"')
-        connection.execute(f'CREATE POLICY {POLICY_NAME} ON "{name}" USING {allowed} WITH CHECK {allowed}')
+        connection.execute(
+            f'CREATE POLICY {POLICY_NAME} ON "{name}" USING {IS_ALLOWED_SQL} WITH CHECK {IS_ALLOWED_SQL}'
+        )
 
 
-def set_tenants(connection: psycopg.Connection[Any], tenants: Sequence[str], is_local: bool) -> None:
-    """Set the current tenants for this transaction, or until they are set again."""
-    _set_setting(connection, join_tenants(tenants), is_local)
+def build_tenant_setting(tenant: str, connection: psycopg.Connection[Any]) -> str:
+    """Return the statement that selects the current tenant, within a transaction.
 
-
-def join_tenants(tenants: Sequence[str]) -> str:
-    """Return the value of the setting for these tenants."""
-    if invalid_names := [name for name in tenants if TENANT_SEPARATOR in name or name in (ALL_TENANTS, "\x1e")]:
-        raise StoreError(f"Invalid tenant name {invalid_names[0][:80]!r}.")
-    # A terminator that is no tenant name: without it, the tenant "" would be an empty list.
-    return TENANT_SEPARATOR.join((*tenants, "\x1e"))
+    It must be sent alone, or together with other `SET LOCAL` only: Citus sends the whole text to the workers.
+    """
+    return f"SET LOCAL {SETTING} = {quote(TENANT_PREFIX + tenant, connection)}"
 
 
 def set_all_tenants(connection: psycopg.Connection[Any]) -> None:
     """Select all tenants for work on the whole store, within a transaction."""
-    _set_setting(connection, ALL_TENANTS, is_local=True)
-
-
-def _set_setting(connection: psycopg.Connection[Any], value: str, is_local: bool) -> None:
-    connection.execute(f"SELECT set_config('{SETTING}', %s, %s)", (value, is_local))
+    connection.execute(f"SET LOCAL {SETTING} = '{ALL_TENANTS}'")
 
 
 def is_enforced(connection: psycopg.Connection[Any]) -> bool:

@@ -66,8 +66,8 @@ class _BinaryIntegerLoader(NumericBinaryLoader):
         return int(super().load(data))
 
 
-# Many rows are passed as one binary array per column, in a single statement. psycopg's own list adaptation inspects
-# each member; here the column type is known.
+# The keys of a lookup are passed as one binary array per column. psycopg's own list adaptation inspects each member;
+# here the column type is known.
 
 _HEAD = struct.Struct("!iiIii")
 _SIZE = struct.Struct("!i")
@@ -126,6 +126,66 @@ class IntegerColumn(Column):
         return _HEAD.pack(1, 0, self.type_id, count, 1) + struct.pack("!" + "iq" * count, *members)
 
 
+# The values of inserted rows have the types of their columns, NULL included: the server plans a statement once,
+# whatever its values are.
+
+
+class ColumnValue(bytes):
+    """The binary form of one value."""
+
+    __slots__ = ()
+    type_id: ClassVar[int]
+    NULL: ClassVar[ColumnValue]
+
+    @classmethod
+    def pack_all(cls, values: Sequence[Any]) -> list[ColumnValue]:
+        """Pack the values of one column."""
+        return [cls.NULL if value is None else cls(value) for value in values]
+
+
+class BlobValue(ColumnValue):
+    __slots__ = ()
+    type_id = 17
+
+
+class TextValue(ColumnValue):
+    __slots__ = ()
+    type_id = 25
+
+    @classmethod
+    def pack_all(cls, values: Sequence[Any]) -> list[ColumnValue]:
+        # Names repeat, so most rows cost only a dictionary lookup.
+        packed = {value: cls.NULL if value is None else cls(escape_text(value).encode()) for value in set(values)}
+        return [packed[value] for value in values]
+
+
+class IntegerValue(ColumnValue):
+    __slots__ = ()
+    type_id = 20
+
+    @classmethod
+    def pack_all(cls, values: Sequence[Any]) -> list[ColumnValue]:
+        return [cls.NULL if value is None else cls(value.to_bytes(8, "big", signed=True)) for value in values]
+
+
+VALUE_TYPES = (BlobValue, TextValue, IntegerValue)
+for _value_type in VALUE_TYPES:
+    _value_type.NULL = _value_type()
+
+
+def _value_dumper(value_type: type[ColumnValue]) -> type[Dumper]:
+    null = value_type.NULL
+
+    class ValueDumper(Dumper):
+        format = Format.BINARY
+        oid = value_type.type_id
+
+        def dump(self, obj: ColumnValue) -> ColumnValue | None:
+            return None if obj is null else obj
+
+    return ValueDumper
+
+
 def _member(value: bytes | None) -> bytes:
     return _NULL if value is None else _SIZE.pack(len(value)) + value
 
@@ -145,7 +205,10 @@ def _dumper(column: type[Column]) -> type[Dumper]:
     return ColumnDumper
 
 
-_DUMPERS = {column: _dumper(column) for column in COLUMN_TYPES.values()}
+_DUMPERS: dict[type, type[Dumper]] = {
+    **{column: _dumper(column) for column in COLUMN_TYPES.values()},
+    **{value_type: _value_dumper(value_type) for value_type in VALUE_TYPES},
+}
 
 
 def register_adapters(connection: Connection[Any]) -> None:
