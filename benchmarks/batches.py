@@ -31,8 +31,8 @@ import postgres  # type: ignore[import-not-found]
 
 from mulligan.core.events import AnyEvent, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.postgres.postgres_connection import _DAY, PostgresConnection
+from mulligan.store.base import DAY, DEFAULT_TENANT
+from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.rows import STEP, step_row
 
@@ -43,8 +43,8 @@ NOW = 1_794_700_000_000
 NAMES = ", ".join(STEP.columns)
 STAGED = f"CREATE TEMP TABLE IF NOT EXISTS {{}} ON COMMIT {{}} AS SELECT {NAMES} FROM steps LIMIT 0"
 FROM_STAGED = (
-    f"INSERT INTO steps ({NAMES}, day) SELECT {', '.join(f'n.{name}' for name in STEP.columns)}, {_DAY} "
-    f"FROM {{}} n {STEP.conflict}"
+    f"INSERT INTO steps ({NAMES}, day) SELECT {', '.join(f'n.{name}' for name in STEP.columns)}, r.stored_at / {DAY} "
+    f"FROM {{}} n JOIN runs r ON r.tenant = n.tenant AND r.id = n.run {STEP.conflict}"
 )
 
 

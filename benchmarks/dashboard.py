@@ -48,7 +48,12 @@ PAGES = {
     "one tool": "/tools/tool-041",
     "agents": "/agents",
     "one agent": "/agents/agent-3",
-    "fixes": "/fixes",
+    "models": "/models",
+    "sessions": "/sessions",
+    "learned": "/learned",
+    "everything": "/?range=all",
+    "audit": "/audit",
+    "settings": "/settings",
     "versions compared": "/compare?agent=agent-3",
     "search": "/search?q=tool-04",
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import threading
 import time
 
 import pytest
@@ -280,3 +281,35 @@ def test_live_streams_are_limited_per_token_and_free_when_closed(tmp_path):
                 break
             time.sleep(0.1)
         assert status == 200
+
+
+def test_requests_that_arrive_while_tokens_are_read_again_wait_for_one_reading(serving, anybody, monkeypatch):
+    server, may_end = serving.server, threading.Event()
+    arrivals, readings, statuses = [], [], []
+    refresh, refresh_if_stale = server.refresh, server.refresh_if_stale
+
+    def read_slowly() -> None:
+        readings.append(1)
+        assert may_end.wait(20)
+        refresh()
+
+    async def arrive() -> None:
+        arrivals.append(1)
+        await refresh_if_stale()
+
+    monkeypatch.setattr(server, "refresh", read_slowly)
+    monkeypatch.setattr(server, "refresh_if_stale", arrive)
+
+    def send() -> None:
+        statuses.append(anybody.post("/v1/runs", {"id": "r"}).status)
+
+    threads = [threading.Thread(target=send) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    while len(arrivals) < 6:
+        time.sleep(0.002)
+    may_end.set()
+    for thread in threads:
+        thread.join(20)
+    assert statuses == [200] * 6
+    assert len(readings) == 1

@@ -64,6 +64,30 @@ def test_a_large_body_without_a_length_is_refused_as_it_comes(serving):
         assert b" 413 " in connection.recv(4096)
 
 
+def test_slow_uploads_together_have_a_limit_and_small_requests_are_still_taken(serving, anybody, monkeypatch):
+    monkeypatch.setattr(bodies, "MAX_RECEIVED_BYTES", 400_000)
+    large = json.dumps({"id": "large", "metadata": {"text": "x" * 200_000}}).encode()
+    small = {"id": "small"}
+    memory = serving.server.body_memory
+    with contextlib.ExitStack() as uploads:
+        for _ in range(2):
+            connection = uploads.enter_context(socket.create_connection(("127.0.0.1", serving.port), timeout=20))
+            connection.sendall(
+                b"POST /v1/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+                b"Content-Length: 250000\r\n\r\n" + b" " * 240_000
+            )
+        while memory.byte_count < 2 * (240_000 - bodies.UNCOUNTED_BYTES):
+            time.sleep(0.002)
+        refused = anybody.post("/v1/runs", body=large)
+        assert (refused.status, refused.json["error"], refused.headers["retry-after"]) == (429, "busy", "5")
+        assert refused.json["message"].startswith("Too many large bodies at once.")
+        assert anybody.post("/v1/runs", small).status == 200
+    while memory.byte_count:
+        time.sleep(0.002)
+    assert anybody.post("/v1/runs", body=large).status == 200
+    assert memory.byte_count == 0
+
+
 NO_JSON = [
     b"", b"{", b"[" * 100_000, b"{" * 10_000, b'{"id": NaN}', b'{"started_at": Infinity}', b"\xff\xfe", b"nul",
     b"1e999", b'{"id": "\xed\xa0\x80"}', b'{"a": 1} {"b": 2}', b"[" * 100 + b"]" * 100, b'"' + b"x" * 100_000,

@@ -75,6 +75,10 @@ def test_a_pattern_is_muted_resolved_merged_and_split(world, admin):
         "pattern.split", "pattern.merge", "pattern.reopen", "pattern.resolve", "pattern.unmute", "pattern.mute",
     ]  # fmt: skip
 
+    assert post(admin, f"/v1/patterns/{first}", {"action": "note", "note": "known"})["note"] == "known"
+    assert post(admin, f"/v1/patterns/{first}", {"action": "mute"})["note"] == "known"
+    for sent in ({"action": "note"}, {"action": "mute", "note": "x"}):
+        assert admin.post(f"/v1/patterns/{first}", sent).json["field"] == "note"
     for sent in ({"action": "merge"}, {"action": "mute", "into": first}):
         refused = admin.post(f"/v1/patterns/{first}", sent)
         assert (refused.status, refused.json["field"]) == (400, "into")

@@ -309,25 +309,26 @@ def test_a_run_that_says_only_when_it_ended_does_not_begin_after_that(serving, a
 
 @pytest.mark.parametrize("level", ["local", "shared"])
 def test_secrets_in_sentences_are_stored_nowhere_at_either_level(tmp_path, level):
-    texts = {"context": "zQ7fK2xV9m", "message": "pL4dW8sN3c", "result": "hT6bY1kR5w"}
-    run = {
-        "id": "talkative",
-        "context": f"Sign in to the shop; the client secret is '{texts['context']}'",
-        "steps": [
-            {"name": "login", "failure": {"message": f"refresh token '{texts['message']}' has expired"}},
-            {"name": "login", "result": f"use api key: {texts['result']}"},
-        ],
-    }
+    sentences = (
+        "the client secret is '{}'", "refresh token '{}' has expired", "use api key: {}", "try {} as the password",
+        "das Passwort lautet {}", 'setPassword("{}")', "GET /?next=%2Fa%3Fapi_key%3D{}", "password for user bob2 is {}",
+    )  # fmt: skip
+    secrets, texts = [], []
+    for number in range(3 * len(sentences)):
+        secrets.append(f"zQ7fK2x{number:02}V9mLp4")
+        texts.append(sentences[number % len(sentences)].format(secrets[-1]))
+    steps = [{"name": "login", "failure": {"message": text}} for text in texts[1::3]]
+    steps += [{"name": "login", "result": {"page": text}} for text in texts[2::3]]
+    run = {"id": "talkative", "context": "Sign in to the shop. " + "\n".join(texts[::3]), "steps": steps}
     with served(tmp_path, level=level) as running:
         assert running.anybody().post("/v1/runs", run).status == 200
         stored = encode(running.store.run(DEFAULT_TENANT, "talkative")).decode()
         answered = running.person().get("/v1/runs/talkative").body.decode()
-    for secret in texts.values():
-        assert secret not in stored + answered
+    assert [secret for secret in secrets if secret in stored + answered] == []
     assert "the client secret is '[redacted" in stored
     for file in tmp_path.iterdir():
         content = file.read_bytes()
-        assert not any(secret.encode() in content for secret in texts.values()), file.name
+        assert not any(secret.encode() in content for secret in secrets), file.name
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

@@ -147,10 +147,15 @@ def unauthorized(message: str) -> ApiError:
     return ApiError(401, "unauthorised", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'})
 
 
+def accepts_page(request: Request) -> bool:
+    """Return whether a browser asks for a page."""
+    return "text/html" in request.headers.get("accept", "") and request.method in SAFE_METHODS
+
+
 def error_response(request: Request, error: ApiError) -> Response:
     """Build the response for an error: a page for browsers, else JSON."""
     headers = request.headers
-    if "text/html" not in headers.get("accept", "") or request.method not in SAFE_METHODS:
+    if not accepts_page(request):
         return JSONResponse(error.facts, error.status, error.headers)
     link_html = refresh_html = ""
     if error.status == 404:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import itertools
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
@@ -19,13 +20,13 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mulligan.core.failure import StoreError, UnsupportedOperationError
 from mulligan.server import access
 from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, RequiredRole
 from mulligan.server.background import Committer, Listener, Pruner, SliceWorker
-from mulligan.server.bodies import MIN_THREADED_DECODE_BYTES, ApiError, internal_error, invalid, store_unavailable
+from mulligan.server.bodies import ApiError, BodyMemory, internal_error, invalid, store_unavailable
 from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter, StreamLimiter
 from mulligan.server.payloads import PayloadConverter
 from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, Tokens
@@ -56,6 +57,18 @@ class _GuardedEndpoint:
         await response(scope, receive, send)
 
 
+class _DirectRoutes:
+    """Middleware that finds endpoints by their whole path. Starlette's own search costs more than small requests do."""
+
+    def __init__(self, app: ASGIApp, routes: Iterable[Route]) -> None:
+        self._app = app
+        self._endpoints = {(method, route.path): route.app for route in routes for method in route.methods or ()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        endpoint = self._endpoints.get((scope.get("method"), scope.get("path")), self._app)
+        await endpoint(scope, receive, send)
+
+
 class Server:
     """State shared by all routes. One instance per process."""
 
@@ -81,16 +94,22 @@ class Server:
         self.stream_limiter = StreamLimiter()
         self.quotas = Quotas(store)
         self.browser_sessions = BrowserSessions(announce)
+        self.body_memory = BodyMemory()
         self.committer = Committer(store, on_stored)
         self.worker = SliceWorker()
         self.pruner = pruner
+        self.alert_targets: Mapping[str, str] = {}
+        """Alert targets of the server's own settings, for the settings page."""
         self.rate_limiter = rate_limiter or RateLimiter()
         self.clock = clock
         self.is_stopping = False
         self.unrecognized_spans: dict[str, Counter[str]] = {}
         """OpenTelemetry spans that describe no call, since the server started: by tenant, then by scope."""
+        self.error_response: Callable[[Request, ApiError], Response] = access.error_response
+        """Builds the response for an error. The dashboard replaces it by one with its navigation."""
         self._warned_at = self._refreshed_at = float("-inf")
         self._refresh_lock = asyncio.Lock()
+        self._reload: asyncio.Task[None] | None = None
         self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mulligan-reader")
 
     def refresh(self) -> None:
@@ -100,8 +119,11 @@ class Server:
         self.sessions.load()
 
     async def refresh_if_stale(self) -> None:
+        """Reload tokens and tenants if they are stale. All requests that arrive meanwhile wait for one reload."""
         if self.tokens.is_stale or self.tenants.is_stale:
-            await self.run_in_reader(self.refresh)
+            if self._reload is None or self._reload.done():
+                self._reload = asyncio.create_task(self.run_in_reader(self.refresh))
+            await asyncio.shield(self._reload)  # the others still need it if this client disconnects
 
     async def refresh_since(self, since: float) -> None:
         """Reload tokens and tenants, unless that began after this monotonic time. Requests wait for one reload."""
@@ -114,6 +136,7 @@ class Server:
         """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
 
         async def answer(request: Request) -> Response:
+            request.state.body_memory = self.body_memory
             try:
                 if required_role != "nothing":
                     request.state.caller = caller = await self._find_caller(request, required_role)
@@ -122,10 +145,10 @@ class Server:
                     audit.set_actor(audit.Actor(caller.name or "dashboard", via, caller.token))
                 return await endpoint(request)
             except ApiError as error:
-                return access.error_response(request, error)
+                return self.error_response(request, error)
             except Exception:
                 log.exception("Internal error at %s %s", request.method, path)
-                return access.error_response(request, internal_error())
+                return self.error_response(request, internal_error())
 
         # An id may contain slashes, and escaped slashes arrive here decoded.
         full_path, used_methods = path.replace("{id}", "{id:path}"), methods or ("GET",)
@@ -146,7 +169,8 @@ class Server:
 
     def _authorize(self, request: Request, required_role: RequiredRole) -> Caller:
         """Authenticate the request and check its role. Raise `ApiError` with the missing credential or role."""
-        now, cookies = self.clock(), request.cookies
+        now = self.clock()
+        cookies = request.cookies if "cookie" in request.headers else {}
         authorization = request.headers.get("authorization")
         if required_role == "ingest" and authorization is not None:
             authorization = access.convert_basic(
@@ -154,9 +178,9 @@ class Server:
             )
         if authorization is not None:
             caller = access.authenticate_token(authorization, self.tokens, now)
-        elif token := self.sessions.find_token(cookies.get(self.sessions.cookie_name, ""), now):
+        elif cookies and (token := self.sessions.find_token(cookies.get(self.sessions.cookie_name, ""), now)):
             caller = access.caller_for_token(token)
-        elif browser_caller := self.browser_sessions.find(cookies.get(access.cookie_name(request), "")):
+        elif cookies and (browser_caller := self.browser_sessions.find(cookies.get(access.cookie_name(request), ""))):
             caller = browser_caller
         elif self.rules.is_open or (required_role == "ingest" and self.rules.is_local):
             caller = Caller()
@@ -205,12 +229,6 @@ class Server:
         return store_unavailable(
             "The store is unavailable. Retry later. The operator finds the reason in the server's log."
         )
-
-    async def decode(self, data: bytes, decoder: Callable[[bytes], T]) -> T:
-        """Decode a body, a large one on a reader thread so that the event loop stays free."""
-        if len(data) > MIN_THREADED_DECODE_BYTES:
-            return await self.run_in_reader(decoder, data)
-        return decoder(data)
 
     async def store_batch(
         self, caller: Caller, build_batch: Callable[[], Batch], record_count: int, byte_count: int, weight: int = 0
@@ -295,15 +313,21 @@ def build_app(
             api_error = ApiError(405, "wrong_method", f"Method {request.method} not allowed.", headers=headers)
         else:
             api_error = ApiError(status, "not_found", "Page not found. See /docs for the API.")
-        return access.error_response(request, api_error)
+        return server.error_response(request, api_error)
 
     async def handle_internal_error(request: Request, error: Exception) -> Response:
         return access.error_response(request, internal_error())
 
     entry_route = server.route(f"{access.ENTRY_PATH}/{{ticket}}", server.enter, "nothing")
+    routes = [*(route for group in groups for route in group(server)), entry_route]
+    # Those of agents come first. A later one could have the path of an earlier one with parameters.
+    direct_routes = itertools.takewhile(lambda route: isinstance(route, Route) and not route.param_convertors, routes)
     return Starlette(
-        routes=[entry_route, *(route for group in groups for route in group(server))],
-        middleware=[Middleware(AccessMiddleware, rules=server.rules, log_request=log_request)],
+        routes=routes,
+        middleware=[
+            Middleware(AccessMiddleware, rules=server.rules, log_request=log_request),
+            Middleware(_DirectRoutes, routes=list(direct_routes)),
+        ],
         exception_handlers={HTTPException: handle_http_error, Exception: handle_internal_error},
         lifespan=lifespan,
     )

@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib import import_module
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
@@ -47,8 +47,14 @@ ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
 """Largest window of a zstd body. HTTP allows no larger one (RFC 9659)."""
 INFLATE_THREADS = 2
 """Threads that decompress large bodies. Others wait, with their compressed bytes only."""
+MAX_RECEIVED_BYTES = 64 * 1024 * 1024
+"""Limit of the bodies that a server is receiving and decompressing. Above it senders of large ones receive 429."""
+UNCOUNTED_BYTES = 64 * 1024
+"""The first part of each body does not count, so that large uploads never keep out small requests."""
 MAX_FORM_BYTES = 64 * 1024
 """Limit of a form body."""
+IS_BODY_COMPLETE = "is_body_complete"
+"""Key in a request's state that says that all of its body has arrived."""
 BODY_TIMEOUT_SECONDS = 60.0
 """Time limit for receiving a whole body."""
 MAX_JSON_DEPTH = 64
@@ -116,8 +122,8 @@ def too_large(limit: int, subject: str) -> ApiError:
     return ApiError(413, "too_large", f"{subject} exceeds {limit:,} bytes. Send less at once.")
 
 
-def rate_limited(seconds: int = 1) -> ApiError:
-    message = "Too many records. Retry after the time in Retry-After."
+def rate_limited(seconds: int = 1, subject: str = "records") -> ApiError:
+    message = f"Too many {subject}. Retry after the time in Retry-After."
     return ApiError(429, "busy", message, headers={"Retry-After": str(seconds)})
 
 
@@ -130,6 +136,24 @@ def internal_error(message: str = "Internal server error. See the server's log."
 
 
 # Requests
+
+
+class BodyMemory:
+    """Memory of the bodies that a server is receiving and decompressing."""
+
+    def __init__(self) -> None:
+        self.byte_count = 0
+
+    def add(self, size: int, count: int) -> None:
+        """Count the next bytes of a body of this size. Raise `ApiError` if the server holds too many."""
+        added = max(0, size + count - UNCOUNTED_BYTES) - max(0, size - UNCOUNTED_BYTES)
+        if added and self.byte_count + added > MAX_RECEIVED_BYTES:
+            raise rate_limited(5, "large bodies at once")
+        self.byte_count += added
+
+    def release(self, size: int) -> None:
+        """Release a body of this size."""
+        self.byte_count -= max(0, size - UNCOUNTED_BYTES)
 
 
 async def read_body(
@@ -151,8 +175,12 @@ async def read_body(
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > max_bytes:
         raise too_large(max_bytes, "The body")
-    data = await _receive(request, max_bytes)
-    return data if encoding == "identity" else await _inflate(data, encoding, max_inflated_bytes)
+    data = bytearray()
+    try:
+        await _receive(request, data, max_bytes)
+        return bytes(data) if encoding == "identity" else await _inflate(bytes(data), encoding, max_inflated_bytes)
+    finally:
+        request.state.body_memory.release(len(data))
 
 
 def content_encodings() -> tuple[str, ...]:
@@ -160,26 +188,31 @@ def content_encodings() -> tuple[str, ...]:
     return ("identity", "gzip", "deflate", *(("zstd",) if zstandard is not None else ()))
 
 
-async def _receive(request: Request, limit: int) -> bytes:
-    data = bytearray()
+async def _receive(request: Request, data: bytearray, limit: int) -> None:
+    memory: BodyMemory = request.state.body_memory
+    # A timer costs as much as decoding a small body, which has mostly arrived with its head.
+    timeout = nullcontext() if IS_BODY_COMPLETE in request.scope["state"] else asyncio.timeout(BODY_TIMEOUT_SECONDS)
     try:
-        async with asyncio.timeout(BODY_TIMEOUT_SECONDS):
+        async with timeout:
             async for chunk in request.stream():
-                if len(data) + len(chunk) > limit:
+                size = len(data) + len(chunk)
+                if size > limit:
                     raise too_large(limit, "The body")
+                if size > UNCOUNTED_BYTES:
+                    memory.add(len(data), len(chunk))
                 data += chunk
     except TimeoutError:
         message = f"The body was not received within {BODY_TIMEOUT_SECONDS:g} s. Send less at once."
         raise ApiError(408, "too_slow", message, headers={"Connection": "close"}) from None
     except ClientDisconnect:
         raise ApiError(400, "cut_off", "The body is incomplete: the client disconnected.") from None
-    return bytes(data)
 
 
 async def read_form(request: Request) -> dict[str, str]:
     """Read the fields of a URL-encoded form. Return no fields if it is too large or malformed."""
     try:
-        body = await _receive(request, MAX_FORM_BYTES)
+        body = bytearray()
+        await _receive(request, body, MAX_FORM_BYTES)  # too small to count
         if content_type(request) != "application/x-www-form-urlencoded":
             return {}
         return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=50))

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute
 
 from mulligan.core.records import Fix, LessonVerdict
+from mulligan.learn.patterns import MAX_NOTE_CHARS
 from mulligan.report import memory_text
 from mulligan.server.app import Server
 from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
@@ -53,10 +54,14 @@ class LessonDecisionPayload(Payload, frozen=True):
 
 
 class PatternDecisionPayload(Payload, frozen=True):
-    """Decision about a pattern. `merge` counts it as part of `into`, `split` undoes that."""
+    """Decision about a pattern. `merge` counts it as part of `into`, `split` undoes that; `note` replaces its note."""
 
     action: PatternAction
     into: Annotated[Name | None, Meta(description="For merge: id of the other pattern.")] = None
+    note: Annotated[
+        Annotated[str, Meta(max_length=MAX_NOTE_CHARS)] | None,
+        Meta(description="For note: the text. Empty removes it."),
+    ] = None
 
 
 class RevocationPayload(Payload, frozen=True):
@@ -120,11 +125,15 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         payload, tenant = await read_json(request, PatternDecisionPayload), _tenant(request)
         if (payload.into is None) == (payload.action == "merge"):
             raise invalid("Send into with the action merge, and only with it.", "into")
+        if (payload.note is None) == (payload.action == "note"):
+            raise invalid("Send note with the action note, and only with it.", "note")
 
         def decide() -> dict[str, Any]:
             id = find_id(store, tenant, "patterns", request.path_params["id"])
             into = None if payload.into is None else find_id(store, tenant, "patterns", payload.into)
-            command = PatternCommand(action=payload.action, pattern=id, into=into, at=server.clock())
+            command = PatternCommand(
+                action=payload.action, pattern=id, into=into, note=payload.note or "", at=server.clock()
+            )
             pattern = store.update_pattern(tenant, command)
             if pattern is None:
                 raise unknown("pattern", id)

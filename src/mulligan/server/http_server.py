@@ -14,6 +14,8 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from mulligan.server.bodies import IS_BODY_COMPLETE
+
 log = logging.getLogger(__name__)
 
 GC_THRESHOLDS = (10_000, 10, 10)
@@ -116,6 +118,7 @@ class Http1Protocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._unparsed_bytes = 0
+        self.scope["state"][IS_BODY_COMPLETE] = True
         super().on_message_complete()
 
 

@@ -76,7 +76,8 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
             return bodies.parse_json(data, type), len(data)
         object_type = next(iter(get_args(type)), type)
         parse = bodies.parse_in_slices(data, type, object_type, payloads.ITEM_TYPES.get(object_type, {}))
-        return await server.worker.run(request.state.caller, parse), len(data)
+        with server.committer.holding(len(data)):
+            return await server.worker.run(request.state.caller, parse), len(data)
 
     async def store_events(
         request: Request,

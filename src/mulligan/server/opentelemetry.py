@@ -29,7 +29,7 @@ from mulligan.report.tables import to_line
 from mulligan.server import bodies, protobuf
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
-from mulligan.server.background import FAILURE_WEIGHT
+from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
 from mulligan.server.bodies import JSON, ApiError, invalid, json_response
 from mulligan.server.payloads import MAX_PART_WEIGHT
 from mulligan.server.protobuf import LogRecord
@@ -50,11 +50,15 @@ from mulligan.transcripts.otlp import (
 from mulligan.transcripts.run_builder import ReaderState
 
 T = TypeVar("T")
-Decoder = Callable[[bytes], tuple[list[Span], int]]
+Decoder = Callable[[bytes], Iterable[Span | None]]
+"""Function that decodes the spans of a body one at a time: None for an invalid one, or for a log of something else."""
 PROTOBUF = "application/x-protobuf"
+REJECTED_SPANS = "rejectedSpans"
 REJECTED = "Invalid span: it needs a trace id of 16 bytes and a span id of 8 bytes."
 METRICS = "Metrics are not stored. mulligan derives its metrics from runs."
 LANGFUSE_PATH = "/api/public/otel/v1/traces"
+SPAN_DEPTH = 6
+"""Levels of JSON around a span or log record."""
 MAX_SCOPES = 50
 """Scopes of unrecognized spans that are counted separately for a tenant."""
 OTHER_SCOPES, UNNAMED_SCOPE = "(other scopes)", "(no scope)"
@@ -97,11 +101,7 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         return sum(unrecognized.values(), Counter[str]())
 
     def endpoint(rejected_name: str, from_json: Decoder, from_protobuf: Decoder, note: str = "") -> Endpoint:
-        """Build the endpoint of one signal. The decoders return its spans and the number of invalid ones."""
-
-        def from_safe_json(data: bytes) -> tuple[list[Span], int]:
-            bodies.check_depth(data)
-            return from_json(data)
+        """Build the endpoint of one signal."""
 
         async def receive(request: Request) -> Response:
             limits = {"max_bytes": bodies.MAX_OTLP_BODY_BYTES, "max_inflated_bytes": bodies.MAX_OTLP_INFLATED_BYTES}
@@ -111,10 +111,10 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
             try:
                 # Held before decoding: spans need more memory than the bytes they come from.
                 with server.committer.holding(len(data)):
-                    try:
-                        spans, rejected = await server.decode(data, from_safe_json if is_json else from_protobuf)
-                    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                        raise invalid(f"Invalid OTLP payload: {error}.") from None
+                    work = _collect_spans((from_json if is_json else from_protobuf)(data))
+                    is_small = len(data) <= bodies.MAX_INLINE_BYTES
+                    spans, others = complete(work) if is_small else await server.worker.run(caller, work)
+                    rejected = others if rejected_name == REJECTED_SPANS else 0
                     if spans:
                         unrecognized = await store_spans(caller, spans, len(data))
             except ApiError as error:
@@ -132,16 +132,16 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
 
         return receive
 
-    receive_traces = endpoint("rejectedSpans", _from_json, protobuf.parse_spans)
+    receive_traces = endpoint(REJECTED_SPANS, _from_json, protobuf.parse_spans)
     endpoints = {
         "/v1/traces": receive_traces,
         LANGFUSE_PATH: receive_traces,
         "/v1/logs": endpoint(
             "rejectedLogRecords",
-            lambda data: (to_spans(parse_log_records(data)), 0),
-            lambda data: (to_spans(protobuf.parse_logs(data)), 0),
+            lambda data: map(to_span, parse_log_records(data)),
+            lambda data: map(to_span, protobuf.parse_logs(data)),
         ),
-        "/v1/metrics": endpoint("rejectedDataPoints", lambda data: ([], 0), lambda data: ([], 0), METRICS),
+        "/v1/metrics": endpoint("rejectedDataPoints", lambda data: (), lambda data: (), METRICS),
     }
     return [server.route(path, receive, "ingest", "POST") for path, receive in endpoints.items()]
 
@@ -187,10 +187,27 @@ def _weigh_span(span: Span) -> int:
     return FAILURE_WEIGHT if span.has_failed else 1
 
 
-def _from_json(data: bytes) -> tuple[list[Span], int]:
-    spans = otlp.spans(data)
-    valid_spans = [span for span in spans if _TRACE_ID.fullmatch(span.trace) and _SPAN_ID.fullmatch(span.id)]
-    return valid_spans, len(spans) - len(valid_spans)
+def _collect_spans(spans: Iterable[Span | None]) -> SlicedWork[tuple[list[Span], int]]:
+    """Return the spans, and how many others were None."""
+    valid_spans: list[Span] = []
+    others = 0
+    try:
+        for span in spans:
+            if span is None:
+                others += 1
+            else:
+                valid_spans.append(span)
+            yield
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise invalid(f"Invalid OTLP payload: {error}.") from None
+    return valid_spans, others
+
+
+def _from_json(data: bytes) -> Iterator[Span | None]:
+    for span_data, resource, scope in otlp.split_export(data):
+        bodies.check_depth(span_data, bodies.MAX_JSON_DEPTH - SPAN_DEPTH)
+        span = otlp.decode_span(span_data, resource, scope)
+        yield span if _TRACE_ID.fullmatch(span.trace) and _SPAN_ID.fullmatch(span.id) else None
 
 
 _TRACE_ID, _SPAN_ID = (re.compile(f"(?!0+$)[0-9a-fA-F]{{{length}}}") for length in (32, 16))
@@ -324,7 +341,8 @@ class _JsonLogRecord(msgspec.Struct, gc=False):
 
 
 class _ScopeLogs(msgspec.Struct, gc=False):
-    logs: list[_JsonLogRecord] = msgspec.field(default_factory=list, name="logRecords")
+    logs: list[msgspec.Raw] = msgspec.field(default_factory=list, name="logRecords")
+    """Not decoded: each is a `_JsonLogRecord`."""
 
 
 class _ResourceLogs(msgspec.Struct, gc=False):
@@ -341,32 +359,25 @@ class _Parameters(msgspec.Struct, gc=False):
     tool: str = msgspec.field(default="", name="mcp_tool_name")
 
 
-_decoder = msgspec.json.Decoder(_LogExport)
+_decode_export = msgspec.json.Decoder(_LogExport).decode
+_decode_log = msgspec.json.Decoder(_JsonLogRecord).decode
 _parameters = msgspec.json.Decoder(_Parameters)
 
 
-def parse_log_records(data: bytes) -> list[LogRecord]:
-    """Parse the log records of a JSON export. Raise MsgspecError if it is invalid."""
-    return [
-        LogRecord(
-            log.name,
-            parse_integer(log.time) or parse_integer(log.observed),
-            read_attributes(log.attributes),
-            read_attributes(group.resource.attributes) if group.resource else {},
-            str(log.body.text) if log.body else "",
-        )
-        for group in decode_leniently(data, _decoder.decode).groups
-        for scope in group.scopes
-        for log in scope.logs
-    ]
+def parse_log_records(data: bytes) -> Iterator[LogRecord]:
+    """Yield the log records of a JSON export. Raise MsgspecError if it is invalid."""
+    for group in decode_leniently(data, _decode_export).groups:
+        resource = read_attributes(group.resource.attributes) if group.resource else {}
+        for record in (record for scope in group.scopes for record in scope.logs):
+            bodies.check_depth(bytes(record), bodies.MAX_JSON_DEPTH - SPAN_DEPTH)
+            log = decode_leniently(bytes(record), _decode_log)
+            time = parse_integer(log.time) or parse_integer(log.observed)
+            text = str(log.body.text) if log.body else ""
+            yield LogRecord(log.name, time, read_attributes(log.attributes), resource, text)
 
 
-def to_spans(logs: Iterable[LogRecord]) -> list[Span]:
-    """Convert log records of calls to spans. A session becomes a run."""
-    return [span for log in logs if (span := _to_span(log)) is not None]
-
-
-def _to_span(log: LogRecord) -> Span | None:
+def to_span(log: LogRecord) -> Span | None:
+    """Convert the log record of a call to a span. A session becomes a run."""
     facts = log.facts
     event = (str(facts.get("event.name") or "") or log.name or log.body).rpartition(".")[2]
     session = facts.get("session.id") or log.resource.get("session.id")

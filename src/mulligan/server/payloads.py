@@ -499,6 +499,8 @@ def link_complete_runs(events: Sequence[AnyEvent]) -> SlicedWork[list[AnyEvent]]
     The store links the calls of runs that arrive in pieces. It sees only redacted values and therefore matches equal
     arguments only.
     """
+    if not any(isinstance(event, StepEnded) and event.step.has_failed for event in events):
+        return list(events)
     ended = {event.run.id: event.run for event in events if isinstance(event, RunEnded)}
     steps: dict[str, list[Step]] = {}
     for event in events:

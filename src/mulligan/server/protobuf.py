@@ -36,17 +36,17 @@ class LogRecord(NamedTuple):
     body: str
 
 
-def parse_spans(data: bytes) -> tuple[list[Span], int]:
-    """Return the spans of an export, and the number of spans rejected for an invalid id."""
+def parse_spans(data: bytes) -> Iterator[Span | None]:
+    """Yield the spans of an export, None for one with an invalid id."""
     attribute_cache: dict[bytes, _Fact | None] = {}
-    spans = [_parse_span(record, resource, scope, attribute_cache) for resource, scope, record in _iter_records(data)]
-    valid_spans = [span for span in spans if span is not None]
-    return valid_spans, len(spans) - len(valid_spans)
+    for resource, scope, record in _iter_records(data):
+        yield _parse_span(record, resource, scope, attribute_cache)
 
 
-def parse_logs(data: bytes) -> list[LogRecord]:
-    """Return the log records of an export."""
-    return [_parse_log(record, resource) for resource, _, record in _iter_records(data)]
+def parse_logs(data: bytes) -> Iterator[LogRecord]:
+    """Yield the log records of an export."""
+    for resource, _, record in _iter_records(data):
+        yield _parse_log(record, resource)
 
 
 def _iter_records(data: bytes) -> Iterator[tuple[dict[str, Any], str, bytes]]:

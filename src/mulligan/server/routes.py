@@ -26,6 +26,7 @@ from mulligan.server.decisions import find_fix, find_id, unknown
 from mulligan.server.openapi import QueryEndpoint
 from mulligan.store.base import DEFAULT_TENANT, RecallQuery, Store
 from mulligan.store.counters import StatsQuery
+from mulligan.store.sql import DatabaseStore
 
 MAX_PARAMETER_CHARS = 1000
 MAX_POSITION = 2**62
@@ -199,7 +200,7 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
         response["series"] = overview.rank_parts(read_parts("time"), "time")
         response["most_failing_step"] = _most_failing_step(overview.rank_parts(read_parts("step"), "step"))
         tools, agents = read_parts("tool", detail=True), read_parts("agent")
-        response["older_runs"], _ = stats_report.find_older_runs(store, tenant, query.now, query.since)
+        response["older_runs"] = stats_report.count_older_runs(store, tenant, query.now, query.since)
         response["advice"] = stats_report.build_advice(stats.total, tools, agents)
     return json_response(response)
 
@@ -222,6 +223,8 @@ def _render_metrics(server: Server, tenant: str) -> str:
             ("waiting_bytes", "Request bytes received and not stored yet.", committer.pending_bytes),
         ):
             lines += stats_report.render_metric(f"mulligan_server_{name}", "gauge", description, {"": value})
+        if isinstance(server.store, DatabaseStore):
+            lines += stats_report.render_workers(server.store.workers())
     return "\n".join(lines) + "\n"
 
 

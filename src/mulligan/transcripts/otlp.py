@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -36,6 +36,8 @@ from mulligan.transcripts.span_attributes import (
     read_tokens,
     unwrap_call,
 )
+
+T = TypeVar("T")
 
 NAME = "otlp"
 MAX_HELD_SPANS = 50_000
@@ -111,9 +113,9 @@ class _Scope(msgspec.Struct, gc=False):
     name: str = ""
 
 
-class _ScopeSpans(msgspec.Struct, gc=False):
+class _ScopeSpans(msgspec.Struct, Generic[T], gc=False):
     scope: _Scope | None = None
-    spans: list[_JsonSpan] = []
+    spans: list[T] = []
 
 
 class Resource(msgspec.Struct, gc=False):
@@ -122,29 +124,38 @@ class Resource(msgspec.Struct, gc=False):
     attributes: list[Attribute] = []
 
 
-class _ResourceSpans(msgspec.Struct, gc=False, rename="camel"):
+class _ResourceSpans(msgspec.Struct, Generic[T], gc=False, rename="camel"):
     resource: Resource | None = None
-    scope_spans: list[_ScopeSpans] = []
+    scope_spans: list[_ScopeSpans[T]] = []
 
 
-class _TraceExport(msgspec.Struct, gc=False, rename="camel"):
-    resource_spans: list[_ResourceSpans]
+class _TraceExport(msgspec.Struct, Generic[T], gc=False, rename="camel"):
+    resource_spans: list[_ResourceSpans[T]]
 
-    def __iter__(self) -> Iterator[Span]:
+    def __iter__(self) -> Iterator[tuple[T, dict[str, Any], str]]:
+        """Yield each span with the attributes of its resource and its scope."""
         for group in self.resource_spans:
             resource = read_attributes(group.resource.attributes) if group.resource else {}
             for scope_spans in group.scope_spans:
                 scope = scope_spans.scope.name if scope_spans.scope else ""
                 for span in scope_spans.spans:
-                    yield span.to_span(resource, scope)
+                    yield span, resource, scope
 
 
-_decoder = msgspec.json.Decoder(_TraceExport)
+_decoder = msgspec.json.Decoder(_TraceExport[_JsonSpan])
+_split = msgspec.json.Decoder(_TraceExport[msgspec.Raw]).decode
+_decode_span = msgspec.json.Decoder(_JsonSpan).decode
 
 
-def spans(data: bytes) -> list[Span]:
-    """Decode the spans of one JSON export. Raises MsgspecError if it is invalid."""
-    return list(decode_leniently(data, _decoder.decode))
+def split_export(data: bytes) -> Iterator[tuple[bytes, dict[str, Any], str]]:
+    """Yield the arguments of `decode_span` for each span of a JSON export. Raises MsgspecError if it is invalid."""
+    for span, resource, scope in decode_leniently(data, _split):
+        yield bytes(span), resource, scope
+
+
+def decode_span(data: bytes, resource: dict[str, Any], scope: str) -> Span:
+    """Decode one span of a JSON export. Raises MsgspecError if it is invalid."""
+    return decode_leniently(data, _decode_span).to_span(resource, scope)
 
 
 def recognizes(head: bytes) -> bool:
@@ -155,7 +166,8 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     traces: dict[str, list[Span]] = {}
     span_count = 0
     for export in state.decode_document(lines, _decoder):
-        for span in export:
+        for json_span, resource, scope in export:
+            span = json_span.to_span(resource, scope)
             traces.setdefault(span.trace, []).append(span)
             span_count += 1
         while span_count > MAX_HELD_SPANS and len(traces) > 1:
