@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from colours import contrast, luminance
 from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import Change, History, Recovery, Run, Step, lesson_id
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery
 
 pytestmark = pytest.mark.browser
 
@@ -141,7 +142,7 @@ def test_pages_that_are_no_part_of_the_dashboard_are_fit_to_be_read_too(browser,
     tab = context.new_page()
     answer = tab.goto(week.url(path))
     assert answer.status == status
-    assert tab.evaluate("getComputedStyle(document.body).maxWidth") != "none"  # its style sheet is there
+    assert tab.evaluate("document.styleSheets[0].cssRules.length") > 3  # its style sheet is there
     assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     inner = tab.eval_on_selector_all("a[href^='#']", "all => all.map(each => each.getAttribute('href'))")
     assert [each for each in inner if not tab.locator(each).count()] == []
@@ -214,6 +215,10 @@ def test_a_pattern_is_muted_merged_and_split_and_a_fix_approved_by_clicking(brow
         store = week.running.store
         pattern, other = store.patterns(DEFAULT_TENANT, PatternQuery(tool="find_orders"))[:2]
         tab = visit.go(f"/patterns/{pattern.id}")
+        tab.fill("#note", "The shop's team looks into it.")
+        tab.click("button:has-text('Save note')")
+        tab.wait_for_function("document.querySelector('#note').value.startsWith('The shop')")
+        assert store.pattern(DEFAULT_TENANT, pattern.id).note == "The shop's team looks into it."
         tab.click("button:has-text('Mute')")
         tab.wait_for_selector(".pill.muted")
         assert store.pattern(DEFAULT_TENANT, pattern.id).state == "muted"
@@ -228,7 +233,9 @@ def test_a_pattern_is_muted_merged_and_split_and_a_fix_approved_by_clicking(brow
         tab.click("button:has-text('Split')")
         tab.wait_for_selector("#into", state="attached")
         assert store.pattern(DEFAULT_TENANT, other.id).merged == ()
-        tab.click("button:has-text('Approve')")
+        tab.click("a:has-text('evidence and decision')")
+        tab.click("summary:has-text('Approve')")
+        tab.click("button:has-text('Confirm: approve')")
         tab.wait_for_selector(".pill.approved")
         assert any(fix.state == "approved" for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=50)))
         assert visit.ills == []
@@ -238,17 +245,20 @@ def test_a_pattern_is_muted_merged_and_split_and_a_fix_approved_by_clicking(brow
 def test_a_lesson_is_approved_disabled_and_revoked_by_clicking(browser, tmp_path, scripted):
     with dashboards.week(tmp_path) as week, Visit(browser, week, java_script_enabled=scripted) as visit:
         store = week.running.store
-        tab = visit.go("/lessons?state=proposed&source=file")
+        tab = visit.go("/learned?state=proposed&source=file")
         tab.click("tbody a >> nth=0")
-        tab.click("button:has-text('Approve')")
+        tab.click("summary:has-text('Approve')")
+        tab.click("button:has-text('Confirm: approve')")
         tab.wait_for_selector("h1 + span .pill.active")
         assert store.lesson(DEFAULT_TENANT, taught.WRITTEN, NOW).state == "active"
-        tab.click("button:has-text('Disable')")
+        tab.click("summary:has-text('Disable')")
+        tab.click("button:has-text('Confirm: disable')")
         tab.wait_for_selector("h1 + span .pill.disabled")
         assert store.lesson(DEFAULT_TENANT, taught.WRITTEN, NOW).state == "disabled"
         tab = visit.go(week.pages["lesson"])
         assert tab.is_visible("h2:has-text('Effect')")
-        tab.click("button:has-text('Revoke')")
+        tab.click("summary:has-text('Revoke')")
+        tab.click("button:has-text('Confirm: revoke')")
         tab.wait_for_selector("h1 + span .pill.disabled")
         tab.click("section a[href^='/fixes/']")
         tab.wait_for_selector("h1 + .pill.revoked")
@@ -278,6 +288,54 @@ def test_keys_go_to_pages_rows_the_search_and_their_own_list(browser, week):
         tab.keyboard.press("Enter")
         tab.wait_for_url(re.compile(r"/search\?q=find_orders"))
         assert tab.is_visible("h2:has-text('Tools')")
+
+
+def test_the_menu_is_used_by_keyboard_and_closes_when_the_focus_leaves_it(browser, week):
+    with Visit(browser, week) as visit:
+        tab = visit.go("/")
+        tab.focus(".menu summary")
+        tab.keyboard.press("Enter")
+        tab.keyboard.press("Tab")
+        assert tab.evaluate("document.activeElement.textContent") == "Compare"
+        tab.keyboard.press("Escape")
+        assert not tab.is_visible(".menu a")
+        assert tab.evaluate("document.activeElement.textContent") == "More"
+        tab.keyboard.press("Enter")
+        tab.focus("#search")
+        assert not tab.is_visible(".menu a")
+        tab.keyboard.press("Escape")
+        tab.focus(".menu summary")
+        tab.keyboard.press("g")
+        tab.keyboard.press(",")
+        tab.wait_for_url(week.url("/settings"))
+        assert visit.ills == []
+
+
+def test_the_focus_stays_on_the_page_when_filters_are_applied_and_shortcuts_are_asked_for_twice(browser, week):
+    with Visit(browser, week) as visit:
+        tab = visit.go("/runs")
+        tab.keyboard.press(".")
+        assert tab.evaluate("document.activeElement.name") == "agent"
+        tab.keyboard.type("gardener")
+        tab.press("button:has-text('Apply')", "Enter")
+        tab.wait_for_selector(".chips a:has-text('agent: gardener')")
+        tab.wait_for_function("document.activeElement.id === 'main'")
+        tab.keyboard.press("?")
+        tab.keyboard.press("?")
+        tab.keyboard.press("Escape")
+        assert not tab.is_visible("#keys")
+        assert visit.ills == []
+
+
+def test_times_are_those_of_the_browser_and_the_footer_names_its_zone(browser, week):
+    run = week.running.store.runs(DEFAULT_TENANT, RunQuery(limit=1))[0].run
+    for zone, hours in (("Asia/Tokyo", 9), ("UTC", 0)):
+        with Visit(browser, week, timezone_id=zone) as visit:
+            tab = visit.go("/runs")
+            local = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(run.started_at / 1000 + hours * 3600))
+            assert tab.inner_text("tbody time >> nth=0") == local
+            assert zone in tab.inner_text("footer")
+            assert tab.get_attribute("tbody time >> nth=0", "title").endswith(" UTC")
 
 
 def test_the_theme_is_chosen_and_remembered(browser, week):
@@ -339,6 +397,9 @@ def test_a_live_tail_with_nothing_to_tell_says_so(browser, tmp_path):
 def test_a_page_that_waits_for_the_first_run_shows_it_by_itself(browser, tmp_path):
     with dashboards.empty(tmp_path) as shown, Visit(browser, shown) as visit:
         visit.tab.wait_for_selector("h2:has-text('No runs yet')")
+        visit.tab.evaluate("getSelection().selectAllChildren(document.querySelector('.steps pre'))")
+        visit.tab.wait_for_timeout(2600)
+        assert "import mulligan" in visit.tab.evaluate("getSelection().toString()"), "it can be copied meanwhile"
         fill(shown.running.store, histories(shown.running.server.clock()))
         visit.tab.wait_for_selector("h2:has-text('Runs by status')", timeout=8000)
         assert visit.ills == []
@@ -409,7 +470,21 @@ def attack(number: int, text: str) -> History:
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_hostile_texts_open_no_dialog_break_no_policy_and_reach_nobody(browser, hostile, scheme):
     store = hostile.running.store
-    paths = ["/", "/?range=24h", "/runs", "/patterns", "/tools", "/agents", "/lessons", "/fixes", "/live", "/health"]
+    paths = [
+        "/",
+        "/?range=24h",
+        "/runs",
+        "/patterns",
+        "/tools",
+        "/agents",
+        "/models",
+        "/sessions",
+        "/learned",
+        "/live",
+        "/health",
+        "/audit",
+        "/settings",
+    ]
     paths += ["/compare?by=agent", "/compare?by=version", "/search?q=alert"]
     paths += [f"/patterns/{each.id}" for each in store.patterns(DEFAULT_TENANT, PatternQuery(limit=100))]
     paths += [f"/fixes/{each.id}" for each in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=100))]

@@ -47,6 +47,17 @@ def test_a_day_is_twenty_four_hours_of_which_this_is_one():
     assert day.buckets[-1] == NOW // HOUR * HOUR
 
 
+def test_an_hour_includes_the_one_before_and_all_has_no_start():
+    assert len(asked(range="1h").buckets) == 2
+    assert len(asked(range="90d").buckets) == 90
+    assert asked(range="all").since == 0
+    assert followed(asked(range="all").link("/runs")).period == "all"
+
+
+def test_a_link_to_another_selection_starts_at_its_first_page():
+    assert followed(asked("/runs", cursor="abc", page="3").link(status="failure")).other_parameters == {}
+
+
 def test_days_that_are_named_are_asked_for_whole():
     some = asked(**{"from": "2026-09-01", "to": "2026-09-03"})
     assert (formatting.date(some.since), formatting.date(some.until or 0)) == ("2026-09-01", "2026-09-04")
@@ -111,5 +122,5 @@ def test_what_cannot_be_meant_is_refused(query):
 
 
 def test_a_link_drops_a_filter_that_means_something_else_there():
-    lessons = asked("/lessons", state="active", tool="search")
+    lessons = asked("/learned", state="active", tool="search")
     assert followed(lessons.link("/patterns")).filters == {"tool": "search"}

@@ -26,6 +26,7 @@ from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import AvoidedTurn, History, MessagePart, RecordedMessage, Recovery, Run, Step
 from mulligan.dashboard import run_pages
 from mulligan.report import call_text
+from mulligan.server.tenants import Tenant
 from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
 
 NOW = dashboards.NOW
@@ -122,12 +123,13 @@ def test_days_can_be_chosen_and_every_link_keeps_them(week, person):
 @pytest.mark.parametrize(
     ("path", "said"),
     [
-        ("/?range=1y", "Invalid range '1y'. Use 24h, 7d, 30d"),
+        ("/?range=1y", "Invalid range '1y'. Use 1h, 24h, 7d, 30d, 90d, all, or from and to."),
         ("/?from=yesterday", "Invalid from 'yesterday'. Use a date, for example 2026-01-31"),
         ("/?from=2026-09-18&to=2026-09-16", "from 2026-09-18 is after to 2026-09-16"),
         ("/?from=0001-01-01", "from 1970 on"),
         ("/runs?status=odd", "Invalid status 'odd'. Use one of: success, recovered, partial, failure"),
-        ("/runs?before=x", "Use the link to older runs on /runs"),
+        ("/runs?cursor=x", "Invalid cursor."),
+        ("/tools?page=0", "Invalid page '0'. Use a number from 1."),
         ("/patterns?order=odd", "Invalid order 'odd'. Use one of: unrecovered"),
         ("/compare?by=colour", "Invalid by 'colour'. Use one of: version"),
         ("/compare?by=time&a=x", "Invalid a 'x'. Use two dates"),
@@ -139,7 +141,18 @@ def test_what_cannot_be_asked_says_what_can(person, path, said):
     assert said in words(answer)
 
 
-@pytest.mark.parametrize("path", ["/runs/run_none", "/patterns/pat_none", "/tools/none", "/agents/none", "/fixes/none"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/runs/run_none",
+        "/patterns/pat_none",
+        "/tools/none",
+        "/agents/none",
+        "/models/none",
+        "/sessions/none",
+        "/fixes/none",
+    ],
+)
 def test_what_is_not_there_is_said_to_be_not_there(person, path):
     answer = person.get(path)
     assert answer.status == 404
@@ -255,10 +268,10 @@ def test_costs_of_recovery_and_avoided_costs_stand_beside_each_other(tmp_path):
     with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
         fill(shown.running.store, [History(run=run, steps=tuple(steps))])
         person = shown.running.person()
-        overview, tools, page = (words(person.get(path)) for path in ("/", "/tools", "/runs/run_paid"))
+        overview, models, page = (words(person.get(path)) for path in ("/", "/models", "/runs/run_paid"))
     assert "Cost $0.00 of $0.0070, unknown for 1 of 2 attempts" in overview
     assert "Cost avoided $0.00025 at least; 1 model turn, 1,000 input tokens" in overview
-    assert re.search(r"Models .* 1,100 \$0\.0070 .* 1,100 unknown", tools)
+    assert re.search(r" 1,100 \$0\.0070 .* 1,100 unknown", models)
     assert "tokens: 2,000 input (1,200 cached), 200 output · cost: $0.0070, unknown for 1 of 2 attempts" in page
     assert "cost avoided: 1 model turn" in page
 
@@ -336,9 +349,8 @@ def test_a_session_shows_its_conversation_once_with_failures_and_recoveries_at_t
         talk(shown.running.store)
         person = shown.running.person()
         run_page = person.get("/runs/run_one")
-        (link,) = set(re.findall(r'href="(/sessions[^"]+)"', run_page.body.decode()))
+        (link,) = set(re.findall(r'href="(/sessions[?/][^"]+)"', run_page.body.decode()))
         answer = person.get(html.unescape(link))
-        assert person.get("/sessions").status == 400
         assert person.get("/sessions/unknown").status == 404
         assert person.get(f"{html.unescape(link)}&page=x").status == 400
     said = words(answer)
@@ -441,6 +453,14 @@ def test_a_pattern_is_muted_resolved_merged_and_split_from_its_page(tmp_path):
         assert one.id in store.pattern(DEFAULT_TENANT, other.id).merged
         decide(action="split")
         assert store.pattern(DEFAULT_TENANT, other.id).merged == ()
+        decide(action="note", note="Ask+the+shop+team")
+        decide(action="mute")
+        decide(action="unmute")
+        assert store.pattern(DEFAULT_TENANT, one.id).note == "Ask the shop team"
+        for path in ("/patterns", f"/patterns/{one.id}"):
+            assert "Ask the shop team" in words(person.get(path)), path
+        decide(action="note", note="")
+        assert store.pattern(DEFAULT_TENANT, one.id).note == ""
         assert decide(action="explode").status == 400
         assert decide(action="merge", into="pat_nowhere").status == 400
 
@@ -456,10 +476,7 @@ def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):
             each for each in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=50)) if each.state == "proposed"
         )
         sent = {"Content_Type": "application/x-www-form-urlencoded"}
-        assert (
-            person.post(f"/fixes/{fix.id}", body=b"action=approve&back=pat_1", **sent).headers["location"]
-            == "/patterns/pat_1"
-        )
+        assert person.post(f"/fixes/{fix.id}", body=b"action=approve", **sent).headers["location"] == f"/fixes/{fix.id}"
         assert state(fix.id) == "approved"
         assert person.post(f"/fixes/{fix.id}", body=b"action=revoke", **sent).status == 303
         assert state(fix.id) == "revoked"
@@ -495,8 +512,8 @@ def test_a_fix_says_whether_it_is_applied_and_told_why_not_and_why_its_calls_are
         assert "Applied automatically" in said["top"]
         assert "not applied automatically: the value was specific to one run and is not stored" in said["weather"]
         assert "Applied no: the value was specific to one run and is not stored" in said["weather"]
-        listed = person.get("/fixes")
-        assert "2, 0 shown to models, 1 applied automatically" in words(listed)
+        listed = person.get("/learned")
+        assert "Fixes without a lesson 2 fixes" in words(listed)
         assert listed.body.decode().count("not applied automatically:") == 1
 
 
@@ -511,10 +528,11 @@ def test_to_look_needs_a_cookie_and_to_decide_more_than_to_read(week, person):
 def test_nobody_sees_what_is_of_another_tenant(week):
     other = week.running.holding("admin", tenant="other")
     assert "No runs yet" in words(other.get("/"))
-    for name in ("run", "pattern", "tool", "agent", "fix"):
+    for name in ("run", "pattern", "tool", "agent", "model", "session", "lesson", "fix"):
         assert other.get(week.pages[name]).status == 404, name
-    for name in ("runs", "patterns", "tools", "agents", "fixes", "live"):
-        assert "find_orders" not in words(other.get(week.pages[name])), name
+    for name in ("runs", "patterns", "tools", "agents", "models", "sessions", "learned", "live"):
+        said = words(other.get(week.pages[name]))
+        assert not any(word in said for word in ("find_orders", "planner-large", "chat-", "gardener")), name
 
 
 def test_what_strangers_wrote_is_text_wherever_it_stands(tmp_path):
@@ -689,9 +707,10 @@ def test_lessons_are_reached_from_the_navigation_and_from_their_pattern_tool_and
     lesson = learned(week)
     link = f'href="/lessons/{lesson.id}"'
 
-    assert '<a href="/lessons" data-key="e" aria-current="page">Lessons</a>' in person.get("/lessons").body.decode()
+    for path in ("/learned", f"/lessons/{lesson.id}", f"/fixes/{lesson.fix_id}"):
+        assert '<a href="/learned" data-key="e" aria-current="page">Learned</a>' in person.get(path).body.decode()
     assert f'href="/lessons/{taught.SEED}"' in person.get("/tools/git").body.decode(), "which nobody called here yet"
-    for path in ("/lessons", f"/patterns/{lesson.pattern}", f"/tools/{lesson.tool}", f"/fixes/{lesson.fix_id}"):
+    for path in ("/learned", f"/patterns/{lesson.pattern}", f"/tools/{lesson.tool}", f"/fixes/{lesson.fix_id}"):
         assert link in person.get(path).body.decode(), path
 
 
@@ -702,22 +721,22 @@ def test_a_seed_is_marked_as_such_and_has_no_evidence(week, person):
     assert "seed lessons do not count as evidence" in said
     assert "None: this seed lesson ships with mulligan." in said
     assert "git 2.39, run by hand" in said
-    assert "seed, not seen here" in words(person.get("/lessons?source=seed"))
-    assert "seed, not seen here" not in words(person.get("/lessons?source=learned"))
+    assert "seed, not seen here" in words(person.get("/learned?source=seed"))
+    assert "seed, not seen here" not in words(person.get("/learned?source=learned"))
 
 
 def test_lessons_are_listed_by_state_source_tool_and_words(week, person):
     def listed(query):
-        return set(re.findall(r'href="/lessons/(les_[0-9a-f]+)"', person.get(f"/lessons?{query}").body.decode()))
+        return set(re.findall(r'href="/lessons/(les_[0-9a-f]+)"', person.get(f"/learned?{query}").body.decode()))
 
     everything = listed("")
     assert everything == {taught.SEED, taught.WRITTEN, learned(week).id}
     assert listed("state=proposed") == {taught.SEED, taught.WRITTEN}
     assert listed("state=active") == everything - {taught.SEED, taught.WRITTEN}
     assert listed("tool=git") == listed("text=push") == {taught.SEED}
-    assert "No lessons match these filters." in words(person.get("/lessons?state=expired"))
+    assert "No lessons match these filters." in words(person.get("/learned?state=expired"))
     for wrong in ("state=new", "source=web"):
-        assert person.get(f"/lessons?{wrong}").status == 400
+        assert person.get(f"/learned?{wrong}").status == 400
     assert person.get("/lessons/les_nothing").status == 404
 
 
@@ -767,8 +786,164 @@ def test_what_a_lesson_says_is_text_whoever_wrote_it(tmp_path):
         )
         shown.running.store.save_lesson(DEFAULT_TENANT, hostile)
         person = shown.running.person()
-        for path in ("/lessons", f"/lessons/{taught.WRITTEN}", "/tools?name=%3Cscript%3E"):
+        for path in ("/learned", f"/lessons/{taught.WRITTEN}", "/tools?name=%3Cscript%3E"):
             body = person.get(path).body.decode()
             assert "alert(1)</script>" not in body
             assert "<img" not in body
             assert Handlers.of(body) == []
+
+
+def test_navigation_has_groups_and_a_menu_of_what_the_caller_may_open(week, person):
+    nav = re.search(r"<nav.*?</nav>", person.get("/").body.decode(), re.DOTALL)[0]
+    groups = [re.findall(r">([A-Z]\w+)</a>", group) for group in re.findall(r'class="group">(.*?)</span>', nav)]
+    assert groups == [
+        ["Overview", "Patterns", "Runs"], ["Tools", "Agents", "Models"], ["Sessions", "Learned", "Live"],
+    ]  # fmt: skip
+    assert "More Compare Health Audit Settings" in words(person.get("/"))
+    reader = week.running.holding("read")
+    assert "More Compare Health" in words(reader.get("/"))
+    assert "Settings" not in words(reader.get("/"))
+    assert reader.get("/settings").status == reader.get("/audit").status == 403
+
+
+def test_every_error_page_has_the_navigation_and_says_what_is_wrong(week, person):
+    reader = week.running.holding("read")
+    for client, path, status, message in (
+        (person, "/no-such-page", 404, "Page not found."),
+        (person, "/runs/run_none", 404, "No run 'run_none'"),
+        (reader, "/settings", 403, "The role read is not sufficient."),
+        (person, "/?range=1y", 400, "Invalid range '1y'."),
+    ):
+        answer = client.get(path, Accept="text/html")
+        assert answer.status == status
+        assert message in words(answer)
+        assert '<a href="/patterns"' in answer.body.decode(), path
+    assert week.running.anybody().get("/no-such-page").json["error"] == "not_found"
+
+
+def test_lists_are_sorted_by_the_columns_of_patterns(week, person):
+    for order, field in (
+        ("occurrences", "occurrences"),
+        ("last_seen", "last_seen_at"),
+        ("first_seen", "first_seen_at"),
+    ):
+        body = person.get(f"/patterns?order={order}&range=all").body.decode()
+        ids = re.findall(r'class="said" href="/patterns/(pat_\w+)\?', body)
+        values = [getattr(week.running.store.pattern(DEFAULT_TENANT, id), field) for id in ids]
+        assert len(ids) > 3
+        assert values == sorted(values, reverse=True), order
+        assert body.count('aria-sort="descending"') == 1
+        assert f'href="/patterns?order={order}&amp;range=all"' in body
+
+
+def test_long_lists_have_pages_and_a_search(week, person, monkeypatch):
+    monkeypatch.setattr("mulligan.dashboard.metric_cards.ROWS_PER_PAGE", 2)
+    monkeypatch.setattr("mulligan.dashboard.memory_pages.MAX_SHOWN_PATTERNS", 3)
+    for path, pattern in (("/tools", r'href="/tools/(\w+)"'), ("/patterns", r'class="said" href="/patterns/(\w+)"')):
+        names: list[str] = []
+        link = path
+        while link:
+            body = person.get(link).body.decode().partition("Corrected arguments")[0]
+            names += re.findall(pattern, body)
+            more = re.search(r'href="([^"]+)" rel="next"', body)
+            link = html.unescape(more[1]) if more else ""
+        assert len(names) == len(set(names)) > 3, path
+    assert "1 tool " in words(person.get("/tools?q=FORE"))
+    assert "fetch_forecast" in words(person.get("/tools?q=FORE"))
+
+
+def test_models_page_counts_calls_of_models_only(week, person):
+    parts = person.get(f"/v1/stats?by=model&type=model&since={NOW // DAY * DAY - 6 * DAY}&now={NOW}").json["parts"]
+    (model,) = [part for part in parts if part["model"] == "planner-large"]
+    for path in ("/models", "/models/planner-large"):
+        said = words(person.get(path))
+        assert f"{model['calls']:,}" in said, path
+        assert f"{model['tokens']:,}" in said, path
+
+
+def test_sessions_are_listed_with_their_runs_and_found_by_agent_and_id(week, person):
+    said = words(person.get("/sessions"))
+    assert re.search(r"chat-\d+ receptionist 3 ", said)
+    assert "chat-" not in words(person.get("/sessions?agent=gardener"))
+    assert set(re.findall(r"chat-\d+", words(person.get("/sessions?text=T-15")).partition("Agents")[2])) == {"chat-15"}
+    runs = words(person.get("/runs?session=chat-15&range=all"))
+    assert re.search(r"run_01\w+ receptionist", runs)
+    assert "gardener" not in runs
+
+
+def test_settings_show_tenants_tokens_quotas_retention_and_alerts_without_secrets(tmp_path):
+    targets = {"command": "/usr/bin/notify --key hunter2", "webhook": ""}
+    with dashboards.empty(tmp_path, alert_targets=targets) as shown:
+        server = shown.running.server
+        webhook = "https://hooks.example.com/services/T0/hunter2"
+        server.tenants.create(
+            Tenant("acme", quotas={"requests": 1000}, retention_days={"keep_failures": 12}, alert_webhook=webhook)
+        )
+        server.tenants.refresh()
+        ours = shown.running.holding("admin", tenant="acme", name="acme-admin")
+        said, all_said = words(ours.get("/settings")), words(shown.running.person().get("/settings"))
+        assert "Tenant acme Retention Runs with failures 12 days" in said
+        assert "Requests 1,000" in said
+        assert "webhook at hooks.example.com" in said
+        assert "acme-admin" in said
+        assert "Tenant local" not in said
+        assert "Tenant local" in all_said
+        assert "command /usr/bin/notify" in all_said
+        assert "hunter2" not in said + all_said
+
+
+def test_fix_and_lesson_have_one_decision_with_the_change_and_a_confirmation(tmp_path):
+    with dashboards.week(tmp_path) as shown:
+        person, store = shown.running.person(), shown.running.store
+        lesson = store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=NOW))[0]
+        for path in (f"/lessons/{lesson.id}", f"/fixes/{lesson.fix_id}"):
+            body = person.get(path).body.decode()
+            form = re.search(r'<form method="post" action="([^"]+)"><p>(.*?)</p><button[^>]*value="revoke"', body)
+            assert form[1] == f"/lessons/{lesson.id}", path
+            assert form[2] == "The fix is neither applied nor suggested. Its lesson is disabled."
+            assert '<td class="was name">' in body, path
+        for path in ("/learned", f"/patterns/{lesson.pattern}"):
+            assert 'value="approve"' not in person.get(path).body.decode(), path
+        person.post(form[1], body=b"action=revoke", Content_Type="application/x-www-form-urlencoded")
+        assert store.lesson(DEFAULT_TENANT, lesson.id, NOW).state == "disabled"
+        (fix,) = [fix for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW, limit=99)) if fix.id == lesson.fix_id]
+        assert fix.state == "revoked"
+
+
+def test_all_time_starts_at_the_first_run_and_names_the_year(tmp_path):
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        starts = (NOW - 400 * DAY, NOW - DAY)
+        runs = [Run(id=f"run_{at}", started_at=at, ended_at=at + 9, end_reason="finished") for at in starts]
+        fill(shown.running.store, [History(run=run) for run in runs])
+        body = shown.running.person().get("/?range=all").body.decode()
+        assert "all time · 2 runs" in body
+        assert 'scope="row">2025-08-' in body
+        assert 'class="tick mid"' in body
+        assert "older run" not in body
+
+
+def test_a_run_shows_inputs_and_outputs_and_indents_calls_within_calls(tmp_path):
+    steps = (
+        Step(
+            run="run_deep",
+            seq=1,
+            call=1,
+            name="research",
+            arguments={"topic": "roses"},
+            result="pruned",
+            started_at=NOW,
+        ),
+        Step(run="run_deep", seq=2, call=2, parent=1, name="search", arguments={"query": "rose care"}, started_at=NOW),
+        Step(run="run_deep", seq=3, call=3, parent=2, name="fetch", result={"status": 200}, started_at=NOW),
+    )
+    run = Run(id="run_deep", started_at=NOW - 5, ended_at=NOW, end_reason="finished")
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill(shown.running.store, [History(run=run, steps=steps)])
+        answer = shown.running.person().get("/runs/run_deep")
+        said = words(answer)
+        assert 'input {"topic":"roses"} → output pruned' in said
+        assert "level 2, tool" in said
+        assert "level 3, tool" in said
+        assert re.findall(r'class="name( depth-\d)?"><span class="quiet">', answer.body.decode()) == [
+            "", " depth-1", " depth-2",
+        ]  # fmt: skip

@@ -177,7 +177,7 @@ def test_a_webhook_is_posted_to_and_a_redirect_is_not_followed():
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         listening = Alerts(webhook=f"http://127.0.0.1:{server.server_port}/hook")
-        listening(step(QUOTA))
+        listening(step(QUOTA, "<!channel> <https://evil.example|pay>"))
         listening(step(QUOTA, "other"))
         listening.close(20)
         server.shutdown()
@@ -185,7 +185,9 @@ def test_a_webhook_is_posted_to_and_a_redirect_is_not_followed():
 
     assert [path for path, _ in heard] == ["/hook", "/hook"]
     assert heard[0][1]["alert"]["kind"] == "model/quota_exceeded"
-    assert heard[0][1]["text"].startswith("mulligan: ")
+    text = heard[0][1]["text"]
+    assert text.startswith("mulligan: model/quota_exceeded in ")
+    assert not set("<>|") & set(text), "in Slack it would be a mention or a link"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.records import AvoidedTurn, History, Recovery, Run, Step
+from mulligan.core.records import AvoidedTurn, History, Recovery, RecoveryStop, Run, Step
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.report import call_text, run_text
 from mulligan.report.tables import display_width
@@ -157,3 +157,40 @@ def test_any_arguments_are_printable_and_fit_the_terminal(arguments, width):
 @pytest.mark.parametrize("character", ["\x1b", "\x9b", "\u202e", "\u2028", "\ud800", "\x00", "\u200b"])
 def test_hidden_characters_are_shown_as_escapes(character):
     assert call_text.format_value(f"a{character}b", 60) == f'"a\\u{ord(character):04x}b"'
+
+
+def reflection(result, seq=2, **fields):
+    subject = {"tool": "search", "call": 1, "kind": "tool/timeout"}
+    return success(seq, type="reflection", name="reflection", arguments=subject, parent=1, result=result, **fields)
+
+
+@pytest.mark.parametrize(
+    ("result", "text"),
+    [
+        (
+            {"confidence": 0.9, "arguments": {"k": 10}, "reason": "a\x1b[2J page"},
+            "k=10 (stated confidence 0.9, a page)",
+        ),
+        (
+            {"confidence": 0.5, "prerequisites": [{"tool": "log_in", "arguments": {}}, {"tool": "open"}]},
+            "call log_in, then open first (stated confidence 0.5)",
+        ),
+        ({"confidence": 0.1, "arguments": None, "reason": ""}, "abstained (stated confidence 0.1)"),
+        ({"error": "no answer within 20 s"}, "no usable answer: no answer within 20 s"),
+        ({"$type": "object"}, "not recorded"),
+        (None, "not recorded"),
+    ],
+)
+def test_reflection_is_one_line_with_the_answer_and_no_call_of_the_run(result, text):
+    tokens = {"input": 400, "output": 50}
+    lines = show(failed(), reflection(result, tokens=tokens), success(3))
+    assert f"     + reflection on call 1, 500 ms, 400 input, 50 output: {text}" in lines
+    assert "2 calls in 2 attempts" in lines[0]
+    assert any(line.startswith("  2  + search") for line in lines)
+    assert "  tokens            400 input, 50 output" in lines
+
+
+def test_suggested_prerequisite_is_shown():
+    suggestion = Recovery(remedy=Remedy.REPAIR, source="reflection", confidence=0.6, prerequisites=("log_in",))
+    lines = show(failed(stop=RecoveryStop(reason="no repair found", suggestions=(suggestion,))))
+    assert "     > suggestion: call log_in first (source: reflection, 60% confidence)" in lines

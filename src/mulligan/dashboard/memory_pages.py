@@ -16,17 +16,17 @@ from mulligan.dashboard import charts, formatting, run_pages
 from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.prompt import Prompt
-from mulligan.report.memory_text import describe_action, describe_use, is_automatic, not_automatic_reason
-from mulligan.report.resources import FIX_SPEC, LESSON_SPEC, PATTERN_SPEC
+from mulligan.report.memory_text import describe_action, describe_use, not_automatic_reason
+from mulligan.report.resources import LESSON_SPEC, PATTERN_SPEC
 from mulligan.report.run_text import explain_trials, status_of
 from mulligan.store.base import DAY, FixQuery, LessonQuery, PatternCommand, RecallQuery, RunQuery, Store
 
 MAX_SHOWN_PATTERNS = 50
 MAX_EXAMPLE_RUNS = 20
 """Newest runs of a pattern that are read for examples, recovery times and versions."""
-MAX_SHOWN_FIXES = 100
+MAX_SHOWN_FIXES = 25
 MAX_SEARCHED_FIXES = 100_000
-MAX_SHOWN_LESSONS = 100
+MAX_SHOWN_LESSONS = 50
 SPARK_DAYS, TREND_DAYS = 7, 30
 """Days of the small chart in a list, and of the trend chart."""
 ORDERS = {
@@ -35,7 +35,7 @@ ORDERS = {
     "last_seen": "latest occurrence first",
     "first_seen": "newest pattern first",
 }
-COMMANDS = ("mute", "unmute", "resolve", "reopen", "merge", "split")
+COMMANDS = ("mute", "unmute", "resolve", "reopen", "merge", "split", "note")
 FIX_STATES: dict[FixState, str] = {
     "proposed": "succeeded in some runs; not promoted yet",
     "promoted": "promoted after enough successful runs",
@@ -68,15 +68,14 @@ def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     order = page_query.other_parameters.get("order", "unrecovered")
     if order not in ORDERS:
         raise SettingsError(f"Invalid order {order[:40]!r}. Use one of: {', '.join(ORDERS)}.")
-    matches = store.patterns(tenant, page_query.query(PATTERN_SPEC, order=order, limit=MAX_SHOWN_PATTERNS))
+    matches, pages = page_query.read_page(store, tenant, PATTERN_SPEC, MAX_SHOWN_PATTERNS, order=order)
     return {
         "empty": empty_state(store, tenant, page_query) if not matches else None,
         "rows": build_pattern_rows(store, tenant, page_query, matches),
-        "failures": sum(pattern.occurrences for pattern in matches),
         "order": order,
-        "orders": ORDERS,
+        "order_label": ORDERS[order],
         "states": get_args(PatternState),
-        "is_cut": len(matches) == MAX_SHOWN_PATTERNS,
+        "pages": pages,
     }
 
 
@@ -207,23 +206,38 @@ def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, 
             raise SettingsError(f"Pattern {(into or '')[:40]!r} not found. Choose the pattern to merge into.")
         if current_pattern is not None and target_pattern.id == current_pattern.id:
             raise SettingsError(f"{id[:40]!r} and {(into or '')[:40]!r} are already one pattern. Choose another one.")
-    return store.update_pattern(tenant, PatternCommand(action=action, pattern=target_id, into=into, at=now))
+    command = PatternCommand(action=action, pattern=target_id, into=into, note=form.get("note", ""), at=now)
+    return store.update_pattern(tenant, command)
 
 
 # Fixes
 
 
-def fixes(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    matches = store.fixes(tenant, page_query.query(FIX_SPEC, limit=MAX_SHOWN_FIXES))
+def learned(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    """Return the lessons, each with the state of its fix, and the fixes that have no lesson."""
+    lessons, pages = page_query.read_page(store, tenant, LESSON_SPEC, MAX_SHOWN_LESSONS)
+    tool, text = page_query.filters.get("tool"), page_query.filters.get("text", "").casefold()
+    all_fixes = store.fixes(tenant, FixQuery(tool=tool, now=page_query.now, limit=MAX_SEARCHED_FIXES))
+    fix_states = {fix.id: fix.state for fix in all_fixes}
+    learned_lessons = LessonQuery(tool=tool, source="learned", now=page_query.now, limit=MAX_SEARCHED_FIXES)
+    fixes_with_lesson = {lesson.fix_id for lesson in store.lessons(tenant, learned_lessons)}
+    fix_rows = [
+        row
+        for row in map(build_fix_row, (fix for fix in all_fixes if fix.id not in fixes_with_lesson))
+        if text in f"{row['fix'].tool} {row['action'].unescape()}".casefold()
+    ]
+    start = page_query.page_index * MAX_SHOWN_FIXES
+    # The other filters are about lessons only.
+    has_fixes = page_query.filters.keys() <= {"tool", "text"}
     return {
-        "rows": [
-            build_fix_row(fix) | {"pattern": pattern_id(fix.tool, fix.fingerprint), "standing": _describe_state(fix)}
-            for fix in matches
-        ],
-        "applied": sum(map(is_automatic, matches)),
-        "shown": sum(fix.showable for fix in matches),
-        "states": FIX_STATES,
-        "is_cut": len(matches) == MAX_SHOWN_FIXES,
+        "rows": [build_lesson_row(lesson) | {"fix_state": fix_states.get(lesson.fix_id)} for lesson in lessons],
+        "pages": pages,
+        "fixes": fix_rows[start : start + MAX_SHOWN_FIXES] if has_fixes else [],
+        "fix_count": len(fix_rows),
+        "page_number": page_query.page_index + 1,
+        "page_count": -(-len(fix_rows) // MAX_SHOWN_FIXES),
+        "states": LESSON_STATES,
+        "sources": LESSON_SOURCES,
     }
 
 
@@ -234,6 +248,8 @@ def build_fix_row(fix: Fix) -> dict[str, Any]:
         "action": formatting.line(describe_action(fix), 300),
         "changes": [run_pages.describe_change(change, is_learned=True) for change in fix.changes],
         "confidence": calls.wilson_lower_bound(fix.successes, fix.trials),
+        "pattern": pattern_id(fix.tool, fix.fingerprint),
+        "standing": _describe_state(fix),
     }
 
 
@@ -264,10 +280,14 @@ def fix(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
         "lesson": next(
             (row for row in lesson_rows(store, tenant, query) if row["lesson"].fix_id == stored_fix.id), None
         ),
-        "standing": _describe_state(stored_fix),
         "uses": list(describe_use(stored_fix)),
-        "unapplied": not_automatic_reason(msgspec.structs.replace(stored_fix, state="approved")),
+        "unapplied": _unapplied_reason(stored_fix),
     }
+
+
+def _unapplied_reason(fix: Fix) -> str:
+    """Return why the fix would not be applied automatically even if it is approved; empty if it would be."""
+    return not_automatic_reason(msgspec.structs.replace(fix, state="approved"))
 
 
 def decide_fix(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> bool:
@@ -279,18 +299,6 @@ def decide_fix(store: Store, tenant: str, now: int, id: str, form: dict[str, str
 
 
 # Lessons
-
-
-def lessons(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    matches = store.lessons(tenant, page_query.query(LESSON_SPEC, limit=MAX_SHOWN_LESSONS))
-    return {
-        "rows": list(map(build_lesson_row, matches)),
-        "active": sum(lesson.state == "active" for lesson in matches),
-        "seeds": sum(lesson.source == "seed" for lesson in matches),
-        "states": LESSON_STATES,
-        "sources": LESSON_SOURCES,
-        "is_cut": len(matches) == MAX_SHOWN_LESSONS,
-    }
 
 
 def build_lesson_row(lesson: Lesson) -> dict[str, Any]:
@@ -342,8 +350,14 @@ def lesson(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[st
     stored_lesson = store.lesson(tenant, id, page_query.now)
     if stored_lesson is None:
         return None
+    query = FixQuery(tool=stored_lesson.tool, now=page_query.now, limit=MAX_SEARCHED_FIXES)
+    fixes = store.fixes(tenant, query) if stored_lesson.fix_id else []
+    stored_fix = next((fix for fix in fixes if fix.id == stored_lesson.fix_id), None)
     return {
         **build_lesson_row(stored_lesson),
+        "fix": stored_fix,
+        "uses": list(describe_use(stored_fix)) if stored_fix else [],
+        "unapplied": _unapplied_reason(stored_fix) if stored_fix else "",
         "pattern": store.pattern(tenant, stored_lesson.pattern) if stored_lesson.pattern else None,
         "changes": [run_pages.describe_change(change, is_learned=True) for change in stored_lesson.changes],
         "sentence": formatting.text(Prompt().lesson_sentence(stored_lesson)),

@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import Any
 
 from markupsafe import Markup
+from msgspec.structs import replace
 
 from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.charts import Bucket, ChartSeries
@@ -18,19 +19,24 @@ from mulligan.store.counters import Cell, Stats, merge, percentile
 Card = dict[str, Any]
 Trend = dict[str, str]
 CountFunction = Callable[[Cell], int]
+ROWS_PER_PAGE = 50
 LATENCY = (ChartSeries("p50", "p50", "ok"), ChartSeries("p95", "p95", "lost"))
 
 
 def counters_over_time(page_query: PageQuery, series: Stats) -> list[tuple[Bucket, Cell]]:
     """Return the counters of every hour or day of the period, merged where there are too many for one chart."""
     parts = {int(start): cell for start, cell in series.parts.items()}
-    labeled_counters = []
-    for chunk in charts.group_buckets(page_query.buckets):
+    buckets, labeled_counters = page_query.buckets, []
+    if page_query.period == "all" and parts:
+        buckets = range(min(parts), buckets.stop, buckets.step)
+    is_this_year = formatting.date(buckets.start)[:4] == formatting.date(page_query.now)[:4]
+    for chunk in charts.group_buckets(buckets):
         cell = Cell()
         for start in chunk:
             if start in parts:
                 merge(cell, parts[start])
-        date, label = formatting.date(chunk[0]), str(formatting.day(chunk[0]))
+        date = formatting.date(chunk[0])
+        label = str(formatting.day(chunk[0])) if is_this_year else date
         if page_query.grain == "hour":
             label = str(formatting.hour(chunk[0]))
             date = f"{date} {label}"
@@ -150,7 +156,11 @@ def kinds(cell: Cell) -> list[dict[str, Any]]:
         group = groups.setdefault(type, {"type": type, "failures": 0, "codes": []})
         group["failures"] += counters.failures
         bar = charts.render_bar(counters.failures / highest_count)
-        group["codes"].append({"kind": kind, "code": code, "counters": counters, "bar": bar})
+        # A kind without calls is of runs themselves, which do not recover.
+        unrecovered = counters.unrecovered if counters.calls else counters.failures
+        group["codes"].append(
+            {"kind": kind, "code": code, "failures": counters.failures, "unrecovered": unrecovered, "bar": bar}
+        )
     return sorted(groups.values(), key=lambda group: (-group["failures"], group["type"]))
 
 
@@ -183,15 +193,30 @@ def metric_rows(stats: Stats, limit: int | None = None) -> list[dict[str, Any]]:
             "p50": percentile(cell.seconds, 0.5),
             "p95": percentile(cell.seconds, 0.95),
             "runs": stats_report.started_runs(cell),
-            "cost": _format_cost(cell),
+            "cost": format_cost(cell),
         }
         for name, cell in order[:limit]
     ]
 
 
-def _format_cost(cell: Cell) -> Markup:
+def metric_page(page_query: PageQuery, stats: Stats) -> dict[str, Any]:
+    """Return one page of the rows of a list, of those whose name contains the searched text."""
+    text = page_query.other_parameters.get("q", "").casefold()
+    matches = {name: cell for name, cell in stats.parts.items() if text in name.casefold()}
+    start = page_query.page_index * ROWS_PER_PAGE
+    return {
+        "rows": metric_rows(replace(stats, parts=matches), start + ROWS_PER_PAGE)[start:],
+        "matches": len(matches),
+        "page_number": page_query.page_index + 1,
+        "page_count": -(-len(matches) // ROWS_PER_PAGE),
+    }
+
+
+def format_cost(cell: Cell) -> Markup:
+    """Return the cost of the tokens, unknown without a price."""
     if cell.priced_attempts:
-        return formatting.dollars(cell.cost_nanos)
+        dollars = formatting.dollars(cell.cost_nanos)
+        return Markup("at least {}").format(dollars) if cell.unpriced_attempts else dollars
     return Markup("unknown") if cell.unpriced_attempts else formatting.NONE
 
 
@@ -234,15 +259,14 @@ def metric_context(store: Store, tenant: str, page_query: PageQuery, series: Sta
 
 
 def find_older_runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any] | None:
-    """Count the runs before the period, without filters, with a link that extends the period to the first of them."""
-    count, first = stats_report.find_older_runs(store, tenant, page_query.now, page_query.since)
+    """Count the runs before the period, without filters, with a link to all of them."""
+    count = stats_report.count_older_runs(store, tenant, page_query.now, page_query.since)
     if not count:
         return None
-    last = page_query.until or page_query.now + 1
     before = formatting.date(page_query.since)
     if page_query.grain == "hour":
         before += f" {formatting.hour(page_query.since)} UTC"
-    return {"runs": count, "before": before, "link": page_query.link_with_dates(first, last - 1)}
+    return {"runs": count, "before": before, "link": page_query.link(range="all")}
 
 
 def empty_state(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:

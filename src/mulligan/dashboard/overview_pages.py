@@ -1,14 +1,16 @@
-"""Pages across all records: overview, search, comparison, live events, health and audit."""
+"""Pages across all records: overview, search, comparison, live events, health, audit and settings."""
 
 from __future__ import annotations
 
 import asyncio
+import shlex
 import sqlite3
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -22,16 +24,16 @@ from mulligan.dashboard.page_query import PageQuery, parse_date_range
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import AUDIT_SPEC, PATTERN_SPEC, STEP_SPEC
-from mulligan.report.tables import format_timestamp
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
+from mulligan.server.tenants import Tenants, Tokens
 from mulligan.settings import hook_folder
-from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery, PatternQuery, Retention, RunQuery, Store
+from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery, PatternQuery, Retention, RunQuery, SessionQuery, Store
 from mulligan.store.counters import Cell
 
 MAX_SHOWN_PATTERNS = 10
 MAX_SHOWN_TOOLS = 8
 MAX_SHOWN_RESULTS = 20
-MAX_SHOWN_ENTRIES = 200
+MAX_SHOWN_ENTRIES = 100
 DIMENSIONS = {
     "version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
     "time": "periods",
@@ -78,20 +80,22 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
 
 
 def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    """Find runs by id prefix, patterns and lessons by text, tools and agents by name."""
+    """Find runs by id prefix, sessions by part of their id, patterns and lessons by text, the others by name."""
     text = page_query.other_parameters.get("q", "")
     if not text:
-        return {"q": "", "runs": [], "patterns": [], "lessons": [], "tools": [], "agents": [], "is_empty": True}
+        names = ("runs", "sessions", "patterns", "lessons", "tools", "agents", "models")
+        return {"q": "", "is_empty": True, **{name: [] for name in names}}
     patterns = store.patterns(tenant, PatternQuery(text=text, limit=MAX_SHOWN_RESULTS, order="unrecovered"))
     if not patterns and len(text) > 4 and (pattern := store.pattern(tenant, text)) is not None:
         patterns = [pattern]
     lessons = store.lessons(tenant, LessonQuery(text=text, now=page_query.now, limit=MAX_SHOWN_RESULTS))
     results: dict[str, Any] = {
         "runs": store.find(tenant, text, limit=MAX_SHOWN_RESULTS),
+        "sessions": [match.id for match in store.sessions(tenant, SessionQuery(text=text, limit=MAX_SHOWN_RESULTS))],
         "patterns": build_pattern_rows(store, tenant, page_query, patterns),
         "lessons": list(map(build_lesson_row, lessons)),
     }
-    for by, name in (("tool", "tools"), ("agent", "agents")):
+    for by, name in (("tool", "tools"), ("agent", "agents"), ("model", "models")):
         parts = store.stats(tenant, page_query.stats_query(by=by, since=None, until=None)).parts
         results[name] = sorted(part for part in parts if text.casefold() in part.casefold())[:MAX_SHOWN_RESULTS]
     return {"q": text, **results, "is_empty": not any(results.values())}
@@ -108,6 +112,8 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     sides = [page_query.other_parameters.get(side, "") for side in ("a", "b")]
     values: list[str] = []
     if by == "time":
+        if page_query.period == "all" or page_query.grain == "hour":  # compare full days, a week with the week before
+            page_query = page_query.parse(page_query.path, page_query.filters, page_query.now)
         earlier = page_query.previous_stats_query()
         dates = formatting.date(earlier.since or 0), formatting.date((earlier.until or 1) - 1)
         sides = [sides[0] or "..".join(dates), sides[1] or "..".join(page_query.dates)]
@@ -193,7 +199,7 @@ def to_live_event(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
         row = {"name": name, "text": text, "attempt": step.attempt}
     return row | {
         "key": key,
-        "at": time.strftime("%H:%M:%S", time.gmtime(at / 1000)),
+        "at": at,
         "mark": mark,
         "look": look,
         "agent": formatting.plain_line(agent, 40),
@@ -202,7 +208,7 @@ def to_live_event(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
     }
 
 
-# Health and audit
+# Health, audit and settings
 
 
 def health(store: Store, tenant: str, retention: Retention) -> dict[str, Any]:
@@ -225,16 +231,20 @@ def health(store: Store, tenant: str, retention: Retention) -> dict[str, Any]:
         "context": formatting.percent(runs_with_context, len(recent)) if recent else formatting.NONE,
         "recent": len(recent),
         "has_enough_context": not recent or runs_with_context >= MIN_CONTEXT_SHARE * len(recent),
-        "retention": [
-            ("Runs with failures", _format_retention(retention.keep_failures)),
-            ("Runs without failures", _format_retention(retention.keep_successes)),
-            ("Hourly metrics", _format_retention(retention.keep_hourly)),
-            ("Daily metrics", "forever"),
-            ("Maximum file size", formatting.size(retention.max_size) if retention.max_size else "unlimited"),
-        ],
+        "retention": _retention_rows(retention),
         "version": __version__,
         "sqlite": sqlite3.sqlite_version,
     }
+
+
+def _retention_rows(retention: Retention) -> list[tuple[str, str]]:
+    return [
+        ("Runs with failures", _format_retention(retention.keep_failures)),
+        ("Runs without failures", _format_retention(retention.keep_successes)),
+        ("Hourly metrics", _format_retention(retention.keep_hourly)),
+        ("Daily metrics", "forever"),
+        ("Maximum file size", formatting.size(retention.max_size) if retention.max_size else "unlimited"),
+    ]
 
 
 def _format_retention(millis: int | None) -> str:
@@ -243,8 +253,32 @@ def _format_retention(millis: int | None) -> str:
 
 def audit(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """List changes by a tenant's operators, newest first, of all time. It requires the role admin."""
-    entries = store.audit(tenant, page_query.query(AUDIT_SPEC, since=None, until=None, limit=MAX_SHOWN_ENTRIES))
-    return {
-        "rows": [(format_timestamp(entry.at), entry) for entry in entries],
-        "is_cut": len(entries) == MAX_SHOWN_ENTRIES,
-    }
+    entries, pages = page_query.read_page(store, tenant, AUDIT_SPEC, MAX_SHOWN_ENTRIES, since=None, until=None)
+    return {"rows": entries, "pages": pages}
+
+
+def settings(tenants: Tenants, tokens: Tokens, targets: Mapping[str, str], tenant: str, now: int) -> dict[str, Any]:
+    """Return tenants and tokens: all of them for the operator of the server, else those of the caller's tenant.
+
+    Tokens are without their secrets, and alert targets without what follows their host or program.
+    """
+    is_operator = tenant == DEFAULT_TENANT
+    shown_tenants = [entry for entry in tenants.load_all_with_default() if is_operator or entry.name == tenant]
+    shown_tokens = [token for token in tokens.load_all() if is_operator or token.tenant == tenant]
+    rows = []
+    for entry in shown_tenants or [tenants.settings_for(tenant)]:
+        tenant_targets = {"command": entry.alert_command, "webhook": entry.alert_webhook}
+        is_default = entry.name == DEFAULT_TENANT and not any(tenant_targets.values())
+        effective_targets = targets if is_default else tenant_targets
+        alerts = [_shorten_target(name, value) for name, value in effective_targets.items() if value]
+        rows.append({"tenant": entry, "retention": _retention_rows(entry.retention), "alerts": alerts})
+    order = {"active": 0, "expired": 1, "revoked": 2}
+    states = sorted(((token, token.state(now)) for token in shown_tokens), key=lambda row: (order[row[1]], row[0].name))
+    return {"tenants": rows, "tokens": states, "is_operator": is_operator}
+
+
+def _shorten_target(name: str, value: str) -> str:
+    """Return an alert target without its secrets: the host of a webhook, the program of a command."""
+    if name == "webhook":
+        return f"webhook at {urlsplit(value).hostname}"
+    return f"command {next(iter(shlex.split(value)), '')}"

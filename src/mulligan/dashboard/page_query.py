@@ -14,10 +14,28 @@ from markupsafe import Markup, escape
 
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import formatting
-from mulligan.report.resources import RESOURCES, STATS_SPEC, STEP_SPEC, Parameter, ResourceSpec
+from mulligan.report.resources import (
+    LESSON_SPEC,
+    MODEL_SPEC,
+    RESOURCES,
+    SESSION_SPEC,
+    STATS_SPEC,
+    STEP_SPEC,
+    Parameter,
+    ResourceSpec,
+)
+from mulligan.server.routes import decode_cursor, encode_cursor
+from mulligan.store.base import Store
 from mulligan.store.counters import DAY, HOUR, Grain, StatsQuery
 
-RANGES = {"24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days"}
+RANGES = {
+    "1h": "this and the previous hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days",
+    "90d": "last 90 days", "all": "all time",
+}  # fmt: skip
+PAGE_RESOURCES = {
+    **RESOURCES, "live": STEP_SPEC, "learned": LESSON_SPEC, "models": MODEL_SPEC, "sessions": SESSION_SPEC,
+}  # fmt: skip
+"""Resources by the first part of a page's path."""
 UNNAMED_AGENT = "(no name)"
 """Filter value for agents without a name. An empty field means no filter."""
 MAX_VALUE_CHARS = 500
@@ -25,13 +43,19 @@ MAX_VALUE_CHARS = 500
 
 def find_resource(path: str) -> ResourceSpec:
     """Return the resource that a page lists. Pages without one filter metrics."""
-    section = path.split("/")[1]
-    return STEP_SPEC if section == "live" else RESOURCES.get(section, STATS_SPEC)
+    return PAGE_RESOURCES.get(path.split("/")[1], STATS_SPEC)
 
 
 def form_filters(resource: ResourceSpec) -> list[Parameter]:
     """Return the filters with a form field. The period has its own fields."""
     return [parameter for parameter in resource.filters if parameter.name not in ("since", "until")]
+
+
+class ListPages(NamedTuple):
+    """Links from one page of a list to others, where there are any."""
+
+    first: Markup | None
+    next: Markup | None
 
 
 class PageQuery(NamedTuple):
@@ -51,13 +75,16 @@ class PageQuery(NamedTuple):
     def parse(cls, path: str, query: Mapping[str, str], now: int) -> PageQuery:
         parameters = {name: value.strip()[:MAX_VALUE_CHARS] for name, value in query.items() if value.strip()}
         first, last = parameters.pop("from", ""), parameters.pop("to", "")
-        span = parameters.pop("range", "custom" if first or last else "7d")
-        if span in RANGES:
-            # Full hours or days, including the current one: 7d yields seven bars.
-            length = HOUR if span.endswith("h") else DAY
-            since, until = now // length * length - (int(span[:-1]) - 1) * length, None
-        elif span == "custom":
+        span = parameters.pop("range", "7d")
+        if first or last:
+            span = "custom"
             since, until = parse_date_range(first, last, now)
+        elif span == "all":
+            since, until = 0, None
+        elif span in RANGES:
+            # Full hours or days, including the current one: 7d yields seven bars. 1h adds the hour before.
+            length = HOUR if span.endswith("h") else DAY
+            since, until = now // length * length - (max(2, int(span[:-1])) - 1) * length, None
         else:
             raise SettingsError(f"Invalid range {span[:40]!r}. Use {', '.join(RANGES)}, or from and to.")
         filters = {}
@@ -77,6 +104,14 @@ class PageQuery(NamedTuple):
     def narrow(self, **filters: str) -> PageQuery:
         """Return the query with further filters."""
         return self._replace(filters={**self.filters, **filters})
+
+    @property
+    def page_index(self) -> int:
+        """Number of the requested page of a list with numbered pages, from 0."""
+        page = self.other_parameters.get("page", "1")
+        if not page.isascii() or not page.isdigit() or len(page) > 9 or int(page) < 1:
+            raise SettingsError(f"Invalid page {page[:20]!r}. Use a number from 1.")
+        return int(page) - 1
 
     # Labels and links
 
@@ -110,6 +145,8 @@ class PageQuery(NamedTuple):
         values: dict[str, str] = {}
         if path is None:
             values |= {**self.filters, **self.other_parameters}
+            for position in ("cursor", "page"):  # another selection starts at its first page
+                values.pop(position, None)
         elif keep:
             choices = {parameter.name: parameter.choices for parameter in self.form_filters}
             for parameter in form_filters(find_resource(base)):
@@ -147,6 +184,9 @@ class PageQuery(NamedTuple):
 
     def query(self, resource: ResourceSpec, **overrides: Any) -> Any:
         """Build the store query of a resource from the period and the filters that it has."""
+        return resource.build_query(self._parse_filters(resource), **overrides)
+
+    def _parse_filters(self, resource: ResourceSpec) -> dict[str, Any]:
         values = {
             parameter.name: parameter.parse(self.filters[parameter.name], self.now)
             for parameter in resource.filters
@@ -154,7 +194,18 @@ class PageQuery(NamedTuple):
         }
         if values.get("agent") == UNNAMED_AGENT:
             values["agent"] = ""
-        return resource.build_query({"now": self.now, "since": self.since, "until": self.until, **values}, **overrides)
+        return {"now": self.now, "since": self.since, "until": self.until, **values}
+
+    def read_page(
+        self, store: Store, tenant: str, resource: ResourceSpec, limit: int, **overrides: Any
+    ) -> tuple[list[Any], ListPages]:
+        """Read the page of a list that the cursor in the URL selects, with links to the first and the next page."""
+        cursor = self.other_parameters.get("cursor", "")
+        position = decode_cursor(cursor, resource.position_type) if cursor else None
+        values = self._parse_filters(resource) | overrides
+        records, next_position = resource.read_page(store, tenant, values, limit, position)
+        more = self.link(cursor=encode_cursor(next_position)) if next_position is not None else None
+        return records, ListPages(self.link() if position is not None else None, more)
 
     def stats_query(self, by: str | None = None, **overrides: Any) -> StatsQuery:
         query: StatsQuery = self.query(STATS_SPEC, by=by, **overrides)

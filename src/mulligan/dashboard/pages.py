@@ -21,7 +21,7 @@ from mulligan.dashboard import charts, formatting, memory_pages, overview_pages,
 from mulligan.dashboard.page_query import RANGES, PageQuery
 from mulligan.report import conversation_text
 from mulligan.report.resources import STATS_SPEC
-from mulligan.server.access import cookie_name, error_response, safe_redirect_path, sign_in_url
+from mulligan.server.access import accepts_page, cookie_name, error_response, safe_redirect_path, sign_in_url
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.bodies import ApiError, read_form
 from mulligan.server.tenants import COOKIE_HOURS, ROLE_PERMISSIONS
@@ -34,15 +34,22 @@ DecisionFunction = Callable[[Store, str, int, str, dict[str, str]], Any]
 """Applies a form to the item with this name. The result is falsy if the item does not exist."""
 MAX_FILTER_CHOICES = 200
 """Limit of values offered by a filter."""
+ERROR_TITLES = {403: "Not allowed", 404: "Not found", 429: "Too many requests", 503: "Store unavailable"}
 FOLDER = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 MIN_COMPRESSED_BYTES = 600
 """Smaller responses do not gain from compression."""
-NAV = (
-    ("/", "Overview", "o"), ("/patterns", "Patterns", "p"), ("/runs", "Runs", "r"), ("/tools", "Tools", "t"),
-    ("/agents", "Agents", "a"), ("/lessons", "Lessons", "e"), ("/fixes", "Fixes", "f"), ("/compare", "Compare", "c"),
-    ("/live", "Live", "l"), ("/health", "Health", "h"),
+NAV_GROUPS = (
+    (("/", "Overview", "o"), ("/patterns", "Patterns", "p"), ("/runs", "Runs", "r")),
+    (("/tools", "Tools", "t"), ("/agents", "Agents", "a"), ("/models", "Models", "m")),
+    (("/sessions", "Sessions", "s"), ("/learned", "Learned", "e"), ("/live", "Live", "l")),
+)
+NAV_MENU = (
+    ("/compare", "Compare", "c"), ("/health", "Health", "h"), ("/audit", "Audit", "u"), ("/settings", "Settings", ","),
 )  # fmt: skip
+ADMIN_PAGES = ("/audit", "/settings")
+SECTIONS = {"lessons": "/learned", "fixes": "/learned"}
+"""Entries of the navigation for pages whose path does not name them."""
 
 
 def build_routes(server: Server) -> Iterable[BaseRoute]:
@@ -74,6 +81,7 @@ class Dashboard:
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        server.error_response = self._error_response
         self._assets = load_assets()
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(charts.TEMPLATES),
@@ -85,7 +93,10 @@ class Dashboard:
             auto_reload=False,
         )
         self._environment.globals |= {
-            "nav": NAV,
+            "nav_groups": NAV_GROUPS,
+            "nav_menu": NAV_MENU,
+            "admin_pages": ADMIN_PAGES,
+            "sections": SECTIONS,
             "ranges": RANGES,
             "asset": lambda name: f"/static/{name}?v={self._assets[name].digest}",
             **{name: getattr(formatting, name) for name in (
@@ -101,15 +112,20 @@ class Dashboard:
         Reading requires the role `read`, decisions `admin`; static files and sign-in are public.
         """
         route = self._server.route
-        sections: dict[str, tuple[View, str, DetailView, DecisionFunction | None]] = {
-            "runs": (run_pages.runs, "run", run_pages.run, None),
-            "patterns": (memory_pages.patterns, "pattern", memory_pages.pattern, memory_pages.apply_command),
-            "tools": (tool_pages.tools, "tool", tool_pages.tool, None),
-            "agents": (tool_pages.agents, "agent", tool_pages.agent, None),
-            "lessons": (memory_pages.lessons, "lesson", memory_pages.lesson, memory_pages.decide_lesson),
-            "fixes": (memory_pages.fixes, "fix", memory_pages.fix, memory_pages.decide_fix),
+        sections: dict[str, tuple[View, str, DetailView]] = {
+            "runs": (run_pages.runs, "run", run_pages.run),
+            "patterns": (memory_pages.patterns, "pattern", memory_pages.pattern),
+            "tools": (tool_pages.tools, "tool", tool_pages.tool),
+            "agents": (tool_pages.agents, "agent", tool_pages.agent),
+            "models": (tool_pages.models, "model", tool_pages.model),
+            "sessions": (run_pages.sessions, "session", run_pages.session),
+        }
+        learned: dict[str, tuple[DetailView, DecisionFunction]] = {
+            "lesson": (memory_pages.lesson, memory_pages.decide_lesson),
+            "fix": (memory_pages.fix, memory_pages.decide_fix),
         }
         pages: dict[str, View] = {
+            "learned": memory_pages.learned,
             "compare": overview_pages.compare,
             "search": overview_pages.search,
             "live": lambda store, tenant, page_query: {},
@@ -118,18 +134,20 @@ class Dashboard:
         }
         yield route("/", self._page("overview", overview_pages.overview), "read")
         yield route("/audit", self._page("audit", overview_pages.audit), "admin")
+        yield route("/settings", self._page("settings", self._settings), "admin")
         yield route("/live/events", self._live, "read")
         for name, view in pages.items():
             yield route(f"/{name}", self._page(name, view), "read")
-        for section, (view, detail_template, detail_view, change) in sections.items():
-            if change is not None:
-                yield route(f"/{section}/{{name}}", self._decide(change, section), "admin", "POST")
+        for section, (view, detail_template, detail_view) in sections.items():
             page = self._page(section, view, detail_template, detail_view)
             yield route(f"/{section}", page, "read")
             yield route(f"/{section}/{{name:path}}", page, "read")
-        session = self._page("session", _require_session, "session", run_pages.session)
-        yield route("/sessions", session, "read")
-        yield route("/sessions/{name:path}", session, "read")
+        yield route("/patterns/{name}", self._decide(memory_pages.apply_command, "patterns"), "admin", "POST")
+        for template, (detail_view, change) in learned.items():
+            section = {"lesson": "lessons", "fix": "fixes"}[template]
+            page = self._page("learned", memory_pages.learned, template, detail_view)
+            yield route(f"/{section}/{{name:path}}", page, "read")
+            yield route(f"/{section}/{{name}}", self._decide(change, section), "admin", "POST")
         yield route("/static/{name}", self._asset, "nothing")
         yield route("/sign-in", self._show_sign_in, "nothing")
         yield route("/sign-in", self._sign_in, "nothing", "POST")
@@ -175,9 +193,23 @@ class Dashboard:
     def _health(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         return overview_pages.health(store, tenant, self._server.tenants.settings_for(tenant).retention)
 
+    def _settings(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+        server = self._server
+        return overview_pages.settings(server.tenants, server.tokens, server.alert_targets, tenant, page_query.now)
+
+    def _error_response(self, request: Request, error: ApiError) -> Response:
+        """Build the response for an error: for browsers a page with the navigation, if they are signed in."""
+        if error.status == 401 or not accepts_page(request):
+            return error_response(request, error)
+        response = self._render_error(request, ERROR_TITLES.get(error.status, "Error"), error.message, error.status)
+        response.headers.update(error.headers or {})
+        return response
+
     def _render_error(self, request: Request, title: str, message: str, status: int) -> Response:
         empty_query = PageQuery.parse(request.url.path, {}, self._server.clock())
-        return self._render(request, "refused", empty_query, {"title": title, "message": message}, status)
+        caller = getattr(request.state, "caller", None)
+        context = {"title": title, "message": message, "who": caller}
+        return self._render(request, "refused", empty_query, context, status)
 
     def _render(
         self, request: Request, page: str, page_query: PageQuery, context: Mapping[str, Any], status: int = 200
@@ -204,8 +236,7 @@ class Dashboard:
                 return self._render_error(request, "Invalid decision", str(error), 400)
             if not result:
                 return self._render_error(request, "Not found", "It no longer exists. Reload the list.", 404)
-            target = formatting.detail_path(*(("patterns", form["back"]) if form.get("back") else (section, name)))
-            query = request.url.query
+            target, query = formatting.detail_path(section, name), request.url.query
             return RedirectResponse(f"{target}?{query}" if query and "?" not in target else target, 303)
 
         return decide
@@ -328,10 +359,6 @@ def _find_detail(
         shown_name = formatting.plain_line(name, 80)
         raise _NotFoundError(f"No {item_type} {shown_name!r}, or several ids start with it. Use the full id.")
     return context
-
-
-def _require_session(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    raise SettingsError("Missing session. Open a run, and follow the link to its session.")
 
 
 def choices(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 
 from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
-from mulligan.core.failure import Failure, SettingsError, TookEffect
+from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
 from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.metric_cards import empty_state, find_older_runs
@@ -20,16 +20,18 @@ from mulligan.dashboard.page_query import PageQuery
 from mulligan.prompt import Prompt
 from mulligan.report import call_text, conversation_text, run_text
 from mulligan.report import stats as stats_report
-from mulligan.report.resources import RUN_SPEC
+from mulligan.report.resources import RUN_SPEC, SESSION_SPEC
 from mulligan.store import counters
 from mulligan.store.base import RunQuery, Store
 
 OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
-RUNS_PER_PAGE = 25
+ROWS_PER_PAGE = 25
 CALLS_PER_PAGE = 100
 """Limit of calls per page."""
 ENTRIES_PER_PAGE = 200
 """Limit of messages, failures and recoveries of a conversation per page."""
+MAX_SHOWN_DEPTH = 4
+"""Levels of calls within calls that are indented."""
 MAX_SESSION_RUNS = 50
 """Latest runs of a session that its page shows."""
 TOOK_EFFECT_LABELS = {
@@ -55,23 +57,22 @@ SOURCE_LABELS = {
 
 
 def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    cursor, before = page_query.other_parameters.get("before", ""), None
-    if cursor:
-        started, _, id = cursor.partition(":")
-        if not started.isascii() or not started.isdigit() or len(started) > 15:
-            raise SettingsError(f"Invalid before {cursor[:40]!r}. Use the link to older runs on /runs.")
-        before = (int(started), id)
-    histories = store.runs(tenant, page_query.query(RUN_SPEC, limit=RUNS_PER_PAGE + 1, before=before))
-    more = None
-    if len(histories) > RUNS_PER_PAGE:
-        histories = histories[:RUNS_PER_PAGE]
-        more = page_query.link(before=f"{histories[-1].run.started_at}:{histories[-1].run.id}")
+    histories, pages = page_query.read_page(store, tenant, RUN_SPEC, ROWS_PER_PAGE)
     return {
-        "empty": empty_state(store, tenant, page_query) if not histories and before is None else None,
+        "empty": empty_state(store, tenant, page_query) if not histories else None,
         "rows": list(map(build_run_row, histories)),
-        "older": find_older_runs(store, tenant, page_query) if more is None else None,
-        "more": more,
-        "first": page_query.link(before=None) if before is not None else None,
+        "older": find_older_runs(store, tenant, page_query) if pages.next is None else None,
+        "pages": pages,
+    }
+
+
+def sessions(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    rows, pages = page_query.read_page(store, tenant, SESSION_SPEC, ROWS_PER_PAGE)
+    return {
+        "empty": empty_state(store, tenant, page_query) if not rows and not page_query.filters else None,
+        "has_runs": bool(store.runs(tenant, page_query.query(RUN_SPEC, limit=1))),
+        "rows": rows,
+        "pages": pages,
     }
 
 
@@ -82,7 +83,7 @@ def session(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[s
         return None
     latest = newest[:MAX_SESSION_RUNS]
     histories = [store.run(tenant, history.run.id) or history for history in reversed(latest)]
-    page = _parse_page(page_query)
+    page = page_query.page_index
     steps = [step for history in histories for step in history.steps]
     return {
         "session": id,
@@ -106,14 +107,6 @@ def build_conversation_page(histories: Sequence[History], page: int) -> dict[str
     }
 
 
-def _parse_page(page_query: PageQuery) -> int:
-    """Return the index of the requested page, from 0."""
-    page = page_query.other_parameters.get("page", "1")
-    if not page.isascii() or not page.isdigit() or len(page) > 9 or int(page) < 1:
-        raise SettingsError(f"Invalid page {page[:20]!r}. Use a number from 1.")
-    return int(page) - 1
-
-
 def build_run_row(history: History) -> dict[str, Any]:
     """Build the row of a run in a list."""
     run, linked = history.run, {link.failed_call for link in history.links}
@@ -132,7 +125,7 @@ def run(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
         history = store.run(tenant, matches[0].id)
     if history is None:
         return None
-    return build_run_page(history, _parse_page(page_query))
+    return build_run_page(history, page_query.page_index)
 
 
 class Frame(NamedTuple):
@@ -183,6 +176,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     links = {link.failed_call: link for link in history.links}
     numbers = {call.id: number for number, call in enumerate(agent_calls, start=1)}
     by_id = {call.id: call for call in all_calls}
+    by_seq = {step.seq: call for call in all_calls for step in call.steps}
     frame = Frame.of(history)
     failed = [call for call in agent_calls if call.has_failed]
     recovered_calls = [call for call in failed if call.has_succeeded or call.id in links]
@@ -205,12 +199,23 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
         "recovery_cost": stats_report.recovery_cost_nanos(usage) if usage.recovery_tokens else 0,
         "avoided": stats_report.format_avoided(usage) if usage.avoided_turns else "",
         "ticks": [(frame.end - frame.begin) / 1000 * share for share in (0, 0.25, 0.5, 0.75, 1)],
-        "lanes": [_build_lane(call, frame, numbers, links.get(call.id), by_id) for call in page_calls],
+        "lanes": [
+            _build_lane(call, frame, numbers, links.get(call.id), by_id) | {"depth": _depth(call, by_seq)}
+            for call in page_calls
+        ],
         "page_number": page + 1,
         "pages": -(-len(all_calls) // CALLS_PER_PAGE),
         "compactions": [item for item in history.compactions if counters.is_within(item, history.run)],
         "conversation": build_conversation_page([history], 0) if history.messages else None,
     }
+
+
+def _depth(call: Call, by_seq: Mapping[int, Call]) -> int:
+    """Return how many calls enclose this one."""
+    depth, parent = 0, call.first.parent
+    while depth < MAX_SHOWN_DEPTH and parent is not None and (enclosing := by_seq.get(parent)) is not None:
+        depth, parent = depth + 1, enclosing.first.parent
+    return depth
 
 
 def _build_lane(
@@ -235,6 +240,8 @@ def _build_lane(
         "linked": call_text.describe_evidence(later_link) if later_link is not None else "",
         "changes": list(map(describe_change, changes)),
         "working_arguments": successful_call.last.arguments if successful_call and call.has_failed else None,
+        "input": _preview(call.first.arguments),
+        "output": _preview(call.last.result) if call.has_succeeded else None,
         "result": call.last.result if call.has_succeeded else None,
         "messages": _messages_to_model(call) if is_tool else [],
         "suggestions": [
@@ -248,6 +255,11 @@ def _build_lane(
         "case": render_test_case(call, successful_call) if call.has_failed and is_tool else "",
         "fixes": sorted({step.recovery.fix_id for step in call.steps if step.recovery and step.recovery.fix_id}),
     }
+
+
+def _preview(value: Any) -> Markup | None:
+    """Return the start of arguments or of a result on one line; None if there are none."""
+    return formatting.brief(value) if value not in (None, {}, []) else None
 
 
 def seconds_to_success(call: Call, successful_call: Call | None) -> float | None:

@@ -56,13 +56,10 @@ MAX_FIXES = 50
 
 def tools(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     tool_stats = store.stats(tenant, page_query.stats_query(by="tool"))
-    models = store.stats(tenant, page_query.stats_query(by="model", type="model"))
-    rows = metric_cards.metric_rows(tool_stats)
     return {
-        "empty": empty_state(store, tenant, page_query) if not rows and not models.parts else None,
-        "rows": rows,
+        "empty": empty_state(store, tenant, page_query) if not tool_stats.parts else None,
+        **metric_cards.metric_page(page_query, tool_stats),
         "wrong": _most_corrected_arguments(store, tenant, page_query, tool_stats),
-        "models": metric_cards.metric_rows(models),
     }
 
 
@@ -70,8 +67,16 @@ def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     agent_stats = store.stats(tenant, page_query.stats_query(by="agent"))
     return {
         "empty": empty_state(store, tenant, page_query) if not agent_stats.parts else None,
-        "rows": metric_cards.metric_rows(agent_stats),
-        "leaning": list(stats_report.build_advice(Cell(), {}, agent_stats.parts)),
+        **metric_cards.metric_page(page_query, agent_stats),
+        "advice": list(stats_report.build_advice(Cell(), {}, agent_stats.parts)),
+    }
+
+
+def models(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    model_stats = store.stats(tenant, page_query.stats_query(by="model", type="model"))
+    return {
+        "empty": empty_state(store, tenant, page_query) if not model_stats.parts else None,
+        **metric_cards.metric_page(page_query, model_stats),
     }
 
 
@@ -156,6 +161,25 @@ def agent(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[s
         "repaired_share": f"{formatting.percent(cell.repaired, succeeded)} of "
         f"{format_count(succeeded, 'successful call')}",
         "narrowed": narrowed,
+    }
+
+
+def model(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[str, Any] | None:
+    """Return the page of one model: the calls of the model itself, not those of the tools that it requested."""
+    narrowed = page_query.narrow(model=name, type="model")
+    series = store.stats(tenant, narrowed.stats_query(by="time"))
+    recent = store.runs(tenant, narrowed.query(RUN_SPEC, limit=MAX_RECENT_RUNS))
+    if not (recent or series.total.calls or _has_runs(store, tenant, narrowed)):
+        return None
+    pattern_query = page_query.narrow(tool=name, kind="model")
+    return {
+        "name": name,
+        **metric_cards.metric_context(store, tenant, narrowed, series),
+        "costs": metric_cards.costs(series.total),
+        "cost": metric_cards.format_cost(series.total),
+        "agents": metric_cards.metric_rows(store.stats(tenant, narrowed.stats_query(by="agent"))),
+        "patterns": build_pattern_rows(store, tenant, page_query, _find_patterns(store, tenant, pattern_query)),
+        "recent": list(map(run_pages.build_run_row, recent)),
     }
 
 

@@ -276,7 +276,8 @@ class Alerts:
 
     def _post(self, alert: Alert) -> None:
         if self._webhook:
-            body = json.dumps({"text": f"mulligan: {alert.text}", "alert": json.loads(encode(alert))}).encode()
+            text = f"mulligan: {alert.text} {alert.link}".rstrip()
+            body = json.dumps({"text": text, "alert": json.loads(encode(alert))}).encode()
             request = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"})
             for delay in (*WEBHOOK_RETRY_DELAYS_SECONDS, None):
                 try:

@@ -85,8 +85,14 @@ class CallRenderer:
         shown_names = ", ".join(name for name, _ in names[:3]) + (", ..." if len(names) > 3 else "")
         return f"{self._indent}+ {format_count(len(counted_calls), 'successful call')} of {shown_names} (list: --full)"
 
-    def render_call(self, call: calls.Call, link: Link | None) -> Iterator[str]:
-        """Render one call: a line for a short success, otherwise a title and the details of each attempt."""
+    def render_call(self, call: calls.Call, link: Link | None, facts: Sequence[str] = ()) -> Iterator[str]:
+        """Render one call: a line for a short success, otherwise a title and the details of each attempt.
+
+        `facts` are sentences about successful calls of the tool.
+        """
+        if call.first.type == "reflection":
+            yield from self._render_reflection(call)
+            return
         if link is not None and link.failed_call == link.recovering_call:
             link = None  # another attempt recovered it
         mark = OUTCOME_MARKS[call.last.outcome]
@@ -115,8 +121,35 @@ class CallRenderer:
             yield from self._wrap(f"{self._indent}{OUTCOME_MARKS[step.outcome]} {attempt}", self._indent + "    ")
             yield from self._render_details(step, previous_step)
             previous_step = step
-        for note in _iter_notes(call.last.stop, link):
+        for note in (*_iter_notes(call.last.stop, link), *(f"fact: {to_line(fact)}" for fact in facts)):
             yield from self._wrap(f"{self._indent}> {note}", self._indent + "    ")
+
+    def _render_reflection(self, call: calls.Call) -> Iterator[str]:
+        """Render a request to the reflector: the call that it is about, the answer, and its cost."""
+        step = call.first
+        subject = step.arguments if isinstance(step.arguments, Mapping) else {}
+        number = self._numbers.get(subject.get("call", 0))
+        target = f" on call {number}" if number else ""
+        costs = (format_tokens([step]), format_cost([step]) if step.cost_nanos else "")
+        usage = "".join(f", {cost}" for cost in costs if cost)
+        title = f"{OUTCOME_MARKS[step.outcome]} reflection{target}, {format_duration(step.duration_seconds)}{usage}"
+        answer = self._describe_reflection(step.result)
+        yield from self._wrap(f"{self._indent}{title}: {answer}", self._indent + "    ")
+
+    def _describe_reflection(self, result: Any) -> str:
+        """Describe the answer of a reflector: the suggested call or prerequisites, its confidence and its reason."""
+        if not isinstance(result, Mapping) or "confidence" not in result:
+            error = result.get("error") if isinstance(result, Mapping) else None
+            return f"no usable answer: {to_line(error, MAX_MESSAGE_CHARS)}" if error else "not recorded"
+        names = [call.get("tool") for call in result.get("prerequisites") or () if isinstance(call, Mapping)]
+        if names:
+            answer = f"call {', then '.join(to_line(name, 40) for name in names)} first"
+        elif result.get("arguments") is not None:
+            answer = format_arguments(result["arguments"], self._value_chars)
+        else:
+            answer = "abstained"
+        reason = f", {to_line(result['reason'], MAX_MESSAGE_CHARS)}" if result.get("reason") else ""
+        return f"{answer} (stated confidence {to_line(result['confidence'], 20)}{reason})"
 
     def _prefix(self, call: calls.Call) -> str:
         return f"{self._numbers.get(call.id, ''):>{len(self._indent) - 2}}  "
@@ -340,7 +373,9 @@ def _to_number(value: Any) -> int:
 
 
 def _describe_repair(repair: Recovery) -> str:
-    return f"{describe_changes(repair.changes)} (source: {repair.source}, {repair.confidence:.0%} confidence)"
+    prerequisites = ", then ".join(to_line(tool, 40) for tool in repair.prerequisites)
+    text = describe_changes(repair.changes) or f"call {prerequisites} first"
+    return f"{text} (source: {repair.source}, {repair.confidence:.0%} confidence)"
 
 
 def describe_changes(changes: Sequence[Change]) -> str:
@@ -384,9 +419,8 @@ def _iter_notes(stop: RecoveryStop | None, link: Link | None) -> Iterator[str]:
         if stop.spiral:
             yield to_line(stop.spiral, MAX_MESSAGE_CHARS)
         for suggestion in stop.suggestions:
-            if suggestion.changes:
-                hidden = "" if suggestion.confidence >= MIN_SHOWN_CONFIDENCE else ", hidden from models"
-                yield f"suggestion{hidden}: {_describe_repair(suggestion)}"
+            hidden = "" if suggestion.confidence >= MIN_SHOWN_CONFIDENCE else ", hidden from models"
+            yield f"suggestion{hidden}: {_describe_repair(suggestion)}"
     if link is not None:
         if link.changes:
             yield f"changed: {describe_changes(link.changes)}"

@@ -103,6 +103,8 @@ def _pattern_rows(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
         yield "server", to_line(pattern.server, 80)
     if pattern.reopened:
         yield "reopened", f"{format_count(pattern.reopened, 'time')} after it was resolved"
+    if pattern.note:
+        yield "note", to_line(pattern.note, 400)
     if pattern.merged:
         yield "merged patterns", ", ".join(pattern.merged)
 

@@ -42,7 +42,7 @@ from mulligan.report.tables import (
 )
 from mulligan.report.tail_reader import StepQuery
 from mulligan.store import counters
-from mulligan.store.base import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
+from mulligan.store.base import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery, SessionQuery, Store
 from mulligan.store.counters import By, StatsQuery
 
 ParameterType = Literal["text", "choice", "kind", "moment", "flag", "count", "clock", "cursor"]
@@ -58,6 +58,11 @@ class Parameter(msgspec.Struct, frozen=True):
     choices: tuple[str, ...] = ()
     default: Any = None
     maximum: int = 1000
+
+    @property
+    def label(self) -> str:
+        """Name in a form."""
+        return {"by": "user"}.get(self.name, self.name).replace("_", " ")
 
     def parse(self, text: str, now: int) -> Any:
         """Parse the text of a parameter. Raise `ValueError` with the accepted values."""
@@ -377,6 +382,15 @@ AGENT_SPEC = ResourceSpec(
     StatsQuery,
     _without("agent"),
     ("agent", *CSV_COLUMNS),
+)
+MODEL_SPEC = ResourceSpec(
+    "models", "List metrics by model, most unrecovered calls first.", StatsQuery, _without("model")
+)
+SESSION_SPEC = ResourceSpec(
+    "sessions",
+    "List sessions, the one with the newest run first.",
+    SessionQuery,
+    (AGENT, Parameter("text", "Part of the session's id."), *PERIOD),
 )
 AUDIT_COLUMNS = ("at", "by", "via", "token", "action", "target", "detail", "id")
 AUDIT_SPEC = ResourceSpec(

@@ -5,13 +5,13 @@ Untrusted text is sanitized, because terminals execute escape sequences.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
 
 from mulligan.core import calls
 from mulligan.core.links import derive_status
-from mulligan.core.records import EndReason, Fix, History, Link, Run, Status
+from mulligan.core.records import EndReason, Fix, History, Link, Status
 from mulligan.report import call_text, stats
 from mulligan.report.memory_text import MAX_SHOWN_TRIALS
 from mulligan.report.tables import (
@@ -28,6 +28,7 @@ from mulligan.store.counters import sum_usage
 
 MAX_LISTED_CALLS = 40
 """In a longer run, successful calls are counted and not listed."""
+_NO_FACTS: Mapping[int, Sequence[str]] = {}
 
 
 def to_facts(history: History) -> dict[str, Any]:
@@ -46,8 +47,8 @@ def to_facts(history: History) -> dict[str, Any]:
     }
 
 
-def to_summary(history: History) -> dict[str, Any]:
-    """Return the JSON summary of a run with the outcome of each call."""
+def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS) -> dict[str, Any]:
+    """Return the JSON summary of a run with the outcome of each call. `facts` are sentences by the id of a call."""
     run = history.run
     recovered_ids = {link.failed_call for link in history.links}
     return {
@@ -66,6 +67,7 @@ def to_summary(history: History) -> dict[str, Any]:
                 "kind": str(call.failure.kind) if call.failure else None,
                 "recovered": call.has_succeeded or call.id in recovered_ids if call.has_failed else None,
                 "stop_reason": call.last.stop.reason if call.last.stop else None,
+                **({"facts": list(facts[call.id])} if call.id in facts else {}),
             }
             for number, call in enumerate(_group_calls(history), start=1)
         ],
@@ -78,8 +80,8 @@ def _to_usage_facts(history: History) -> dict[str, Any]:
 
 
 def _group_calls(history: History) -> list[calls.Call]:
-    """Return the calls of a run, without the failure of the run itself."""
-    return [call for call in calls.group_attempts(history.steps) if call.first.type != "run"]
+    """Return the calls of a run, without the failure of the run itself and requests to the reflector."""
+    return [call for call in calls.group_attempts(history.steps) if call.first.type not in ("run", "reflection")]
 
 
 def status_of(history: History) -> Status | None:
@@ -103,17 +105,24 @@ def _worst_failure(history: History) -> str | None:
     return f"{kind} in {worst.name}" if worst.name else kind  # the failure of a run without an agent has no name
 
 
-def render_run(history: History, now: int, width: int | None = None, is_full: bool = False) -> Iterator[str]:
+def render_run(
+    history: History,
+    now: int,
+    width: int | None = None,
+    is_full: bool = False,
+    facts: Mapping[int, Sequence[str]] = _NO_FACTS,
+) -> Iterator[str]:
     """Render one run: result, details and every attempt of every call.
 
-    Long values are cut, and successful calls of a long run are counted, unless `is_full`.
+    Long values are cut, and successful calls of a long run are counted, unless `is_full`. `facts` are sentences about
+    successful calls, by the id of the failed call that they explain.
     """
     run, run_calls = history.run, _group_calls(history)
     link_by_call = {link.failed_call: link for link in history.links}
     status = format_status(status_of(history), run.end_reason)
     yield from wrap_text(f"{run.id} {status}: {_describe_result(run_calls, link_by_call)}", width, "")
     yield ""
-    yield from render_pairs(_detail_rows(run, run_calls, now), width)
+    yield from render_pairs(_detail_rows(history, run_calls, now), width)
     # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
     numbers = {call.id: number for number, call in enumerate(run_calls, start=1)}
     recovering_ids = {link.recovering_call for link in history.links}
@@ -131,7 +140,7 @@ def render_run(history: History, now: int, width: int | None = None, is_full: bo
             was_detailed = True
             continue
         for call in group:
-            lines = list(renderer.render_call(call, link_by_call.get(call.id)))
+            lines = list(renderer.render_call(call, link_by_call.get(call.id), facts.get(call.id, ())))
             if was_detailed or len(lines) > 1:  # calls of one line form a table
                 yield ""
             yield from lines
@@ -149,7 +158,8 @@ def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link])
     return f"{text}, {format_duration(backoff_seconds)} backoff." if backoff_seconds else f"{text}."
 
 
-def _detail_rows(run: Run, run_calls: list[calls.Call], now: int) -> Iterator[tuple[str, str]]:
+def _detail_rows(history: History, run_calls: list[calls.Call], now: int) -> Iterator[tuple[str, str]]:
+    run = history.run
     yield "agent", to_line(run.agent or "-")
     for name in ("version", "environment", "session", "context", "parent", "traceparent"):
         if value := getattr(run, name):
@@ -158,7 +168,7 @@ def _detail_rows(run: Run, run_calls: list[calls.Call], now: int) -> Iterator[tu
         yield "metadata", call_text.format_arguments(run.metadata, call_text.MAX_VALUE_CHARS)
     lasted = f", lasted {format_duration((run.ended_at - run.started_at) / 1000)}" if run.ended_at else ""
     yield "started", f"{format_timestamp(run.started_at)} UTC ({format_age(run.started_at, now)}){lasted}"
-    steps = [step for call in run_calls for step in call.steps]
+    steps = [step for step in history.steps if step.type != "run"]
     usage = sum_usage(steps)
     if tokens := call_text.format_tokens(steps):
         yield "tokens", tokens

@@ -6,12 +6,12 @@ Advice needs a minimum sample size, and every sentence names its sample size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
-from mulligan.store.base import Store
+from mulligan.store.base import Store, Worker
 from mulligan.store.counters import (
     Cell,
     Histogram,
@@ -92,15 +92,13 @@ def unrecovered_runs(cell: Cell) -> int:
     return cell.runs.get("partial", 0) + cell.runs.get("failure", 0)
 
 
-def find_older_runs(store: Store, tenant: str, now: int, since: int | None) -> tuple[int, int]:
-    """Return how many runs started before a period, and when the first bucket of all runs starts."""
-    if since is None:
-        return 0, 0
-    everything = store.stats(tenant, StatsQuery(now=now, by="time"))
+def count_older_runs(store: Store, tenant: str, now: int, since: int | None) -> int:
+    """Return how many runs started before a period."""
+    if not since:
+        return 0
     # A difference, because a count until `since` would cover the whole day.
-    period = store.stats(tenant, StatsQuery(now=now, since=since))
-    first = min(map(int, everything.parts), default=since)
-    return started_runs(everything.total) - started_runs(period.total), first
+    everything, period = (store.stats(tenant, StatsQuery(now=now, since=start)).total for start in (None, since))
+    return started_runs(everything) - started_runs(period)
 
 
 def to_facts(cell: Cell) -> dict[str, Any]:
@@ -303,7 +301,8 @@ def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
     def count(cell: Cell, kind: str, field: str) -> int:
         return getattr(cell.kinds[kind], field) if kind in cell.kinds else 0
 
-    kinds = baseline.kinds.keys() | candidate.kinds.keys()
+    # Failures of runs themselves have no calls: they are in the unrecovered runs.
+    kinds = {kind for cell in cells for kind, counters in cell.kinds.items() if counters.calls}
     for kind in sorted(kinds, key=lambda kind: (-count(candidate, kind, "failures"), kind))[:5]:
         first, second = ((count(cell, kind, "calls"), cell.calls) for cell in cells)
         differences.append(_compare_rates(f"calls with {kind}", first, second, False))
@@ -503,6 +502,20 @@ def render_metric(name: str, metric_type: str, description: str, values: Mapping
     yield f"# TYPE {name} {metric_type}"
     for suffix, value in values.items():
         yield f"{name}{suffix} {value:.17g}"
+
+
+def render_workers(workers: Sequence[Worker]) -> Iterator[str]:
+    """Yield the metrics of the workers of a distributed store."""
+    if not workers:
+        return
+    labels = {worker.name: _format_labels(worker=worker.name) for worker in workers}
+    for name, description, values in (
+        ("up", "Whether the worker answers.", [int(worker.reachable) for worker in workers]),
+        ("shards", "Shards on the worker.", [worker.shards for worker in workers]),
+        ("bytes", "Size of the database on the worker.", [worker.bytes or 0 for worker in workers]),
+    ):
+        by_label = dict(zip(labels.values(), values, strict=True))
+        yield from render_metric(f"mulligan_store_worker_{name}", "gauge", description, by_label)
 
 
 def _count_outcomes(cell: Cell) -> dict[str, int]:

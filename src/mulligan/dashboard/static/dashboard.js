@@ -33,7 +33,8 @@
   function walk(by) {
     const all = rows();
     if (!all.length) return;
-    const at = all.findIndex((row) => row.classList.contains("here"));
+    const focused = all.indexOf(document.activeElement.closest("tr"));
+    const at = focused >= 0 ? focused : all.findIndex((row) => row.classList.contains("here"));
     const next = all[Math.min(all.length - 1, Math.max(0, at < 0 ? 0 : at + by))];
     all.forEach((row) => row.classList.toggle("here", row === next));
     next.querySelector("a[href]").focus({ preventScroll: true });
@@ -41,7 +42,7 @@
   }
 
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || is_typing(event.target)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || is_typing(event.target) || one("dialog[open]")) return;
     if (is_going) {
       is_going = false;
       clearTimeout(going);
@@ -61,8 +62,51 @@
       one("#keys").showModal();
     } else if (event.key === ".") {
       const more = one("#filters");
-      if (more) { more.open = true; more.querySelector("input, select").focus(); }
+      if (more) { event.preventDefault(); more.open = true; more.querySelector("input, select").focus(); }
     }
+  });
+
+  // Times: the page has them in UTC, the browser shows them in its own time zone.
+
+  const pad = (number) => String(number).padStart(2, "0");
+  const formatClock = (at) => [at.getHours(), at.getMinutes(), at.getSeconds()].map(pad).join(":");
+
+  function showLocalTimes() {
+    document.querySelectorAll("time[datetime]").forEach((element) => {
+      const at = new Date(element.dateTime);
+      const day = element.querySelector("span");
+      if (Number.isNaN(at.getTime()) || !day) return;
+      day.textContent = [at.getFullYear(), at.getMonth() + 1, at.getDate()].map(pad).join("-");
+      day.nextSibling.textContent = ` ${formatClock(at)}`;
+    });
+    const zone = one("#zone");
+    if (zone) zone.textContent = `${Intl.DateTimeFormat().resolvedOptions().timeZone || "local"}`;
+  }
+
+  // A swapped page: its times are local too, and the focus stays in it although the focused field is gone.
+
+  document.addEventListener("htmx:afterSettle", () => {
+    showLocalTimes();
+    if (document.activeElement === document.body) one("#main").focus({ preventScroll: true });
+  });
+  // A page that waits for the first run is replaced only when it says something else, so that it can be copied from.
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const waiting = event.detail.requestConfig.elt.dataset.waiting;
+    if (waiting && event.detail.serverResponse.includes(`data-waiting="${waiting}"`)) event.detail.shouldSwap = false;
+  });
+
+  // The menu of the navigation closes when the focus or a click is elsewhere.
+
+  const closeMenus = (target) => document.querySelectorAll("details.menu[open]").forEach((menu) => {
+    if (!menu.contains(target)) menu.open = false;
+  });
+  document.addEventListener("click", (event) => closeMenus(event.target));
+  document.addEventListener("focusin", (event) => closeMenus(event.target));
+  document.addEventListener("keydown", (event) => {
+    const menu = one("details.menu[open]");
+    if (event.key !== "Escape" || !menu) return;
+    menu.open = false;
+    menu.querySelector("summary").focus();
   });
 
   // Copying
@@ -93,7 +137,7 @@
       row.append(cell);
       return cell;
     };
-    addCell(event.at, "n");
+    addCell(formatClock(new Date(event.at)), "n");
     const mark = { lost: "bad", won: "good" }[event.look] || "quiet";
     addCell(event.mark, mark);
     const name = addCell("", "name");
@@ -158,6 +202,7 @@
   document.addEventListener("DOMContentLoaded", () => {
     const theme = one("#theme");
     if (theme) theme.value = storedTheme === "light" || storedTheme === "dark" ? storedTheme : "system";
+    showLocalTimes();
     listen();
   });
 })();
