@@ -184,6 +184,19 @@ def test_a_precedent_without_a_value_to_tell_is_not_told_to_a_model(path):
         assert "suggestions" not in WORDS.answer(Failure.of(TOOL_NOT_FOUND, "no"), tool="Edit", precedents=[known])
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ('["a"]', ["a"], 'Pass ids as the list ["a"].'),
+        ('{"a": true}', {"a": True}, 'Pass ids as the object {"a": true}.'),
+        ("a", ["a"], 'Change ids from a to ["a"].'),
+    ],
+)
+def test_list_or_object_is_suggested_as_json(before, after, said):
+    change = Change(path="ids", operation="parse", before=before, after=after)
+    assert WORDS.suggestions([Recovery(remedy=Remedy.REPAIR, changes=(change,), confidence=0.9)]) == [said]
+
+
 def test_a_suggestion_of_a_secret_is_not_told():
     change = Change(path="password", operation="trim", before=" a ", after="a")
     assert WORDS.suggestions([Recovery(remedy=Remedy.REPAIR, changes=(change,), confidence=0.9)]) == []

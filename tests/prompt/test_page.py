@@ -35,6 +35,7 @@ from mulligan.core.records import (
 )
 from mulligan.learn.lesson_rendering import render_within_budget
 from mulligan.prompt import Prompt, failure_messages, lesson_messages
+from mulligan.prompt.reflection_messages import RunCall
 from mulligan.recover.compress import fit_to_window, shorten_text
 from mulligan.redaction import find_unsafe_text
 
@@ -384,9 +385,12 @@ def _made() -> dict[str, str]:
             {"query": "fish", "top_k": 50},
             REFUSED,
             schema={"type": "object", "properties": {"query": {"type": "string"}, "top_k": {"type": "integer"}}},
-            facts=["In 24 successful calls, top_k was between 1 and 10."],
-            earlier_calls=[("login", {"user": "ann"}, "welcome")],
-            tried_calls=[{"query": "fish", "top_k": 20}],
+            profiles=[ValueProfile(argument="top_k", calls=24, runs=9, minimum=1, maximum=10)],
+            calls=[
+                RunCall("login", {"user": "ann"}, "welcome"),
+                RunCall("search", {"query": "fish", "top_k": 20}, "top_k must be 10 or less, got 20.", has_failed=True),
+            ],
+            tools=["login", "search", "open_page"],
         ),
         "invalid query": WORDS.error_message("suggest_fix needs tool, the name of the tool that failed."),
         "summarizer note": WORDS.summarizer_note([("tool/edit_mismatch", "edit"), ("tool/timeout", "forecast")]),

@@ -17,6 +17,7 @@ from mulligan.recover.reflection import (
     confidence_band,
     draft_reflection,
     parse_reflection,
+    read_answer,
 )
 from mulligan.recover.repair import suggest
 from mulligan.recover.schema import compile_schema
@@ -49,12 +50,13 @@ def reflect(
     kind: Any = TOOL_INVALID_ARGUMENTS,
     confidence: float = 0.99,
     tool: dict[str, Any] | None = None,
+    tools: tuple[str, ...] = (),
     **answer: Any,
 ) -> list[Suggestion]:
     """Return what a reflection adds to the suggestions for a call that was rejected before execution."""
     failure = Failure.of(kind, error, took_effect=TookEffect.NO)
     reflection = Reflection(confidence=confidence, arguments=after, **answer)
-    calibrated = CalibratedReflection(reflection, ALWAYS_RIGHT if outcomes is None else outcomes)
+    calibrated = CalibratedReflection(reflection, ALWAYS_RIGHT if outcomes is None else outcomes, tools)
     details = Tool(name="forecast", effects="none", schema=lambda: SCHEMA, **(tool or {}))
     suggestions = suggest(before, failure, details, run, reflection=calibrated)
     return [suggestion for suggestion in suggestions if suggestion.source == "reflection"]
@@ -82,7 +84,7 @@ def draft_of(before: dict[str, Any], after: dict[str, Any]) -> ReflectedDraft:
     ],
 )
 def test_answer_is_read_from_an_object_a_text_or_a_response(answer: Any) -> None:
-    assert parse_reflection(answer) == Reflection(confidence=0.5, arguments=CALL)
+    assert parse_reflection(read_answer(answer)) == Reflection(confidence=0.5, arguments=CALL)
 
 
 @pytest.mark.parametrize(
@@ -98,12 +100,18 @@ def test_answer_is_read_from_an_object_a_text_or_a_response(answer: Any) -> None
         ('{"prerequisites": [{"name": "login"}], "confidence": 1}', "name"),
         ('{"arguments": {"city": "O', "not a JSON object"),
         ("x" * 30_000, "characters"),
+        ({"arguments": {"city": "x" * 10_000_000}, "confidence": 1}, "characters"),
+        ({"arguments": {"days": float("nan")}, "confidence": 1}, "not a JSON object"),
+        ('{"arguments": {"days": 1e999}, "confidence": 1}', "JSON compliant"),
+        ('{"arguments": {"city": "\\ud800"}, "confidence": 1}', "surrogates not allowed"),
+        ('{"arguments": {"city": ' + "[" * 500 + "]" * 500 + '}, "confidence": 1}', "not a JSON object"),
+        ('{"arguments": {"days": ' + "9" * 5000 + '}, "confidence": 1}', "not a JSON object"),
         (None, "empty"),
         (42, "empty"),
     ],
 )
 def test_answer_of_another_form_is_unusable(answer: Any, reason: str) -> None:
-    assert reason in str(parse_reflection(answer))
+    assert reason in str(parse_reflection(read_answer(answer)))
 
 
 def test_answer_without_a_call_abstains() -> None:
@@ -132,7 +140,7 @@ def test_value_of_the_call_or_the_schema_is_applied_once_reflections_proved_righ
     assert draft.confidence > 0.8
 
 
-def test_identifier_of_this_run_is_applied_only_in_a_field_of_its_name() -> None:
+def test_identifier_of_this_run_is_applied_only_if_no_other_stands_in_a_field_of_its_name() -> None:
     run = (EarlierCall("find_station", {"name": "Oslo"}, "success", {"station_id": "OSL-114", "owner": "met-9"}),)
     before = {"city": "Oslo", "station_id": "114"}
     (suggestion,) = reflect(before, {"city": "Oslo", "station_id": "OSL-114"}, run=run)
@@ -144,6 +152,9 @@ def test_identifier_of_this_run_is_applied_only_in_a_field_of_its_name() -> None
         before, {"city": "Oslo", "station_id": "OSL-114"}, run=run, tool={"items": frozenset({"station_id"})}
     )
     assert not suggestion.automatic
+    other = EarlierCall("find_station", {"name": "Rome"}, "success", {"station_id": "ROM-2"})
+    (suggestion,) = reflect(before, {"city": "Oslo", "station_id": "OSL-114"}, run=(*run, other))
+    assert not suggestion.automatic
 
 
 @pytest.mark.parametrize(
@@ -153,8 +164,12 @@ def test_identifier_of_this_run_is_applied_only_in_a_field_of_its_name() -> None
         ({"city": "Oslo"}, {"city": "Oslo", "days": 3}),
         ({"city": "Oslo"}, {"city": "Oslo", "unit": "imperial"}),  # an optional argument that the schema does not miss
         ({"city": "Oslo", "unit": "metric"}, {"city": "Oslo", "unit": "imperial"}),
+        ({"city": "Oslo", "unit": "celsius"}, {"city": "Oslo", "unit": "imperial"}),  # one of several enum members
+        ({"city": "Oslo", "days": 30}, {"city": "Oslo", "days": 1}),  # the other bound
+        ({"city": 7}, {"city": "Rome"}),
         ({"city": "Oslo", "days": 3}, {"city": "Oslo"}),
         ({"city": "Oslo", "station_id": "a"}, {"city": "Oslo", "station_id": "OSL-114"}),
+        ({"city": "Oslo"}, {"city": "Oslo" + " " * 100}),
     ],
 )
 def test_value_that_only_the_model_supplies_stays_a_suggestion(before: dict[str, Any], after: dict[str, Any]) -> None:
@@ -201,15 +216,20 @@ def test_call_that_the_schema_rejects_or_that_changes_nothing_is_dropped(after: 
     assert reflect(CALL, after) == []
 
 
-def test_prerequisite_is_suggested_if_its_tool_was_called_in_this_run_and_never_made() -> None:
+def test_prerequisite_is_suggested_if_its_tool_exists_and_never_made() -> None:
     login = {"tool": "login", "arguments": {}}
     run = (EarlierCall("login", {}, "success", "ok"),)
-    parsed = parse_reflection({"confidence": 0.9, "prerequisites": [login]})
+    parsed = parse_reflection(read_answer({"confidence": 0.9, "prerequisites": [login]}))
     assert isinstance(parsed, Reflection)
     (suggestion,) = reflect(CALL, None, prerequisites=parsed.prerequisites, run=run, kind=TOOL_NOT_FOUND)
     assert [call.tool for call in suggestion.prerequisites] == ["login"]
     assert not suggestion.automatic
-    assert reflect(CALL, None, prerequisites=parsed.prerequisites, kind=TOOL_NOT_FOUND) == []
+    options: dict[str, Any] = {"prerequisites": parsed.prerequisites, "kind": TOOL_NOT_FOUND}
+    assert reflect(CALL, None, **options) == []
+    failed = (EarlierCall("login", {}, "failure", "There is no tool login."),)
+    assert reflect(CALL, None, run=failed, **options) == []
+    (suggestion,) = reflect(CALL, None, tools=("login", "pay"), **options)
+    assert [call.tool for call in suggestion.prerequisites] == ["login"]
 
 
 def test_stated_confidence_counts_at_most_as_a_suggestion_until_outcomes_replace_it() -> None:

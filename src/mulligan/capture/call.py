@@ -686,6 +686,12 @@ class CallExecution(RecordedCall, eq=False):
             return ()
         return self.capture.lookup_precedents(self.tool.name, self.tool.key, failure, self.attempt_arguments)
 
+    def find_profiles(self) -> Sequence[ValueProfile]:
+        """Return what successful calls of the tool had in common, unless it does not use memory."""
+        if self.tool.learn == "off" or self.capture.lookup_profiles is None:
+            return ()
+        return _select_facts(self.capture.lookup_profiles(self.tool.name, self.tool.key), self.tool, ())
+
     def _lookup_fixes(self, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Fix]:
         assert self.capture.lookup_fixes is not None
         schema = self.tool.schema()
@@ -698,7 +704,7 @@ class CallExecution(RecordedCall, eq=False):
 
     def _reflect(self, failure: Failure, arguments: Mapping[str, Any], tried_calls: Sequence[Mapping[str, Any]]) -> Any:
         """Ask the user's model. A player calls this in a thread if the call is async."""
-        return self.capture.reflector.reflect(self, self.prompt, self.find_precedents, failure, arguments, tried_calls)
+        return self.capture.reflector.reflect(self, failure, arguments, tried_calls)
 
     async def _verify(self, arguments: Mapping[str, Any], failure: Failure) -> object:
         """Ask the developer's `verify` about a call whose outcome is unknown, and apply its answer."""
@@ -793,8 +799,13 @@ def _select_precedents(
 def _select_facts(
     facts: Iterable[ValueProfile], tool: Tool, suggestions: Iterable[Suggestion]
 ) -> tuple[ValueProfile, ...]:
-    """Return the facts to tell: not of declared items and privileged arguments, nor what a suggestion already says."""
-    suggested_names = {change.path for suggestion in suggestions for change in suggestion.changes}
+    """Return the facts to tell: not of declared items and privileged arguments, nor what a suggestion already says.
+
+    A reflection is not verified: facts about the same argument support it or speak against it.
+    """
+    suggested_names = {
+        change.path for suggestion in suggestions if suggestion.source != "reflection" for change in suggestion.changes
+    }
     return tuple(
         fact
         for fact in facts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
 
@@ -85,6 +85,8 @@ class RecordedCall(CallScope, eq=False):
     """Whether the arguments are JSON: each attempt converts them to the annotated types."""
     answers_model: bool = False
     """Whether the answer goes to a model, which then needs no notes beside it."""
+    tool_names: Collection[str] = ()
+    """Names of the tools that the model may call, if it requested this call."""
     turn: tuple[int, int] | None = None
     """The loop and the number of the model turn that requested the call."""
     failure: Failure | None = None

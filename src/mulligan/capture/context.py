@@ -120,6 +120,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     lookup_precedents: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[Precedent]] = _no_precedents
     lookup_facts: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[ValueProfile]] | None = None
     """Facts about successful calls that a failed call contradicts; None without a memory."""
+    lookup_profiles: Callable[[str, str], Sequence[ValueProfile]] | None = None
+    """What successful calls of a tool had in common, by its name and key; None without a memory."""
     lookup_fixes: LookupFixes | None = None
     """Fixes from memory; None without a memory."""
     reflector: Any = None

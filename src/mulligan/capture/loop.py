@@ -181,6 +181,7 @@ class ToolRequest:
         """Make the call in the current run. `register_call` receives it before its first attempt."""
         adapt = _make_threaded if is_async and not self.is_async else None
         call = self.prepare_call(run, adapt)
+        call.tool_names = self.tools
         register_call(call)
         try:
             result = await aexecute_plan(call) if is_async else execute_plan(call)

@@ -6,18 +6,21 @@ call ends as it would have ended without it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import contextvars
 import hashlib
 import inspect
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.capture.call_record import RecordedCall, usage_fields
+from mulligan.capture.call import CallExecution
+from mulligan.capture.call_record import usage_fields
 from mulligan.capture.context import RunOptions
 from mulligan.capture.player import is_on_event_loop
 from mulligan.capture.run import ActiveRun, CallScope
@@ -25,9 +28,10 @@ from mulligan.core import fork_safety
 from mulligan.core.calls import is_same_json
 from mulligan.core.conversation import get_field
 from mulligan.core.failure import Failure, SettingsError, StoreError
-from mulligan.core.records import Change, Link, Precedent, count_tokens
+from mulligan.core.records import Change, Link, count_tokens
 from mulligan.core.token_usage import TokenUsage, read_usage
-from mulligan.prompt import Prompt
+from mulligan.prompt.reflection_messages import RunCall
+from mulligan.recover.plan import select_tellable
 from mulligan.recover.policy import Arguments
 from mulligan.recover.reflection import (
     CalibratedReflection,
@@ -37,14 +41,18 @@ from mulligan.recover.reflection import (
     confidence_band,
     draft_reflection,
     parse_reflection,
+    read_answer,
 )
 from mulligan.recover.schema import compile_schema
 from mulligan.recover.tokens import estimate_tokens
+from mulligan.redaction import to_plain_data
 
 MAX_CACHED_ANSWERS = 512
 CACHE_SECONDS = 3600.0
 MAX_PENDING_RUNS = 200
 """Runs whose reflections wait for the end of the run, to see whether they were right."""
+MAX_PENDING_CALLS = 1000
+"""Reflections of one of these runs."""
 MAX_RUNNING_REQUESTS = 4
 """Requests at a time, with those that exceeded their time limit."""
 MAX_FAILURES = 3
@@ -56,8 +64,11 @@ ANSWER_TOKENS = 500
 MIN_TIMEOUT_SECONDS = 0.05
 DAY_SECONDS = 86_400
 MAX_STORE_ATTEMPTS = 5
+EXIT_SECONDS = 1.0
+"""Seconds that the end of a process waits until outcomes are stored."""
 ENDPOINT_TIMEOUT_SECONDS = 120.0
 MAX_RESPONSE_BYTES = 1_000_000
+EVENT_LOOP_REASON = "the call is not async and runs on the event loop, which a request would block"
 
 LoadEntry = Callable[[str], bytes | None]
 """Returns the stored entry with this key."""
@@ -77,11 +88,21 @@ class ReflectionUsage(msgspec.Struct):
         self.tokens += other.tokens
         self.seconds += other.seconds
 
+    def find_objection(self, request: ReflectionUsage, limit: ReflectionUsage, period: str) -> str:
+        """Return why a request would exceed a limit, or an empty string."""
+        if self.calls + request.calls > limit.calls:
+            return f"the limit of {limit.calls} reflections per {period} is reached"
+        if self.tokens + request.tokens > limit.tokens:
+            return f"the limit of {limit.tokens} reflection tokens per {period} is reached"
+        if self.seconds >= limit.seconds:
+            return f"the limit of {limit.seconds:g} s of reflection per {period} is reached"
+        return ""
+
 
 class ReflectorReply(NamedTuple):
-    """What came back from the model: an answer, or the error."""
+    """What came back from the model: the text of its answer, or the error."""
 
-    answer: Any
+    text: str
     usage: TokenUsage | None
     tokens: int
     seconds: float
@@ -147,6 +168,8 @@ class Reflector:
         self._cache: dict[str, tuple[float, Reflection]] = {}
         self._run_usages: dict[str, ReflectionUsage] = {}
         self._pending: dict[str, dict[int, PendingReflection]] = {}
+        self._reserved = ReflectionUsage()
+        """Requests in progress, with the tokens that they are expected to take."""
         self._running = 0
         self._failures = 0
         self._open_until = 0.0
@@ -159,114 +182,105 @@ class Reflector:
     # One failed call
 
     def reflect(
-        self,
-        call: RecordedCall,
-        prompt: Prompt,
-        find_precedents: Callable[[Failure], Sequence[Precedent]],
-        failure: Failure,
-        arguments: Arguments,
-        tried_calls: Sequence[Arguments],
+        self, call: CallExecution, failure: Failure, arguments: Arguments, tried_calls: Sequence[Arguments]
     ) -> CalibratedReflection | None:
-        """Ask about a failed call, or take the earlier answer. Record the request. Return None without an answer."""
+        """Ask about a failed call, or take the earlier answer. Record the request. Return None without an answer.
+
+        `arguments` are those of the failed attempt, `tried_calls` those of the attempts before it.
+        """
         tool, schema = call.tool, call.tool.schema()
         compiled = compile_schema(schema) if schema else None
-        visible_arguments = prompt.visible_arguments(arguments)
+        visible_arguments = call.prompt.visible_arguments(arguments)
         digest = compiled.digest if compiled is not None else ""
         identity = [tool.key, failure.fingerprint or failure.message, digest, visible_arguments, tried_calls]
-        key = hashlib.blake2b(msgspec.json.encode(identity, enc_hook=str, order="sorted"), digest_size=16).hexdigest()
-        earlier_calls = call.run.earlier_calls()
+        key = hashlib.blake2b(msgspec.json.encode(to_plain_data(identity), order="sorted"), digest_size=16).hexdigest()
         reflection = self.find_cached(key)
         if reflection is None:
-            reply = self._ask_about(call, prompt, find_precedents, failure, arguments, tried_calls)
-            if isinstance(reply, str):
-                # Once per tool and reason: a failing reflector costs nothing but this note.
-                topic = f"reflector {reply[:80]}"
-                call.capture.warn_once(tool.key, topic, "No reflection on a failure of %s: %s.", tool.name, reply)
+            request = "" if is_on_event_loop() else _build_request(call, failure, arguments, tried_calls)
+            reflection = self._ask_about(call, failure, request)
+            if reflection is None:
                 return None
-            reflection = _restore_secrets(reply, arguments, visible_arguments)
             self.cache(key, reflection)
         if reflection.abstains:
             return None
-        calibrated = self.calibrate(tool.key, reflection)
-        for draft in draft_reflection(calibrated, arguments, compiled, earlier_calls, failure.message):
+        # After the cache: another call may differ in its secrets alone.
+        reflection = _restore_secrets(reflection, arguments, visible_arguments)
+        calibrated = self.calibrate(tool.key, reflection, call.tool_names)
+        for draft in draft_reflection(calibrated, arguments, compiled, call.run.earlier_calls(), failure.message):
             tools = tuple(prerequisite.tool for prerequisite in draft.prerequisites)
             band = confidence_band(reflection.confidence)
             pending = PendingReflection(tool.key, draft.evidence_source, band, draft.changes, tools)
             self.await_outcome(call.run.id, call.number or 0, pending)
         return calibrated
 
-    def _ask_about(
-        self,
-        call: RecordedCall,
-        prompt: Prompt,
-        find_precedents: Callable[[Failure], Sequence[Precedent]],
-        failure: Failure,
-        arguments: Arguments,
-        tried_calls: Sequence[Arguments],
-    ) -> Reflection | str:
-        """Return the model's answer about a failed call, or the reason why there is none."""
-        if is_on_event_loop():
-            return "not asked: the call is not async and runs on the event loop, which a request would block"
-        earlier_calls = call.run.earlier_calls()
-        request = prompt.reflection_request(
-            call.tool.name,
-            arguments,
-            failure,
-            schema=call.tool.schema(),
-            precedents=find_precedents(failure),
-            earlier_calls=[(earlier.tool, earlier.arguments, earlier.result) for earlier in earlier_calls],
-            tried_calls=tried_calls,
-        )
+    def _ask_about(self, call: CallExecution, failure: Failure, request: str) -> Reflection | None:
+        """Return the model's answer to a request, and record it. An unusable answer counts as an abstention.
+
+        Return None if the model was not asked or did not answer: a later call may ask again.
+        """
         if not request:
-            return "not asked: the call is too long"
+            reason = EVENT_LOOP_REASON if is_on_event_loop() else "the call is too long"
+            _note_no_answer(call, f"not asked: {reason}")
+            return None
         started_at = call.capture.now()
         reply = self.ask(request, call.run.id, call.limits.seconds_left(), context=_quiet_context(call))
         if isinstance(reply, str):
-            return f"not asked: {reply}"
-        answer = parse_reflection(reply.answer) if not reply.error else reply.error
+            _note_no_answer(call, f"not asked: {reply}")
+            return None
+        answer = reply.error or parse_reflection(reply.text)
         _record_request(call, failure, reply, answer, started_at, self.name)
-        return answer
+        if isinstance(answer, Reflection):
+            return answer
+        _note_no_answer(call, answer)
+        return None if reply.error else Reflection(confidence=0.0)
 
     # Requests
 
-    def ask(self, text: str, run: str = "", seconds: float | None = None, **options: Any) -> ReflectorReply | str:
+    def ask(
+        self, text: str, run: str | None = None, seconds: float | None = None, **options: Any
+    ) -> ReflectorReply | str:
         """Ask the model within all limits. Return the reason if it is not asked. Never raises.
 
-        `seconds` is the time until the deadline of the call. `options` are passed to `call_model`.
+        `run` is the run whose limits apply; None for the request of a person. `seconds` is the time until the deadline
+        of the call. `options` are passed to `_call_model`.
         """
         timeout = self.timeout if seconds is None else min(self.timeout, seconds)
         if timeout < MIN_TIMEOUT_SECONDS:
             return "the deadline of the call is too near"
-        estimate = int(estimate_tokens(text)) + ANSWER_TOKENS
+        estimate = ReflectionUsage(1, int(estimate_tokens(text)) + ANSWER_TOKENS)
         now = self._clock()
         day = f"usage {int(now // DAY_SECONDS)}"
         day_usage = self._read(day, ReflectionUsage) or ReflectionUsage()
         with self._lock:
-            run_usage = self._run_usages.setdefault(run, ReflectionUsage())
-            for usage, limit, period in ((run_usage, self._run_limit, "run"), (day_usage, self._day_limit, "day")):
-                if usage.calls >= limit.calls:
-                    return f"the limit of {limit.calls} reflections per {period} is reached"
-                if usage.tokens + estimate > limit.tokens:
-                    return f"the limit of {limit.tokens} reflection tokens per {period} is reached"
-                if usage.seconds >= limit.seconds:
-                    return f"the limit of {limit.seconds:g} s of reflection per {period} is reached"
+            day_usage.add(self._reserved)
+            run_usage = ReflectionUsage() if run is None else self._run_usages.setdefault(run, ReflectionUsage())
+            reason = day_usage.find_objection(estimate, self._day_limit, "day")
+            if run is not None:
+                reason = run_usage.find_objection(estimate, self._run_limit, "run") or reason
+            if reason:
+                return reason
             if now < self._open_until:
                 return "the circuit breaker of the reflector is open after repeated failures"
             if self._running >= MAX_RUNNING_REQUESTS:
                 return "too many reflections are in progress"
             self._running += 1
-            run_usage.calls += 1
+            # Reserved at once, so that requests at the same time stay within the limits together.
+            run_usage.add(estimate)
+            self._reserved.add(estimate)
             while len(self._run_usages) > MAX_PENDING_RUNS:
                 del self._run_usages[next(iter(self._run_usages))]
             if self._failures >= MAX_FAILURES:
                 self._open_until = now + timeout  # others wait for the outcome of this probe
-        reply = self._call_model(text, timeout, estimate, **options)
+        try:
+            reply = self._call_model(text, timeout, estimate.tokens, **options)
+            usage = ReflectionUsage(1, reply.tokens, reply.seconds)
+            self._update(day, ReflectionUsage, lambda day_usage: day_usage.add(usage))
+        finally:
+            with self._lock:
+                self._reserved.add(ReflectionUsage(-1, -estimate.tokens))
         with self._lock:
-            run_usage.add(ReflectionUsage(0, reply.tokens, reply.seconds))
+            run_usage.add(ReflectionUsage(0, reply.tokens - estimate.tokens, reply.seconds))
             self._count_outcome(is_failure=bool(reply.error))
-        self._update(
-            day, ReflectionUsage, lambda usage: usage.add(ReflectionUsage(1, reply.tokens, round(reply.seconds, 3)))
-        )
         return reply
 
     def _count_outcome(self, *, is_failure: bool) -> None:
@@ -283,14 +297,15 @@ class Reflector:
         self, text: str, timeout: float, estimate: int, context: contextvars.Context | None = None
     ) -> ReflectorReply:
         """Call the model in a thread. A model that does not return in time keeps its thread, and nothing else."""
-        answers: list[Any] = []
+        answers: list[tuple[str, TokenUsage | None]] = []
         errors: list[BaseException] = []
         started = time.perf_counter()
 
         def request() -> None:
             try:
                 answer = self._model(text)
-                answers.append(_run_awaitable(answer) if inspect.isawaitable(answer) else answer)
+                answer = _run_awaitable(answer) if inspect.isawaitable(answer) else answer
+                answers.append((read_answer(answer), read_usage(answer)))
             except BaseException as error:  # noqa: BLE001 - reported as the reply
                 errors.append(error)
             finally:
@@ -300,15 +315,20 @@ class Reflector:
         thread = threading.Thread(
             target=(context or contextvars.copy_context()).run, args=(request,), name="mulligan-reflector", daemon=True
         )
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as thread_error:  # no more threads, or the process ends
+            with self._lock:
+                self._running -= 1
+            return ReflectorReply("", None, 0, 0.0, f"RuntimeError: {thread_error}")
         thread.join(timeout)
         seconds = time.perf_counter() - started
         if not answers:
             cause = errors[0] if errors else None
             error = f"{type(cause).__name__}: {cause}" if cause else f"no answer within {timeout:g} s"
-            return ReflectorReply(None, None, estimate if cause is None else 0, seconds, error)
-        usage = read_usage(answers[0])
-        return ReflectorReply(answers[0], usage, count_tokens(usage.tokens) if usage else estimate, seconds)
+            return ReflectorReply("", None, estimate if cause is None else 0, seconds, error)
+        answer, usage = answers[0]
+        return ReflectorReply(answer, usage, count_tokens(usage.tokens) if usage else estimate, seconds)
 
     # Cache
 
@@ -326,17 +346,22 @@ class Reflector:
 
     # Calibration
 
-    def calibrate(self, tool_key: str, reflection: Reflection) -> CalibratedReflection:
-        """Add what became of earlier reflections for this tool with a similar stated confidence."""
+    def calibrate(self, tool_key: str, reflection: Reflection, tools: Collection[str] = ()) -> CalibratedReflection:
+        """Add what became of earlier reflections for this tool with a similar stated confidence.
+
+        `tools` are the names of tools that exist.
+        """
         counts = self._read(f"outcomes {tool_key}", dict[str, tuple[int, int]]) or {}
         band = f" {confidence_band(reflection.confidence)}"
         outcomes: Outcomes = {key.removesuffix(band): count for key, count in counts.items() if key.endswith(band)}
-        return CalibratedReflection(reflection, outcomes)
+        return CalibratedReflection(reflection, outcomes, tools)
 
     def await_outcome(self, run: str, call: int, pending: PendingReflection) -> None:
         """Remember a reflection until its run ends."""
         with self._lock:
-            self._pending.setdefault(run, {})[call] = pending
+            pending_calls = self._pending.setdefault(run, {})
+            if len(pending_calls) < MAX_PENDING_CALLS:
+                pending_calls[call] = pending
             while len(self._pending) > MAX_PENDING_RUNS:
                 del self._pending[next(iter(self._pending))]
 
@@ -357,8 +382,12 @@ class Reflector:
             if link.failed_call in pending and link.failed_call != link.recovering_call
         ]
         if outcomes:
-            # Not a daemon: the process waits for these few writes at its end. The caller does not.
-            threading.Thread(target=self._save_outcomes, args=(outcomes,), name="mulligan-reflector").start()
+            # The caller does not wait for these few writes. The end of the process does, for a while.
+            thread = threading.Thread(
+                target=self._save_outcomes, args=(outcomes,), name="mulligan-reflector", daemon=True
+            )
+            thread.start()
+            _writers.add(thread)
 
     def _save_outcomes(self, outcomes: Sequence[tuple[PendingReflection, bool]]) -> None:
         for pending, is_right in outcomes:
@@ -396,6 +425,17 @@ class Reflector:
                 return
 
 
+_writers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+"""Threads that store outcomes."""
+
+
+def _finish_writes() -> None:
+    deadline = time.monotonic() + EXIT_SECONDS
+    for thread in list(_writers):
+        thread.join(max(0.0, deadline - time.monotonic()))
+
+
+atexit.register(_finish_writes)
 _RUN_LIMITS = {"calls": 3, "tokens": 20_000, "seconds": 60.0}
 _DAY_LIMITS = {"calls": 200, "tokens": 1_000_000, "seconds": 3600.0}
 
@@ -450,11 +490,18 @@ def build_endpoint_model(address: str, key: str = "") -> Callable[[str], Any]:
     def ask(text: str) -> Any:
         import urllib.request  # lazy: only for such endpoints
 
+        class RedirectGuard(urllib.request.HTTPRedirectHandler):
+            """Rejects redirects: urllib would send the key to the other address."""
+
+            def redirect_request(self, *details: Any) -> None:
+                return None
+
         body = {"model": name, "messages": [{"role": "user", "content": text}], "temperature": 0}
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
         request = urllib.request.Request(f"{base_url.rstrip('/')}/chat/completions", msgspec.json.encode(body), headers)
         # The thread of the reflector has its own time limit. This one frees the thread.
-        with urllib.request.urlopen(request, timeout=ENDPOINT_TIMEOUT_SECONDS) as response:
+        opener = urllib.request.build_opener(RedirectGuard)
+        with opener.open(request, timeout=ENDPOINT_TIMEOUT_SECONDS) as response:
             return msgspec.json.decode(response.read(MAX_RESPONSE_BYTES))
 
     return ask
@@ -469,18 +516,54 @@ def _run_awaitable(answer: Any) -> Any:
     return asyncio.run(wait())
 
 
+def _build_request(
+    call: CallExecution, failure: Failure, arguments: Arguments, tried_calls: Sequence[Arguments]
+) -> str:
+    """Build the request about a failed call, with what memory and the run know."""
+    calls = [
+        *(RunCall(earlier.tool, earlier.arguments, earlier.result, not earlier.has_succeeded)
+          for earlier in call.run.earlier_calls()),
+        *(RunCall(call.tool.name, tried_call, has_failed=True) for tried_call in tried_calls),
+    ]  # fmt: skip
+    return call.prompt.reflection_request(
+        call.tool.name,
+        arguments,
+        failure,
+        schema=call.tool.schema(),
+        precedents=select_tellable(call.find_precedents(failure), call.tool),
+        shareable=call.wrapped.shareable_texts(),
+        profiles=call.find_profiles(),
+        calls=calls,
+        tools=call.tool_names,
+    )
+
+
+def _note_no_answer(call: CallExecution, reason: str) -> None:
+    """Log why there is no reflection, once per tool and reason: a failing reflector costs nothing but this note."""
+    reason = call.prompt.error_message(reason)  # it may contain the text of an error or an answer
+    topic = f"reflector {reason[:80]}"
+    call.capture.warn_once(call.tool.key, topic, "No reflection on a failure of %s: %s.", call.tool.name, reason)
+
+
 def _restore_secrets(reflection: Reflection, arguments: Arguments, visible_arguments: Mapping[str, Any]) -> Reflection:
     """Put back the call's own values where the reflector saw and returned a placeholder."""
     if reflection.arguments is None:
         return reflection
-    restored = {
-        name: arguments[name] if name in arguments and is_same_json(value, visible_arguments.get(name)) else value
-        for name, value in reflection.arguments.items()
+    return msgspec.structs.replace(reflection, arguments=_restore(reflection.arguments, arguments, visible_arguments))
+
+
+def _restore(value: Any, original: Any, visible: Any) -> Any:
+    if is_same_json(value, visible):
+        return original
+    if not all(isinstance(part, Mapping) for part in (value, original, visible)):
+        return value
+    return {
+        name: _restore(member, original[name], visible[name]) if name in original and name in visible else member
+        for name, member in value.items()
     }
-    return msgspec.structs.replace(reflection, arguments=restored)
 
 
-def _quiet_context(call: RecordedCall) -> contextvars.Context:
+def _quiet_context(call: CallExecution) -> contextvars.Context:
     """Return a context in which a wrapped client records nothing: the reflection step has its tokens."""
     context = contextvars.copy_context()
     run = ActiveRun(call.capture, "", RunOptions("observe", "off"), is_standalone=True)
@@ -489,7 +572,7 @@ def _quiet_context(call: RecordedCall) -> contextvars.Context:
 
 
 def _record_request(
-    call: RecordedCall,
+    call: CallExecution,
     failure: Failure,
     reply: ReflectorReply,
     answer: Reflection | str,

@@ -546,4 +546,7 @@ _JSON_TYPE_NAMES = {
     "object": "an object", "null": "null",
 }  # fmt: skip
 _FORMAT_NAMES = {"date": "date (YYYY-MM-DD)", "time": "time (HH:MM)", "date-time": "date and time (ISO 8601)"}
-_TYPE_NAMES = {int: "the number", float: "the number", bool: "the boolean", str: "the string"}
+_TYPE_NAMES = {
+    int: "the number", float: "the number", bool: "the boolean", str: "the string", list: "the list",
+    dict: "the object",
+}  # fmt: skip

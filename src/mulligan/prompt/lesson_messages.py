@@ -166,8 +166,8 @@ class Prompt(ReflectionMessages):
         """Return where people find all lessons: the address of the server, if it may be shown."""
         shown_address = self._line(address, 200)
         if shown_address == address and not any(character.isspace() for character in address):
-            return f"All lessons and their evidence: {shown_address}/lessons"
-        return "All lessons and their evidence are on your mulligan server, under /lessons."
+            return f"All lessons and their evidence: {shown_address}/learned"
+        return "All lessons and their evidence are on your mulligan server, under /learned."
 
     # Answers of the MCP server
 

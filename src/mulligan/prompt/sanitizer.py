@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -67,12 +68,14 @@ class Sanitizer:
         return self._line(text, MAX_SENTENCE_CHARS).replace("`", "'").rstrip(".!: ").lstrip("#>*-+=~_ ")
 
     def _display_value(self, value: Any) -> str:
-        """Return a value on one line, shortened."""
+        """Return a value on one line, shortened. Lists and objects are JSON, as a model writes them."""
         value = to_plain_data(value)  # first: a huge number or a custom repr may raise
         if isinstance(value, str):
             return self._line(value, MAX_VALUE_CHARS)
         # Redacts by the names inside the value too.
-        return self._line(repr(self._redactor.value(value)), MAX_VALUE_CHARS)
+        value = self._redactor.value(value)
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else repr(value)
+        return self._line(text, MAX_VALUE_CHARS)
 
     def _name(self, name: Any) -> str:
         """Return a name from another run if it has the form of a name; a sentence would be untrusted text."""

@@ -102,8 +102,8 @@ class RecoveryQueries(msgspec.Struct, frozen=True, kw_only=True):
     lookup_fixes: Callable[[Failure, Arguments], Sequence[Fix]] | None = None
     """Called by a move before a repair is chosen. Returns fixes from memory."""
     reflect: Callable[[Failure, Arguments, Sequence[Arguments]], Any] | None = None
-    """Called by a move if rules and memory have no suggestion, with the arguments attempted so far. Returns a
-    `CalibratedReflection` of the user's model, or None."""
+    """Called by a move if rules and memory have no suggestion, with the arguments of the failed attempt and of those
+    before it. Returns a `CalibratedReflection` of the user's model, or None."""
     run_prerequisite: Callable[[PrerequisiteCall], Any] | None = None
     """Called by a move. Makes a prerequisite call. Returns why it failed, or an empty string."""
     verify: Callable[[Arguments, Failure], object] | None = None
@@ -180,7 +180,7 @@ def plan_recovery(
             recovery.fixes = (yield QueryMove(queries.lookup_fixes, (failure, arguments))) or ()
         choice = recovery.choose_next_attempt(arguments, failure, attempt)
         if isinstance(choice, str) and queries.reflect is not None and recovery.should_reflect(arguments, failure):
-            details = (failure, arguments, tuple(recovery.attempted_arguments[1:]))
+            details = (failure, arguments, tuple(recovery.attempted_arguments[:-1]))
             recovery.use_reflection((yield QueryMove(queries.reflect, details, "The reflector")))
             choice = recovery.choose_next_attempt(arguments, failure, attempt)
         match choice:

@@ -6,6 +6,7 @@ value that the failed call, its run or the schema does not supply stays a sugges
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -64,6 +65,8 @@ class CalibratedReflection(msgspec.Struct, frozen=True):
 
     answer: Reflection
     outcomes: Outcomes = {}
+    tools: Collection[str] = ()
+    """Names of tools that exist, beside those that succeeded in this run. A prerequisite must be one of them."""
 
     def confidence(self, source: EvidenceSource) -> float:
         """Map the stated confidence to the observed success rate, as its lower bound."""
@@ -78,28 +81,33 @@ def confidence_band(confidence: float) -> int:
     return sum(confidence >= bound for bound in CONFIDENCE_BANDS)
 
 
-def parse_reflection(answer: Any) -> Reflection | str:
-    """Parse an answer: an object, a JSON text or a provider's response. Return why it is unusable otherwise.
+def read_answer(answer: Any) -> str:
+    """Return the text of an answer: of an object with the fields of a `Reflection`, a text or a provider's response.
 
-    Text around JSON and slips with one reading are repaired. A wrong type, an unknown field or a missing confidence
-    is not.
+    Runs code of the answer's class, so it may raise or hang.
     """
-    parsed: Any = answer if isinstance(answer, Reflection | dict) else None
-    if isinstance(answer, Reflection):
-        return answer
-    if not (isinstance(parsed, dict) and "confidence" in parsed):
-        text = answer_text(answer)
-        if not text.strip():
-            return "the answer is empty"
-        if len(text) > MAX_ANSWER_CHARS:
-            return f"the answer has more than {MAX_ANSWER_CHARS:,} characters"
-        reading = find_reading(text, is_object=True)
-        if reading is None:
-            return "the answer is not a JSON object"
-        parsed = reading.value
+    is_reflection = isinstance(answer, dict) and "confidence" in answer
+    return json.dumps(answer) if is_reflection else answer_text(answer)
+
+
+def parse_reflection(text: str) -> Reflection | str:
+    """Parse the text of an answer. Return why it is unusable otherwise.
+
+    Text around JSON and slips with one reading are repaired. A wrong type, an unknown field, a missing confidence and
+    values that are no JSON are not.
+    """
+    if not text.strip():
+        return "the answer is empty"
+    if len(text) > MAX_ANSWER_CHARS:
+        return f"the answer has more than {MAX_ANSWER_CHARS:,} characters"
+    reading = find_reading(text, is_object=True)
+    if reading is None:
+        return "the answer is not a JSON object"
     try:
-        reflection = msgspec.convert(parsed, Reflection)
-    except (msgspec.ValidationError, RecursionError) as error:
+        reflection = msgspec.convert(reading.value, Reflection)
+        # Infinite numbers and lone surrogates pass a decoder, but no encoder.
+        json.dumps(reading.value, allow_nan=False, ensure_ascii=False).encode()
+    except (msgspec.ValidationError, ValueError) as error:
         return f"the answer does not have the required form: {error}"
     return msgspec.structs.replace(reflection, reason=reflection.reason[:MAX_REASON_CHARS])
 
@@ -125,17 +133,15 @@ def draft_reflection(
     earlier_calls: Sequence[EarlierCall],
     error: str,
     items: Collection[str] = (),
-    tools: Collection[str] = (),
 ) -> Iterator[ReflectedDraft]:
     """Yield the reflection as a repair of this call, unless the schema rejects it or it changes nothing.
 
     `items` are the arguments that name items: a value of this run may belong to another item.
-    `tools` are names of tools that exist, beside those of the run.
     """
     answer = reflection.answer
     if answer.prerequisites:
-        known_tools = {*tools, *(call.tool for call in earlier_calls)}
-        if all(call.tool in known_tools for call in answer.prerequisites):
+        existing_tools = {*reflection.tools, *(call.tool for call in earlier_calls if call.has_succeeded)}
+        if all(call.tool in existing_tools for call in answer.prerequisites):
             yield ReflectedDraft(
                 dict(arguments),
                 evidence=("suggested by reflection",),
@@ -222,10 +228,15 @@ class _ValueJudge:
             return is_empty(change.before) or ("default" in node and is_same_json(node["default"], change.before))
         if change.operation == "enum":
             return change.after in (self._node(change.path).get("enum") or ())
-        return change.operation in ("cast", "parse", "wrap", "trim")
+        if change.operation == "trim":
+            return bool(change.after == change.before.strip())  # added spaces are another value
+        return change.operation in ("cast", "parse", "wrap")
 
     def _is_schema_value(self, change: Change) -> bool:
-        """Return whether a missing or rejected value becomes an enum member, the default or a bound."""
+        """Return whether a missing or rejected value becomes the default, the only enum member or the nearest bound.
+
+        Among several enum members the model would choose, and an error may have told it which.
+        """
         if change.operation != "substitute":
             return False
         node, path = self._node(change.path), tuple(change.path.split("."))
@@ -236,19 +247,24 @@ class _ValueJudge:
         )
         if not is_missing and all(violation.path != path for violation in self.violations):
             return False  # the schema accepts the call without it, so it is no reason for this value
-        if "default" in node and is_same_json(node["default"], change.after):
+        if any(is_same_json(value, change.after) for value in (node.get("default", ...), node.get("const", ...))):
             return True
-        if change.after in (node.get("enum") or ()):
+        if is_same_json(node.get("enum"), [change.after]):
             return True
-        bounds = [node.get(name) for name in ("minimum", "maximum")]
-        return is_number(change.before) and is_number(change.after) and change.after in bounds
+        if not (is_number(change.before) and is_number(change.after)):
+            return False
+        return is_same_json(node.get("minimum" if change.before < change.after else "maximum"), change.after)
 
     def _is_run_value(self, change: Change) -> bool:
-        """Return whether it is an identifier that a successful call of this run had in a field of the same name."""
+        """Return whether it is the only identifier that successful calls of this run had in a field of the same name.
+
+        Among several the model would choose, and an error may have told it which.
+        """
         if change.operation != "substitute" or not isinstance(change.after, str | int) or change.after is True:
             return False
         if change.path.partition(".")[0] in self.items:
             return False
         text, name = str(change.after), change.path.rpartition(".")[2]
         identifiers = collect_identifiers(self.earlier_calls) if any(map(str.isdigit, text)) else []
-        return any(identifier.value == text and is_same_field(identifier.field, name) for identifier in identifiers)
+        values = {identifier.value for identifier in identifiers if is_same_field(identifier.field, name)}
+        return values - {str(change.before)} == {text}

@@ -185,9 +185,7 @@ class _SuggestionBuilder:
         yield from apply_fixes(self.fixes, self.arguments, compiled, self.earlier_calls)
         if self.reflection is not None:
             items = self._find_item_arguments()
-            yield from draft_reflection(
-                self.reflection, self.arguments, compiled, self.earlier_calls, self.text, items, self.tools
-            )
+            yield from draft_reflection(self.reflection, self.arguments, compiled, self.earlier_calls, self.text, items)
 
     # Tool names
 
