@@ -264,8 +264,12 @@ def test_early_exit_and_settings_agree_on_the_folder(home, monkeypatch):
     assert session_files.hooks_folder() == str(hook_folder())
     monkeypatch.delenv("MULLIGAN_HOME")
     assert session_files.hooks_folder() == str(hook_folder())
-    monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert session_files.hooks_folder() == str(hook_folder())
+    for platform, variable in (("linux", "XDG_DATA_HOME"), ("darwin", "XDG_DATA_HOME"), ("win32", "LOCALAPPDATA")):
+        monkeypatch.setattr("sys.platform", platform)
+        monkeypatch.delenv(variable, raising=False)
+        assert session_files.hooks_folder() == str(hook_folder())
+        monkeypatch.setenv(variable, "/data")
+        assert session_files.hooks_folder() == str(hook_folder())
 
 
 def test_call_that_our_proxy_records_is_only_remembered_for_the_reminder(agent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from windows_files import WINDOWS_FILES
 
 import mulligan
 from mulligan.cli.clients import AGENTS
@@ -71,6 +73,20 @@ def test_the_command_that_is_installed_keeps_a_failure_and_reminds_of_it(tmp_pat
     assert ended(begun(tmp_path, shell), failing()) == ""
     told = json.loads(ended(begun(tmp_path, shell), COMPACT))
     assert "part1" in told["hookSpecificOutput"]["additionalContext"]
+
+
+def test_hook_works_with_the_file_functions_of_windows(tmp_path):
+    """Not run there: a process has what Python offers on Windows."""
+    start = f"import runpy; runpy.run_path({str(PACKAGE / 'hooks' / 'start.py')!r}, run_name='__main__')"
+    shell = shlex.join([sys.executable, "-ESPc", f"{WINDOWS_FILES}\n{start}", "claude-code"])
+    assert ended(begun(tmp_path, shell), failing()) == ""
+    success = {"tool_name": "Read", "tool_use_id": "toolu_2", "tool_input": {}, "tool_response": "fine"}
+    batch = {**json.loads(COMPACT), "hook_event_name": "PostToolBatch", "tool_calls": [success]}
+    assert ended(begun(tmp_path, shell), json.dumps(batch)) == ""
+    assert sorted(path.name for path in (tmp_path / "hooks").iterdir()) == ["s1.calls", "s1.open"], "no faults"
+    assert (tmp_path / "hooks" / "s1.calls").read_bytes().endswith(b"Read:toolu_2\n")
+    assert b"\r" not in (tmp_path / "hooks" / "s1.calls").read_bytes()
+    assert "part1" in ended(begun(tmp_path, shell), COMPACT)
 
 
 def test_several_at_once_lose_nothing_of_each_other(tmp_path):

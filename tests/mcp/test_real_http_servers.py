@@ -17,8 +17,9 @@ import time
 from pathlib import Path
 
 import pytest
+from mcp_client import stored_runs
 from ports import free_port
-from real_mcp import SERVERS, by_mcp, environment, kept, plainly, run
+from real_mcp import SERVERS, by_mcp, environment, plainly, run
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytest.importorskip("fastmcp", reason="the fastmcp package is not installed: make test-mcp")
@@ -162,7 +163,7 @@ def test_a_thousand_calls_at_once_are_right_and_recorded(name):
         answers = run(call_many(url))
     for number, answer in enumerate(answers):
         assert str(number + 1) in answer.content[0].text, (number, answer)
-    (history,) = kept()
+    (history,) = stored_runs()
     assert len(history.steps) == 1000
 
 
@@ -179,7 +180,7 @@ def test_a_cancellation_is_delivered(mode):
 
     with served("official") as (url, _):
         assert "2" in run(cancel(url)).content[0].text
-    (history,) = kept()
+    (history,) = stored_runs()
     assert (history.steps[0].name, history.steps[0].outcome) == ("real.wait", "cancelled")
 
 
@@ -277,7 +278,7 @@ def test_several_real_servers_are_served_at_once(mode, is_http, tmp_path):
     assert not any(result.is_error for result in results)
     assert "a note" in note.contents[0].text
     assert "Hello you" in prompt.messages[0].content.text
-    tools = {step.name for history in kept() for step in history.steps}
+    tools = {step.name for history in stored_runs() for step in history.steps}
     assert tools == {"all.get-sum", "sums.add", "clock.convert_time"}
 
 
@@ -313,7 +314,7 @@ def test_a_call_that_an_http_client_cancels_is_cancelled_at_the_server(mode, tmp
 
     with served("official") as (url, _), listening(through(url)) as proxy_url:
         assert "2" in run(cancel(proxy_url)).content[0].text
-    (history,) = kept()
+    (history,) = stored_runs()
     assert (history.steps[0].name, history.steps[0].outcome) == ("real.wait", "cancelled")
 
 

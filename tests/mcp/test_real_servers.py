@@ -18,7 +18,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from real_mcp import SERVERS, by_mcp, environment, kept, plainly, run
+from mcp_client import stored_runs
+from real_mcp import SERVERS, by_mcp, environment, plainly, run
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytest.importorskip("fastmcp", reason="the fastmcp package is not installed: make test-mcp")
@@ -245,7 +246,7 @@ def test_a_cancellation_is_delivered(folder):
             return await client.call_tool("echo", {"message": "after it"})
 
     assert "after it" in run(cancelled()).content[0].text
-    (history,) = kept()
+    (history,) = stored_runs()
     first = history.steps[0]
     assert (first.name, first.outcome) == ("real.trigger-long-running-operation", "cancelled")
 
@@ -262,7 +263,7 @@ def test_a_thousand_calls_at_once_are_right(folder):
     answers = run(many())
     for number, answer in enumerate(answers):
         assert str(number + 1) in answer.content[0].text, (number, answer)
-    (history,) = kept()
+    (history,) = stored_runs()
     assert len(history.steps) == 1000
 
 

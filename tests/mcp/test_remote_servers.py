@@ -10,13 +10,10 @@ from pathlib import Path
 
 import pytest
 from fake_http_mcp import fake_http_server
-from mcp_client import Connection, block, texts
+from mcp_client import Connection, block, hear_answer, stored_steps, texts
 from ports import free_port
 
 import mulligan
-from mulligan import settings
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.urls import open_store
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytestmark = pytest.mark.mcp
@@ -33,13 +30,6 @@ def server():
         yield server
 
 
-def hear_answer(client, id):
-    """The answer to a request, after the notifications before it."""
-    while (message := client.hear()).get("id") != id:
-        pass
-    return message
-
-
 def call(client, name, **arguments):
     call.count += 1
     id = f"call-{call.count}"
@@ -48,14 +38,6 @@ def call(client, name, **arguments):
 
 
 call.count = 0
-
-
-def stored_steps():
-    store = open_store(settings.load_settings().store_url)
-    try:
-        return [step for history in store.runs(DEFAULT_TENANT, RunQuery(limit=10)) for step in history.steps]
-    finally:
-        store.close()
 
 
 def test_a_call_is_answered_and_recorded(server):

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import time
 
-from mcp_client import block, proxied, texts
+import mcp_client
+import pytest
+from mcp_client import block, texts
 
 from mulligan.proxy.pins import Pins, accept_tools, compare_pins, decode_pins, encode_pins
 
+proxied = functools.partial(mcp_client.proxied, program=mcp_client.PATIENT_LISTS)
 ECHO = {"name": "echo", "description": "Says it again.", "inputSchema": {"type": "object"}}
 
 
@@ -49,6 +54,37 @@ def first_seen():
     with proxied() as client:
         client.open().tools()
         assert client.close() == 0
+
+
+SLOW_STORE = """
+import os, time
+from mulligan.proxy.tools import ServerTools
+load_pins = ServerTools._load_pins
+def load_late(self):
+    while not os.path.exists(os.environ["STORE_IS_READY"]):
+        time.sleep(0.01)
+    return load_pins(self)
+ServerTools._load_pins = load_late
+from mulligan.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(("word", "is_repaired"), [("first", True), ("second", False)])
+def test_pins_that_are_read_after_the_first_list_still_count(tmp_path, word, is_repaired):
+    """Nothing is repaired before they are read. Then a known definition is, and a changed one is reported."""
+    first_seen()
+    ready = tmp_path / "ready"
+    with proxied(word, options=["--repair"], program=SLOW_STORE, env={"STORE_IS_READY": str(ready)}) as client:
+        client.open().tools()
+        answers = [texts(client.call("add", a="7"))[0]]
+        ready.touch()
+        while not (answers[-1] == "8" or "changed the definition of a tool: add" in "".join(client.complaints)):
+            time.sleep(0.01)
+            answers.append(texts(client.call("add", a="7"))[0])
+        answers.append(texts(client.call("add", a="7"))[0])
+    assert answers[0] != "8"
+    assert (answers[-1] == "8") == is_repaired
 
 
 def test_a_changed_server_is_reported_and_without_pin_let_through():

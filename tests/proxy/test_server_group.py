@@ -9,13 +9,12 @@ import time
 from pathlib import Path
 
 import pytest
-from mcp_client import FAKE, Connection, block, texts
+from mcp_client import FAKE, Connection, block, hear_answer, stored_steps, texts
 
 import mulligan
-from mulligan import settings
+from mulligan.hooks import session_files
 from mulligan.proxy.group_members import choose_names, merge_handshakes
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.urls import open_store
+from mulligan.proxy.messages import SESSION_KEY
 
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -38,12 +37,6 @@ def connect(path, *options):
     return Connection(command, {**os.environ, "PYTHONPATH": str(Path(mulligan.__file__).parents[1])})
 
 
-def hear_answer(client, id):
-    while (message := client.hear()).get("id") != id:
-        pass
-    return message
-
-
 def ask(client, method, params=None):
     ask.count += 1
     client.send(id=ask.count, method=method, params=params or {})
@@ -59,14 +52,6 @@ def call(client, name, **arguments):
 
 def tool_names(client):
     return [tool["name"] for tool in ask(client, "tools/list")["result"]["tools"]]
-
-
-def stored_steps():
-    store = open_store(settings.load_settings().store_url)
-    try:
-        return [step for history in store.runs(DEFAULT_TENANT, RunQuery(limit=10)) for step in history.steps]
-    finally:
-        store.close()
 
 
 @pytest.fixture
@@ -102,6 +87,20 @@ def test_a_call_reaches_its_server_only(config, tmp_path):
         for name in ("one", "two")
     }
     assert calls == {"one": [], "two": ["add", "extra"]}
+
+
+@pytest.mark.parametrize("name", ["team", ""])
+def test_with_its_name_in_the_client_hooks_leave_all_its_tools_to_the_proxy(config, name):
+    write_config(config, one=entry(), two=entry("second"))
+    with connect(config, "--mode", "observe", *(["--name", name] if name else [])) as client:
+        client.open()
+        tool_names(client)
+        for tool in ("two__echo", "extra"):
+            ask(client, "tools/call", {"name": tool, "arguments": {}, "_meta": {SESSION_KEY: "session-1"}})
+        client.close()
+    tools = {f"mcp__team__{tool}" for tool in ("two__echo", "extra")}
+    announced = session_files.read_proxied_tools("session-1")
+    assert {tool for tool in tools if session_files.tool_key(tool) in announced} == (tools if name else set())
 
 
 def test_one_server_that_cannot_start_does_not_take_the_others_down(config):

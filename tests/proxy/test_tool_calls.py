@@ -8,25 +8,14 @@ import sys
 import time
 
 import pytest
-from mcp_client import Connection, block, proxied, texts
+from mcp_client import Connection, block, proxied, stored_runs, texts
 
-from mulligan import settings
 from mulligan.core.failure import TookEffect
 from mulligan.core.records import History
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.urls import open_store
-
-
-def kept() -> list[History]:
-    store = open_store(settings.load_settings().store_url)
-    try:
-        return store.runs(DEFAULT_TENANT, RunQuery(limit=100))
-    finally:
-        store.close()
 
 
 def only_run() -> History:
-    (found,) = kept()
+    (found,) = stored_runs()
     return found
 
 
@@ -340,6 +329,7 @@ def test_a_result_about_errors_is_no_failure(text):
         ({"text": "command not found: foo"}, "another"),
         ({"text": "old_string was not found in the file"}, "different"),
         ({"text": "symbol goog not found"}, "GOOG"),
+        ({"text": "GitHub API error: Not Found"}, "internal error"),
     ],
 )
 def test_the_proxy_gives_no_advice_without_evidence(arguments, said):
@@ -376,20 +366,31 @@ for line in sys.stdin:
 """
 
 
-@pytest.mark.parametrize(("request_id", "is_suggested"), [("turn_1", True), ("turn_2", False)])
-def test_value_of_an_earlier_request_of_the_user_is_not_suggested(tmp_path, request_id, is_suggested):
-    """Codex tells its servers to which request of the user a call belongs."""
+@pytest.mark.parametrize(
+    ("requests", "given", "is_suggested"),
+    [
+        (("turn_1", "turn_1"), "ORD_8834460XK", True),
+        (("turn_1", "turn_2"), "ORD_8834460XK", False),
+        ((None, None), "ORD_8834460XK", True),
+        ((None, None), "ord_8834461xk", False),
+        ((None, None), "ord_1", False),
+    ],
+    ids=["same request", "another request", "not told: same id", "not told: near id", "not told: another id"],
+)
+def test_value_of_an_earlier_request_of_the_user_is_not_suggested(tmp_path, requests, given, is_suggested):
+    """Codex tells its servers to which request of the user a call belongs.
+
+    Where a client does not tell it, only another spelling of the given value is suggested.
+    """
     server = tmp_path / "orders.py"
     server.write_text(ORDERS)
     command = [sys.executable, "-I", "-m", "mulligan", "proxy", "--name", "orders", "--", sys.executable, str(server)]
     with Connection(command, dict(os.environ)) as client:
         client.open()
         client.tools()
-        for tool, arguments, request in (
-            ("list_orders", {}, "turn_1"),
-            ("get_order", {"order_id": "ORD_8834460XK"}, request_id),
-        ):
-            metadata = {"sessionId": "s1", "x-codex-turn-metadata": {"turn_id": request}}
+        calls = (("list_orders", {}), ("get_order", {"order_id": given}))
+        for (tool, arguments), request in zip(calls, requests, strict=True):
+            metadata = {"sessionId": "s1"} | ({"x-codex-turn-metadata": {"turn_id": request}} if request else {})
             answer = client.ask("tools/call", {"name": tool, "arguments": arguments, "_meta": metadata})
         told = block(answer)
         client.close()
@@ -420,7 +421,7 @@ def test_a_call_is_recorded_before_it_is_answered_and_survives_the_death_of_the_
     assert (step["name"], step["server"]) == ("fake.echo", "fake")
 
 
-def test_secrets_are_not_kept():
+def test_secrets_are_not_stored_runs():
     with proxied() as client:
         client.open()
         client.call("echo", text="my key is sk-ant-REDACTED")

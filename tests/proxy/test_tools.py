@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import time
 
+import mcp_client
 import msgspec
 import pytest
 import taught
-from mcp_client import proxied
 
 from mulligan import settings
 from mulligan.core.events import RunEnded, StepEnded
@@ -18,6 +19,8 @@ from mulligan.proxy.relay import ProxyOptions
 from mulligan.proxy.tools import MAX_SERVER_TOKENS, MAX_TOOL_TOKENS, DescriptionBudget, build_tool_options
 from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.store.urls import open_store
+
+proxied = functools.partial(mcp_client.proxied, program=mcp_client.PATIENT_LISTS)
 
 REJECTED = Failure.of(
     Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "b is 100 at most", fingerprint="f-b"

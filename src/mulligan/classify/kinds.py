@@ -56,7 +56,7 @@ TOOL_WRONG_APPROACH = Kind("tool", "wrong_approach", REPLAN, UNKNOWN,
 TOOL_OUTPUT_TOO_LARGE = Kind("tool", "output_too_large", REPLAN, UNKNOWN,
     "The result is too large. Request a part of it: a range, a filter, a smaller page.")
 TOOL_EXECUTION_FAILED = Kind("tool", "execution_failed", REPLAN, UNKNOWN,
-    "The call ran and failed. Read its output before you repeat it.")
+    "The call failed. Read its output before you repeat it.")
 TOOL_UNKNOWN = Kind("tool", "unknown", REPLAN, UNKNOWN,
     "The cause is unknown. The same call may fail again.")
 

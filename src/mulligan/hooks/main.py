@@ -152,7 +152,7 @@ class _LazyModule(ModuleType):
 
     def system(self) -> str:
         """Answer for `platform`: `uuid` asks for the system's name whenever it is imported."""
-        return os.uname().sysname
+        return os.uname().sysname if hasattr(os, "uname") else "Windows"
 
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):

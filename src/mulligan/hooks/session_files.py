@@ -35,6 +35,8 @@ MAX_ANCESTORS = 4
 """Ancestors of a hook among which its agent is searched: agents start hooks through a shell."""
 TOOL_NAME_TEMPLATES = (b"mcp__%s__%s", b"mcp_%s_%s", b"%s_%s")
 """Names of a server's tool in Claude Code and Codex, in Gemini CLI and in OpenCode."""
+APPEND_FLAGS = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+"""Windows would otherwise translate line ends, also inside frames."""
 SAFE_BYTES = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
@@ -43,14 +45,15 @@ def hooks_folder() -> str:
     home_folder = os.environ.get("MULLIGAN_HOME")
     if home_folder:
         return os.path.join(os.path.expanduser(home_folder), "hooks")
-    data = os.environ.get("XDG_DATA_HOME") if sys.platform != "darwin" else ""
+    variable = {"darwin": "", "win32": "LOCALAPPDATA"}.get(sys.platform, "XDG_DATA_HOME")
+    data = os.environ.get(variable) if variable else ""
     return os.path.join(data, "mulligan", "hooks") if data else _default_hooks_folder()
 
 
 def _default_hooks_folder() -> str:
     """Return the folder that a process uses to which its agent hands no variables but HOME."""
-    is_mac = sys.platform == "darwin"
-    return os.path.expanduser(("~/Library/Application Support" if is_mac else "~/.local/share") + "/mulligan/hooks")
+    folders = {"darwin": "~/Library/Application Support", "win32": "~/AppData/Local"}
+    return os.path.expanduser(folders.get(sys.platform, "~/.local/share") + "/mulligan/hooks")
 
 
 def session_file_path(session: bytes, suffix: str, folder: str = "") -> str:
@@ -216,7 +219,7 @@ def append_frame(session: str, frame: bytes) -> None:
 def mark_noted(session: bytes) -> bool:
     """Return whether the user was not told yet in this session that nothing is stored."""
     mark = session_file_path(session, ".noted")
-    temporary_folder = os.environ.get("TMPDIR") or "/tmp"
+    temporary_folder = os.environ.get("TMPDIR") or os.environ.get("TEMP") or "/tmp"
     for path in (mark, os.path.join(temporary_folder, "mulligan-" + os.path.basename(mark))):
         try:
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -267,7 +270,7 @@ class _LockedFile:
     def __enter__(self) -> int:
         os.makedirs(os.path.dirname(self._path), 0o700, exist_ok=True)
         while True:
-            self._file = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            self._file = os.open(self._path, APPEND_FLAGS, 0o600)
             if sys.platform != "win32":
                 import fcntl
 
@@ -281,12 +284,11 @@ class _LockedFile:
 
 
 def _append(path: str, data: bytes) -> None:
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT
     try:
-        file = os.open(path, flags, 0o600)
+        file = os.open(path, APPEND_FLAGS, 0o600)
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
-        file = os.open(path, flags, 0o600)
+        file = os.open(path, APPEND_FLAGS, 0o600)
     os.write(file, data)
     os.close(file)
 

@@ -17,6 +17,7 @@ import msgspec
 
 from mulligan.build import Components
 from mulligan.core.failure import SettingsError
+from mulligan.hooks import session_files
 from mulligan.proxy import ServerTarget, messages
 from mulligan.proxy.config import read_file_state
 from mulligan.proxy.group_members import (
@@ -32,7 +33,7 @@ from mulligan.proxy.group_members import (
 )
 from mulligan.proxy.messages import STATELESS_VERSION, Envelope, Id, build_error, build_message, decode_members
 from mulligan.proxy.relay import ClientConnection, ProxyOptions, Relay, ServerConnection
-from mulligan.proxy.tool_calls import ToolCallRelay
+from mulligan.proxy.tool_calls import MAX_ANNOUNCED_TOOLS, ToolCallRelay
 from mulligan.recover.names import nearest_tool_names
 
 UNSET = msgspec.UNSET
@@ -100,6 +101,8 @@ class ServerGroup:
         self._is_stateless = False
         """Whether the client makes no handshake."""
         self._initialized_line: bytes | None = None
+        self._announced_tools: set[tuple[str, str]] = set()
+        """Sessions and tools whose calls hooks leave to the proxy."""
         self._id_count = 0
         self._tasks: set[asyncio.Task[None]] = set()
         client.source = self
@@ -409,9 +412,22 @@ class ServerGroup:
             hint = f" Similar names: {', '.join(near_names)}." if near_names else ""
             self.client.write(build_error(id, f"No server has {name[:200]!r}.{hint}", INVALID_PARAMS))
             return
+        if method == "tools/call":
+            self._announce_to_hooks(envelope, name)
         if route.name != name:
             line = build_message(id=id, method=method, params={**params, "name": route.name})
         self._forward(id, route, line)
+
+    def _announce_to_hooks(self, envelope: Envelope, tool: str) -> None:
+        """Tell hooks that a tool's calls are recorded here: by the name of this proxy in the client, if it is known."""
+        tool_call = messages.decode_tool_call(envelope.params)
+        if not self._options.name or tool_call is None or self._components.capture.record == "off":
+            return
+        announced = (self._options.session or messages.find_session_id(tool_call), tool)
+        if announced not in self._announced_tools and len(self._announced_tools) < MAX_ANNOUNCED_TOOLS:
+            self._announced_tools.add(announced)
+            with self._components.capture.guard("announcing the proxy to hooks"):
+                session_files.add_proxied_tool(announced[0], self._options.name, tool)
 
     def _forward(self, id: Id, route: Route, line: bytes) -> None:
         """Forward a request to its server."""

@@ -307,7 +307,7 @@ class ToolCallRequest:
                     attempts = tool_request.prepare_call(run)
                 else:
                     attempts = prepare_call(self.tool, capture, run, (), self._arguments, must_check=is_checked)
-                attempts.answers_model = True
+                attempts.answers_model, attempts.tool_names = True, self._calls.tools.names
                 try:
                     await aexecute_plan(attempts)
                 except Exception as raised:  # noqa: BLE001 - recorded already; rendered for the model below

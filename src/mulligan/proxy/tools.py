@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any, TypeVar, cast
 
@@ -243,11 +243,9 @@ class ServerTools:
                 await asyncio.wait((self._pins_task,), timeout=seconds)
                 if self._pins_task.done():
                     self._set_pins(self._pins_task.result())
-            before = self._pins
-            findings = self._add_definitions(raw_tools, is_first_page and not members.get("nextCursor"))
-            if self._pins != before and self._has_loaded_pins:
-                self._start(self._save_pins(self._pins))
-        report_findings(self._options, findings)
+                else:
+                    self._pins_task.add_done_callback(lambda _: self._start(self._apply_late_pins()))
+            self._add_definitions(raw_tools, is_first_page and not members.get("nextCursor"))
         lessons: Mapping[str, Sequence[str]] = {}
         if self._options.should_inject_lessons:
             shareable_values = {name: self.get_tool(name).shareable_texts() for name in self.names}
@@ -265,19 +263,33 @@ class ServerTools:
                 client_tools.append(budget.add_lessons(decode_members(raw), lessons.get(name, ())) or raw)
         return {**members, "tools": client_tools} if client_tools != raw_tools else None
 
-    def _add_definitions(self, raw_tools: Sequence[msgspec.Raw], is_complete: bool) -> list[ToolListFinding]:
-        """Take the definitions of a list and return the new findings about it."""
+    async def _apply_late_pins(self) -> None:
+        """Compare the listed tools with pins that were loaded after the client got the list."""
+        async with self._lock:
+            if not self._has_loaded_pins:
+                self._set_pins(self._pins_task.result())
+                self._compare_pins(self._listed_definitions.values(), is_complete=False)
+
+    def _add_definitions(self, raw_tools: Sequence[msgspec.Raw], is_complete: bool) -> None:
+        """Take the definitions of a list and compare them with the pins."""
         definitions = [decode_definition(raw) for raw in raw_tools]
         definitions = [definition for definition in definitions if isinstance(definition.get("name"), str)]
         if is_complete:
             self._listed_definitions = {}
         for definition in definitions:
             self._listed_definitions.setdefault(definition["name"], definition)
-        self._pins, findings = pins.compare_pins(self._pins, definitions, self._capture.now(), is_complete=is_complete)
+        self._compare_pins(definitions, is_complete=is_complete)
+
+    def _compare_pins(self, definitions: Iterable[Mapping[str, Any]], *, is_complete: bool) -> None:
+        """Pin new definitions and report those that differ from their pin."""
+        before = self._pins
+        self._pins, findings = pins.compare_pins(before, definitions, self._capture.now(), is_complete=is_complete)
         self._tools_by_name.clear()
+        if self._pins != before and self._has_loaded_pins:
+            self._start(self._save_pins(self._pins))
         new_findings = [finding for finding in findings if finding not in self._reported]
         self._reported.update(new_findings[:MAX_TOOL_NAMES])
-        return new_findings
+        report_findings(self._options, new_findings)
 
     async def refresh(self) -> None:
         """Load the pins again: a person may have accepted a tool in another terminal."""

@@ -114,7 +114,8 @@ tool/unavailable: service unavailable
     leader not available|has no primary|is down (?:for|until|at)\b|\bplanned work
 tool/api_error: internal error of the service
     internal (?:server )?error|server error|unexpected (?:server )?(?:error|condition) (?:occurred|was encountered|
-    has occurred|happened|prevented)|api (?:error|returned (?:an )?error|request failed|call failed)|
+    has occurred|happened|prevented)|
+    api (?:error(?!\W{1,3}(?:not found|could not find))|returned (?:an )?error|request failed|call failed)|
     something went wrong|method not allowed|not implemented|an unknown error occurred
     unless: (?:missing|invalid|unexpected|unknown) (?:required )?(?:\w{1,12} )?(?:argument|parameter|param|field|
     property|input)s?\b|validation (?:error|failed)|required (?:argument|parameter|param|field|property)
