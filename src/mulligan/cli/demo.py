@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import shlex
 import shutil
 import sys
+import textwrap
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from mulligan.api import Mulligan
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.cli import demo_world as world
 from mulligan.cli.options import CommandContext, command, is_color_off, print_json, print_lines
+from mulligan.cli.serve import serve
 from mulligan.core.events import AnyEvent, RecoveryPlanned, StepEnded
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Lesson
@@ -30,19 +33,21 @@ from mulligan.store.base import DEFAULT_TENANT, LessonQuery
 from mulligan.store.counters import Cell
 from mulligan.store.urls import fallback_path, open_store
 
+WIDTH = 80
 _OPENING = (
-    "An agent with six tools pays an invoice and asks about the weather. Its service fails in five ways.\n"
-    '  x  failed attempt     >  action of mulligan     +  successful attempt     "  text for the model'
+    "A scripted agent pays an invoice, reads the weather over HTTP and answers a ticket over MCP. Its services fail "
+    "in seven ways. Nothing leaves this machine."
 )
+_SYMBOLS = 'x failed attempt   > action of mulligan   + success   " text for the model'
 _PASSES = (
     ("First pass: memory is empty", world.UserRequest("INV-1", "Oslo", "refunds"), False),
     (
-        "Second pass, not shown: another user, the same mistakes. One success could be a coincidence",
+        "Second pass, not shown: another user, the same mistakes",
         world.UserRequest("INV-2", "Bergen", "invoices"),
         True,
     ),
     (
-        "Third pass: the same task again, by a model that remembers nothing",
+        "Third pass: the same task, by a model that remembers nothing",
         world.UserRequest("INV-3", "Trondheim", "vouchers"),
         False,
     ),
@@ -50,22 +55,34 @@ _PASSES = (
 """Title, user request, and whether the pass is silent."""
 
 
-@command("mulligan demo", "mulligan demo --fast --json", has_store=False)
+@command("mulligan demo", "mulligan demo --open", "mulligan demo --no-serve --json", has_store=False)
 @click.option("--fast", is_flag=True, help="Skip the pauses that make the output readable.")
-def demo(context: CommandContext, fast: bool) -> None:
+@click.option(
+    "--serve/--no-serve",
+    "serves",
+    default=None,
+    help="Serve the dashboard of these runs at the end.  [yes, if the output is a terminal]",
+)
+@click.option("--open", "opens", is_flag=True, help="Serve the dashboard and open it in the browser.")
+def demo(context: CommandContext, fast: bool, serves: bool | None, opens: bool) -> None:
     """Run a scripted agent whose calls fail, and watch mulligan retry, repair, stop and learn.
 
-    The agent calls a small HTTP service on this machine that fails in five ways. Nothing leaves the machine, and the
-    records go into a separate store.
+    The agent calls a small HTTP service and an MCP server on this machine. Nothing leaves the machine, and the records
+    go into a separate store.
     """
-    store_path = _fresh_store()
+    if opens and (serves is False or context.as_json):
+        raise click.UsageError("--open shows the dashboard in the browser. Remove --no-serve or --json.")
+    folder = _fresh_folder()
+    store_path = folder / "mulligan.db"
     mulligan = Mulligan(store=str(store_path), agent="demo-agent", mode="repair")
     service = world.DemoService()
+    tickets = world.McpConnection(str(store_path), folder)
     narrator = Narrator(context.as_json, pause=0.6 if sys.stdout.isatty() and not (fast or context.as_json) else 0)
     mulligan.add_listener(narrator.on_event, thread="caller")
-    agent = world.ScriptedAgent(mulligan, world.build_tools(mulligan, service), narrator.narrate_call)
+    agent = world.ScriptedAgent(mulligan, world.build_tools(mulligan, service), tickets, narrator)
     try:
         narrator.say(_OPENING)
+        narrator.say(f"\n  {_SYMBOLS}")
         passes: list[world.PassResult] = []
         for title, request, is_silent in _PASSES:
             narrator.title(title)
@@ -73,12 +90,13 @@ def demo(context: CommandContext, fast: bool) -> None:
             service.busy_city = request.city
             passes.append(agent.run(request.text, partial(agent.handle_request, request)))
             narrator.is_silent = False
-            result = passes[-1]
-            narrator.say(f"\n     The agent's answer: {result.answer}  [{result.run[:12]} {result.status}]")
+            if not is_silent:
+                narrator.say(f"\n     The agent's answer: {passes[-1].answer}")
         lesson, lesson_line = _demonstrate_lesson(context, mulligan, store_path, agent, narrator)
     finally:
         service.close()
-    mulligan.flush()
+        tickets.close()
+        mulligan.close()
     with contextlib.closing(open_store(str(store_path))) as store:
         histories = [store.run(DEFAULT_TENANT, result.run) for result in passes]
     cells = [counters.stats([history] if history else []).total for history in histories]
@@ -97,16 +115,24 @@ def demo(context: CommandContext, fast: bool) -> None:
         ("failed attempts", *(str(_failed_attempts(cell)) for cell in cells)),
     ]
     print_lines(render_columns(rows, right=(1, 2, 3)))
-    summary = f"{len(passes)} invoices, {len(service.payments)} payments"
-    click.echo(f"\n  {summary}: no payment was repeated after its timeout.")
+    narrator.say(
+        f"\n  {len(passes)} invoices, {len(service.payments)} payments: no payment was repeated after its timeout."
+    )
+    has_server_extra = all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn", "jinja2"))
     narrator.title("Next")
     program = _typed_program()
-    for words in (f"show {passes[-1].run[:12]}", "runs", "lessons"):
-        click.echo(f"  {program} {words} --store {store_path}")
-    has_server_extra = all(importlib.util.find_spec(name) for name in ("starlette", "uvicorn", "jinja2"))
-    hint = "" if has_server_extra else "    (dashboard, needs: pip install 'mulligan[server]')"
-    click.echo(f"  {program} serve --open --store {store_path}{hint}")
-    click.echo("\nIn your own code: put @mulligan.tool above a function, then run `mulligan runs`.")
+    click.echo(f"  # the records of this demo\n  export MULLIGAN_HOME={shlex.quote(str(folder))}\n")
+    for words, explanation in (
+        (f"show {passes[0].run[:12]}", "every call of the first pass"),
+        ("patterns", "failures that recur"),
+        ("fixes", "what recovered them, with evidence"),
+        ("serve --open", "the dashboard" + ("" if has_server_extra else ", with: pip install 'mulligan[server]'")),
+    ):
+        click.echo(f"  {program} {words:<19} {explanation}")
+    click.echo("\n  In your own code: put @mulligan.tool above a function.")
+    if opens or (sys.stdout.isatty() and has_server_extra if serves is None else serves):
+        narrator.title("Dashboard of these runs (Ctrl-C stops it)")
+        serve.main(["--store", str(store_path), "--port", "0", *["--open"] * opens], standalone_mode=False)
 
 
 def _demonstrate_lesson(
@@ -133,7 +159,7 @@ def _demonstrate_lesson(
     lesson_text = mulligan.render_lessons([tool])
     lesson_line = next((line for line in reversed(lesson_text.splitlines()) if "top_k" in line), "")
     narrator.title("Fourth run: the prompt starts with the lesson")
-    narrator.say(f'     " {to_line(lesson_line, 160)}', fg="cyan")
+    narrator.say(f'     " {lesson_line}', fg="cyan")
     agent.run("How long do deliveries take?", partial(agent.search_with_lesson, lesson_text))
     return lesson, lesson_line
 
@@ -149,12 +175,25 @@ class Narrator:
         self._number = 0
 
     def say(self, text: str, **style: Any) -> None:
-        if not (self._is_quiet or self.is_silent):
-            click.echo(text if is_color_off() else click.style(text, **style))
+        """Print a text, wrapped. Its continuation lines are indented like the text after its symbol."""
+        if self._is_quiet or self.is_silent:
+            return
+        for line in text.split("\n"):
+            indent = len(line) - len(line.lstrip(" "))
+            has_symbol = line[indent : indent + 2] in ("x ", "> ", "+ ", '" ')
+            continuation = " " * (indent + 2 * has_symbol)
+            for wrapped in textwrap.wrap(line, WIDTH, subsequent_indent=continuation, break_long_words=False) or [""]:
+                click.echo(wrapped if is_color_off() else click.style(wrapped, **style))
 
     def title(self, text: str) -> None:
         self._number = 0
         self.say(f"\n{text}\n", bold=True)
+
+    def _announce_call(self, headline: str, tool: str, arguments: dict[str, Any]) -> None:
+        self._number += 1
+        argument_text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
+        self.say(f"{self._number:>3}. {headline}", bold=True)
+        self.say(f"       {tool}({argument_text})")
 
     def narrate_call(
         self,
@@ -165,28 +204,64 @@ class Narrator:
         make_call: Callable[[], ToolOutcome],
     ) -> ToolOutcome:
         """Print one tool call and its answer to the model."""
-        self._number += 1
-        argument_text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        self.say(f"{self._number:>3}. {headline}", bold=True)
-        self.say(f"       {tool}({argument_text})")
+        self._announce_call(headline, tool, arguments)
         outcome = make_call()
         if (answer := outcome.answer) is not None:
-            if failure_comment:
-                self.say(f"     > {failure_comment}", fg="yellow")
-            self.say(f'     " {to_line(answer["message"], 110)}', fg="cyan")
-            for sentence in filter(None, (answer.get("outcome"), answer["hint"], *outcome.notes)):
-                self.say(f"       {to_line(sentence, 110)}", fg="cyan")
-        time.sleep(0 if self.is_silent else self._pause)
+            self._narrate_failure(answer, outcome.notes, failure_comment)
+        self._pause_for_reader()
         return outcome
+
+    def narrate_mcp_call(
+        self,
+        headline: str,
+        tool: str,
+        arguments: dict[str, Any],
+        failure_comment: str,
+        make_call: Callable[[], dict[str, Any]],
+    ) -> dict[str, Any]:
+        """Print one call of an MCP tool, from the answer that the proxy gives."""
+        self._announce_call(headline, tool, arguments)
+        result = make_call()
+        if (answer := result.get("_meta", {}).get("mulligan/failure")) is not None:
+            self.say(f"     x {answer['error']}: {to_line(result['content'][0]['text'], 48)}", fg="red")
+            self._narrate_failure(answer, (), failure_comment)
+        else:
+            text, *notes = (part["text"] for part in result["content"])
+            if notes:
+                self.say("     > repaired before the server got the call", fg="yellow")
+            self.say(f"     + {text}", fg="green")
+            for note in notes:
+                self.say(f'     " {note}', fg="cyan")
+        self._pause_for_reader()
+        return result
+
+    def _narrate_failure(self, answer: Mapping[str, Any], notes: Sequence[str], comment: str) -> None:
+        if comment:
+            self.say(f"     > {comment}", fg="yellow")
+        self.say(f'     " {to_line(answer["message"], 140)}', fg="cyan")
+        for sentence in filter(None, (answer.get("outcome"), answer["hint"], *notes)):
+            self.say(f"       {sentence}", fg="cyan")
+
+    def narrate_compaction(self, message_count: int, reminder: str) -> None:
+        """Print the reminder that mulligan adds after a compaction."""
+        self._number += 1
+        self.say(
+            f"{self._number:>3}. The conversation is compacted: {message_count} messages become a summary", bold=True
+        )
+        self.say("     > the failures so far are added to the summary", fg="yellow")
+        for line in reminder.splitlines():
+            self.say(f'     " {line}', fg="cyan")
+        self._pause_for_reader()
+
+    def _pause_for_reader(self) -> None:
+        time.sleep(0 if self.is_silent else self._pause)
 
     def on_event(self, event: AnyEvent) -> None:
         match event:
             case StepEnded(step) if step.type == "tool" and step.failure is not None:
-                duration = format_duration(step.duration_seconds)
-                self.say(f"     x {step.failure.kind} after {duration}: {to_line(step.failure.message, 80)}", fg="red")
+                self.say(f"     x {step.failure.kind}: {to_line(step.failure.message, 48)}", fg="red")
             case StepEnded(step) if step.type == "tool":
-                duration = format_duration(step.duration_seconds)
-                self.say(f"     + succeeded in {duration}: {to_line(step.result, 70)}", fg="green")
+                self.say(f"     + {to_line(step.result, 70)}", fg="green")
                 if step.recovery is not None and step.recovery.changes:
                     self.say(f'     " {Prompt().note(step.name, step.recovery.changes)}', fg="cyan")
             case RecoveryPlanned(_, recovery) if recovery.changes:
@@ -195,22 +270,23 @@ class Narrator:
                 )
                 self.say(f"     > repair: {change_text} ({recovery.confidence:.0%} confidence)", fg="yellow")
             case RecoveryPlanned(_, recovery):
-                self.say(f"     > retry after a backoff of {format_duration(recovery.backoff_seconds)}", fg="yellow")
+                self.say(f"     > retry after {format_duration(recovery.backoff_seconds)}", fg="yellow")
 
 
-def _fresh_store() -> Path:
-    """Create an empty store for the demo. Each demo starts without memory of earlier ones."""
-    folder = settings_file.load_settings().folder
+def _fresh_folder() -> Path:
+    """Create an empty data folder for the demo. Each demo starts without memory of earlier ones."""
+    folder = settings_file.load_settings().folder / "demo"
     try:
-        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        store_path = folder / "demo.db"
-        for path in (store_path, Path(f"{store_path}-wal"), Path(f"{store_path}-shm")):
-            path.unlink(missing_ok=True)
-        open_store(str(store_path)).close()
+        if folder.exists():
+            shutil.rmtree(folder)
+        folder.mkdir(parents=True, mode=0o700)
+        open_store(str(folder / "mulligan.db")).close()
     except (OSError, StoreError) as error:
-        store_path = fallback_path().with_name(f"demo-{os.getpid()}.db")
-        click.echo(f"Cannot write to {folder} ({error}). The demo uses {store_path}.", err=True)
-    return store_path
+        click.echo(f"Cannot write to {folder} ({error}).", err=True)
+        folder = fallback_path().with_name(f"demo-{os.getpid()}")
+        folder.mkdir(mode=0o700)
+        click.echo(f"The demo uses {folder}.", err=True)
+    return folder
 
 
 def _typed_program() -> str:
