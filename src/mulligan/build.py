@@ -170,6 +170,7 @@ class Components:
             "on_model_turn": self._mark_model_turn,
             "lookup_fixes": self.recall.fixes,
             "lookup_facts": self.recall.facts,
+            "lookup_profiles": self.recall.value_profiles,
             "render_lessons": self.render_lessons,
             "learn": settings.learn,
             "control_flow": CONTROL_FLOW.union(settings.control_flow),

@@ -22,8 +22,17 @@ POLICY_NAMES = Policy.__struct_fields__
 """Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
 STRICTNESS = {"level": ("shared", "local"), "record": ("off", "shape", "full"), "learn": ("off", "tell", "repair")}
 """Settings that a project file can only tighten, the strictest value first."""
-NOT_FOR_PROJECTS = ("redact_ignore", "unredacted_arguments", "tools", "reflect", "reflect_key")
-"""Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it."""
+NOT_FOR_PROJECTS = (
+    "redact_ignore",
+    "unredacted_arguments",
+    "tools",
+    "reflect",
+    "reflect_key",
+    "alert_command",
+    "alert_webhook",
+)
+"""Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it, and
+neither send records elsewhere nor run commands."""
 
 
 TEST_FOLDERS = "MULLIGAN_TEST_FOLDERS"
@@ -90,6 +99,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     `mulligan.Reflector`. Empty means none."""
     reflect_key: str = ""
     """The API key of that endpoint."""
+    alert_command: str = ""
+    """The command that `mulligan serve` runs for each alert, with the alert as JSON on standard input."""
+    alert_webhook: str = ""
+    """The URL to which `mulligan serve` posts each alert, in the format of Slack's incoming webhooks."""
     log: LogLevel = "off"
     """The log level: off, warning (failures), info (also retries, repairs and recoveries) or debug (everything).
 
@@ -140,6 +153,9 @@ SETTING_NAMES = (
 )
 
 
+ENVIRONMENT_SOURCE = "environment"
+
+
 def load_settings(
     arguments: Mapping[str, Any] | None = None,
     environment: Mapping[str, str] | None = None,
@@ -153,27 +169,39 @@ def load_settings(
     `of_user` is for hooks, proxy and `mulligan mcp`, which other programs start in any folder: it ignores project
     files, and the mode is suggest unless the user sets another.
     """
-    user = user_file if user_file is not None else config_folder() / "mulligan.toml"
-    merged = _check_values(_read_toml(user), str(user))
-    project = None if of_user else _find_project_file(folder if folder is not None else _current_folder())
-    if project is not None:
-        path, values = project
-        _merge(merged, _check_project(_check_values(values, str(path)), merged, path, user))
     environ = os.environ if environment is None else environment
-    variables = {
-        name: _check_value(name, value, f"Environment variable MULLIGAN_{name.upper()}")
-        for name, value in _from_environment(environ)
-    }
-    _merge(merged, dict(variables))
+    sources = read_sources(environ, folder, user_file, of_user=of_user)
+    merged: dict[str, Any] = {}
+    for values in sources.values():
+        _merge(merged, dict(values))
     overrides, policy = check_overrides(arguments or {})
     _merge(merged, overrides)
     if of_user:
         merged.setdefault("mode", "suggest")
     settings = _build_settings(merged, policy)
     test_folders = environ.get(TEST_FOLDERS)
-    if test_folders is None or _is_test_store(settings, {*variables, *overrides}, test_folders.split(os.pathsep)):
+    names = {*sources[ENVIRONMENT_SOURCE], *overrides}
+    if test_folders is None or _is_test_store(settings, names, test_folders.split(os.pathsep)):
         return settings
     return msgspec.structs.replace(settings, store="memory:", token="")
+
+
+def read_sources(
+    environment: Mapping[str, str], folder: Path | None = None, user_file: Path | None = None, *, of_user: bool = False
+) -> dict[str, dict[str, Any]]:
+    """Return the checked settings of the user file, the project file and the environment, by name of the source."""
+    user = user_file if user_file is not None else config_folder() / "mulligan.toml"
+    user_values = _check_values(_read_toml(user), str(user))
+    sources = {str(user): user_values}
+    project = None if of_user else _find_project_file(folder if folder is not None else _current_folder())
+    if project is not None:
+        path, values = project
+        sources[str(path)] = _check_project(_check_values(values, str(path)), user_values, path, user)
+    sources[ENVIRONMENT_SOURCE] = {
+        name: _check_value(name, value, f"Environment variable MULLIGAN_{name.upper()}")
+        for name, value in _from_environment(environment)
+    }
+    return sources
 
 
 def _is_test_store(settings: Settings, names: Collection[str], folders: Sequence[str]) -> bool:

@@ -27,6 +27,12 @@ class ConfigSyntaxError(ValueError):
             message = f"{message} (line {line}, column {column})"
         super().__init__(message)
 
+    def __eq__(self, other: object) -> bool:
+        """Compare by message: an entry that cannot be parsed is the same before and after an edit of another one."""
+        return isinstance(other, ConfigSyntaxError) and self.args == other.args
+
+    __hash__ = ValueError.__hash__
+
 
 class Node(NamedTuple):
     """A value with its position in the text. `entry_start` is where its key starts, or the value if it has no key."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+from collections.abc import Mapping
 
 import click
 import msgspec
@@ -64,15 +66,22 @@ def env(context: CommandContext, url: str, token: str | None, agent: str | None)
 
 @command("mulligan settings", "MULLIGAN_ATTEMPTS=2 mulligan settings --json", has_store=False)
 def settings(context: CommandContext) -> None:
-    """Show the effective settings from environment, files and defaults."""
+    """Show the effective settings and where each of them comes from: environment, a file or the default."""
     current_settings = settings_file.load_settings()
     names = [name for name in settings_file.SETTING_NAMES if name not in settings_file.POLICY_NAMES]
     values = {name: getattr(current_settings, name) for name in names}
     values |= msgspec.structs.asdict(current_settings.policy)
-    values |= {name: "(set)" for name in ("token", "reflect_key") if values[name]}
+    values |= {name: "(set)" for name in ("token", "reflect_key", "alert_webhook") if values[name]}
     values |= {"store": redact_password(current_settings.store_url), "home": str(current_settings.folder)}
-    rows = [(name, _format_value(value)) for name, value in values.items()]
-    context.print(values, [f"Store: {trusted_line(values['store'])}", "", *render_columns(rows)])
+    origins = {name: source for source, names in settings_file.read_sources(os.environ).items() for name in names}
+    rows = [(name, _format_value(value), _format_origin(name, origins)) for name, value in values.items()]
+    lines = [f"Store: {trusted_line(values['store'])}", "", *render_columns([("setting", "value", "from"), *rows])]
+    context.print({**values, "origins": {name: origins.get(name, "default") for name in values}}, lines)
+
+
+def _format_origin(name: str, origins: Mapping[str, str]) -> str:
+    origin = origins.get(name, "default")
+    return f"MULLIGAN_{name.upper()}" if origin == settings_file.ENVIRONMENT_SOURCE else trusted_line(origin)
 
 
 def _format_value(value: object) -> str:

@@ -187,6 +187,12 @@ def _postgres_rows(facts: dict[str, Any]) -> dict[str, str]:
         "tenants": f"row-level security {facts['row_security']} (role {facts['role']})" if "role" in facts else "",
         "timeouts": _format_pairs(facts["timeouts"]),
         "durable": _format_pairs(facts["durable"]),
+        "workers": ", ".join(
+            f"{worker['name']} {format_count(worker['shards'], 'shard')} {_format_size(worker['bytes'])}"
+            if worker["reachable"]
+            else f"{worker['name']} does not answer"
+            for worker in facts.get("workers", ())
+        ),
         "replicas": ", ".join(lags) or ("this database is a replica" if facts["is_replica"] else "none"),
         "backup": f"last backup unknown to PostgreSQL{archived}",
     }

@@ -42,6 +42,7 @@ ACTION_HELP: dict[PatternAction, str] = {
     "resolve": "Mark patterns as resolved; they reopen at the next occurrence.",
     "reopen": "Reopen resolved patterns.",
     "split": "Separate patterns that were merged into others.",
+    "note": "Replace the note of a pattern. An empty text removes it.",
 }
 
 
@@ -137,7 +138,9 @@ def _show_pattern(context: CommandContext, pattern: str) -> None:
 def _add_pattern_action(action: PatternAction) -> None:
     """Register the command that applies this decision to patterns."""
 
-    def decide(context: CommandContext, pattern: str | tuple[str, ...], into: str | None = None) -> None:
+    def decide(
+        context: CommandContext, pattern: str | tuple[str, ...], into: str | None = None, text: str = ""
+    ) -> None:
         store = context.require_store()
         ids = (pattern,) if isinstance(pattern, str) else pattern
         for id in (*ids, *([into] if into else [])):  # check all before any is changed
@@ -145,15 +148,15 @@ def _add_pattern_action(action: PatternAction) -> None:
                 _require_pattern(store.pattern(DEFAULT_TENANT, id), id)
         facts, sentences = [], []
         for id in ids:
-            request = PatternCommand(action=action, pattern=id, into=into, at=context.now)
+            request = PatternCommand(action=action, pattern=id, into=into, note=text, at=context.now)
             updated_pattern = _require_pattern(store.update_pattern(DEFAULT_TENANT, request), id)
             facts.append(memory_text.pattern_facts(updated_pattern))
             sentences.append(_describe_action(action, updated_pattern, id))
         context.print(facts, "\n".join(sentences))
 
-    if action == "merge":
-        decide = click.argument("into")(decide)
-    decide = click.argument("pattern", nargs=1 if action == "merge" else -1, required=True)(decide)
+    if second_argument := {"merge": "into", "note": "text"}.get(action):
+        decide = click.argument(second_argument)(decide)
+    decide = click.argument("pattern", nargs=1 if second_argument else -1, required=True)(decide)
     command(parent=patterns, name=action, help=ACTION_HELP[action])(decide)
 
 
@@ -166,6 +169,8 @@ def _describe_action(action: PatternAction, pattern: Pattern, id: str) -> str:
             return f"{pattern.id} now has {occurrences}. To undo: mulligan patterns split {id}"
         case "split":
             return f"{pattern.id} is separate again, with {occurrences}."
+        case "note":
+            return f"Note of {pattern.id} {'replaced' if pattern.note else 'removed'}."
     return f"{pattern.id} is {pattern.state}."
 
 

@@ -72,7 +72,12 @@ class ProxyGroup(CommandGroup):
     "--listen", metavar="[HOST:]PORT", help="Serve clients over HTTP on this address, instead of standard input."
 )
 @click.option("--allow-remote-clients", is_flag=True, help="Allow --listen on an address that is not loopback.")
-@click.option("--name", metavar="NAME", help="Name of the server in records. Default: from its command or URL.")
+@click.option(
+    "--name",
+    metavar="NAME",
+    help="Name of the server in records. Default: from its command or URL. With --config: name of the proxy in the "
+    "settings of your client.",
+)
 @click.option("--mode", type=click.Choice(["observe", "suggest", "repair"]), help="Recovery mode.")
 @click.option(
     "--repair", is_flag=True, help="Same as --mode repair: apply automatic repairs and tell the model about them."
@@ -136,8 +141,8 @@ def proxy(
             f"--repair means --mode repair, but --mode {mode} was given too. Remove one of them.", ctx
         )
     target = None if config else _build_target(ctx, url, headers, name)
-    if config and (ctx.obj or url or headers or name):
-        raise click.UsageError("--config has all servers. Remove --url, --header, --name and the command.", ctx)
+    if config and (ctx.obj or url or headers):
+        raise click.UsageError("--config has all servers. Remove --url, --header and the command.", ctx)
     process = None
     if target is not None and target.command and listen is None:
         try:
@@ -164,7 +169,7 @@ def proxy(
         settings, mode = Settings(store="memory:", record="off"), "observe"
     options = ProxyOptions(
         **proxy_options,
-        name=target.name if target is not None else "",
+        name=target.name if target is not None else name or "",
         mode=mode,
         should_restart=not no_restart,
         rules=settings.tools,

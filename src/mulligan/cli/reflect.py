@@ -14,16 +14,16 @@ from mulligan.capture.reflector import Reflector
 from mulligan.cli.analyze import build_fix_lookup
 from mulligan.cli.options import CommandContext, command, find_run, import_function
 from mulligan.core.calls import Call, group_attempts
-from mulligan.core.conversation import answer_text
 from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.records import History, Recovery
 from mulligan.prompt import Prompt
-from mulligan.record.memory_lookup import to_precedent
+from mulligan.prompt.reflection_messages import RunCall
+from mulligan.record.memory_lookup import find_profiles, to_precedent
 from mulligan.recover.policy import EarlierCall, Suggestion, Tool
 from mulligan.recover.reflection import Reflection, parse_reflection
 from mulligan.recover.repair import suggest
 from mulligan.report.tables import render_pairs, to_line
-from mulligan.store.base import Store
+from mulligan.store.base import DEFAULT_TENANT, Store
 
 _TOOL_TYPES = ("tool", "retrieval")
 
@@ -83,11 +83,11 @@ def build_text_model(context: CommandContext, store: Store) -> Callable[[str], s
     reflector = build_connected_reflector(context, store)
 
     def ask(text: str) -> str:
-        reply = reflector.ask(text, run="consolidate")
+        reply = reflector.ask(text)
         if isinstance(reply, str) or reply.error:
             click.echo(f"No rewording: {reply if isinstance(reply, str) else reply.error}.", err=True)
             return ""
-        return answer_text(reply.answer)
+        return reply.text
 
     return ask
 
@@ -99,28 +99,30 @@ def _reflect_on(
     arguments = step.arguments if isinstance(step.arguments, dict) else {}
     failure = step.failure
     assert isinstance(failure, Failure)
-    earlier_calls = [
-        EarlierCall.from_step(earlier)
-        for earlier in history.steps
-        if earlier.type in _TOOL_TYPES and earlier.call < call.id
-    ]
+    tool_steps = [step for step in history.steps if step.type in _TOOL_TYPES]
+    # With the attempts of this call before the one that is asked about.
+    earlier_calls = [EarlierCall.from_step(earlier) for earlier in tool_steps if earlier.seq < step.seq]
     prompt = Prompt(build_redactor(context.settings, "local", personal=False)).for_arguments(arguments)
     fixes = build_fix_lookup(store, history.run.agent)(call.name, step.tool_key, failure, arguments, "", history.run.id)
+    tools = dict.fromkeys(tool_step.name for tool_step in tool_steps if tool_step.outcome == "success")
     request = prompt.reflection_request(
         call.name,
         arguments,
         failure,
-        schema=None,
         precedents=[to_precedent(fix) for fix in fixes if fix.showable],
-        earlier_calls=[(earlier.tool, earlier.arguments, earlier.result) for earlier in earlier_calls],
-        tried_calls=[attempt.arguments for attempt in call.steps[1:] if isinstance(attempt.arguments, dict)],
+        profiles=find_profiles(store, DEFAULT_TENANT, call.name, step.tool_key),
+        calls=[
+            RunCall(earlier.tool, earlier.arguments, earlier.result, not earlier.has_succeeded)
+            for earlier in earlier_calls
+        ],
+        tools=tools,
     )
     if not request:
         raise SettingsError(f"Call {call.id} is too long to be sent to a model.")
     reply = reflector.ask(request)
     if isinstance(reply, str):
         raise SettingsError(f"The model was not asked: {reply}.")
-    answer = parse_reflection(reply.answer) if not reply.error else reply.error
+    answer = reply.error or parse_reflection(reply.text)
     facts: dict[str, Any] = {
         "kind": str(failure.kind),
         "error": failure.message,
@@ -131,7 +133,7 @@ def _reflect_on(
     if not isinstance(answer, Reflection):
         return facts | {"reason": answer}
     tool = Tool(name=call.name, effects=step.effects or "once", key=step.tool_key)
-    calibrated = reflector.calibrate(step.tool_key, answer)
+    calibrated = reflector.calibrate(step.tool_key, answer, tools)
     suggestions = suggest(arguments, failure, tool, earlier_calls, reflection=calibrated)
     suggestion = next((suggestion for suggestion in suggestions if suggestion.source == "reflection"), None)
     facts |= {"reason": answer.reason, "stated_confidence": answer.confidence}

@@ -20,11 +20,14 @@ from mulligan.cli.options import (
     list_options,
     print_lines,
 )
+from mulligan.core.calls import group_attempts
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import to_builtins
+from mulligan.core.records import History, to_builtins
+from mulligan.prompt import Prompt
+from mulligan.record.memory_lookup import find_facts
 from mulligan.report import conversation_text, overview, run_text
 from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
-from mulligan.report.stats import compare_stats, find_older_runs, started_runs
+from mulligan.report.stats import compare_stats, count_older_runs, started_runs
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
@@ -34,6 +37,8 @@ from mulligan.store.urls import is_networked, sqlite_path
 
 POLL_INTERVAL_SECONDS = 0.5
 """Interval between two reads of the store by `mulligan tail`."""
+MAX_EXPLAINED_CALLS = 20
+"""Unrecovered calls of a run for which `mulligan show` looks up facts about successful calls, the latest."""
 DEFAULT_ROW_LIMIT = 20
 """Rows of `mulligan stats --by` as text."""
 COMPARABLE_DIMENSIONS = ("agent", "tool", "model", "version", "environment")
@@ -94,8 +99,25 @@ def show(context: CommandContext, run: str, is_full: bool, conversation: bool) -
         facts: dict[str, Any] = {"run": history.run.id, "entries": to_builtins(entries)}
         context.print(facts, conversation_text.render_conversation(history, context.width, is_full))
         return
-    facts = run_text.to_summary(history) | to_builtins(history)
-    context.print(facts, run_text.render_run(history, context.now, context.width, is_full))
+    value_facts = _find_value_facts(store, history)
+    facts = run_text.to_summary(history, value_facts) | to_builtins(history)
+    context.print(facts, run_text.render_run(history, context.now, context.width, is_full, value_facts))
+
+
+def _find_value_facts(store: Store, history: History) -> dict[int, list[str]]:
+    """Return what successful calls have in common and unrecovered calls of a run have not, by the id of the call."""
+    facts: dict[int, list[str]] = {}
+    recovered_ids = {link.failed_call for link in history.links}
+    failed_calls = [
+        call for call in group_attempts(history.steps) if call.last.failure and call.id not in recovered_ids
+    ]
+    for call in failed_calls[-MAX_EXPLAINED_CALLS:]:
+        step, failure = call.last, call.last.failure
+        if failure is not None and isinstance(step.arguments, dict):
+            profiles = find_facts(store, DEFAULT_TENANT, call.name, step.tool_key, failure, step.arguments)
+            if sentences := Prompt().for_arguments(step.arguments).facts(profiles):
+                facts[call.id] = sentences
+    return facts
 
 
 @command("mulligan tail --failures", "mulligan tail --tool search --json | jq .step.name")
@@ -185,7 +207,7 @@ def stats(
         _print_by_dimension(context, store, query, answer, limit or DEFAULT_ROW_LIMIT)
     if not (answer.total.calls or started_runs(answer.total) or query.since is None):
         if store is not None:
-            older, _ = find_older_runs(store, DEFAULT_TENANT, query.now, query.since)
+            older = count_older_runs(store, DEFAULT_TENANT, query.now, query.since)
             count = f" has {format_count(older, 'older run')}: --since all" if older else " has no older runs."
             click.echo(f"Store {context.where}{count}", err=True)
         else:

@@ -58,8 +58,10 @@ from mulligan.store.urls import is_remote, journals_of, local_path, open_store
 )
 @click.option("--level", type=click.Choice(["local", "shared"]), help="Redaction level for received records.")
 @click.option("--log", "logs", is_flag=True, help="Log one line per request to standard error.")
-@click.option("--alert-command", metavar="CMD", default="", help="Run this command for each alert.")
-@click.option("--alert-webhook", metavar="URL", default="", help="Post alerts to this URL.")
+@click.option("--alert-command", metavar="CMD", default="", help="Run this command for each alert.  [alert_command]")
+@click.option(
+    "--alert-webhook", metavar="URL", default="", help="Post alerts to this URL, as to Slack.  [alert_webhook]"
+)
 @click.option("--prune/--no-prune", "prunes", default=True, help="Delete expired records once a day.  [yes]")
 @click.option("--no-auth", "open_to_all", is_flag=True, help="Require no token or cookie. Loopback only.")
 def serve(
@@ -122,7 +124,10 @@ def serve(
     rules = AccessRules(hosts=hosts, is_local=is_local, is_open=open_to_all)
     prices = PriceTable(settings.prices)
     intake = PayloadConverter(build_classifier(settings), redactor, opened_store, build_kinds(settings), prices)
-    alerts = TenantAlerts(opened_store, intake.tenants, command=alert_command, webhook=alert_webhook)
+    alert_targets = {
+        "command": alert_command or settings.alert_command, "webhook": alert_webhook or settings.alert_webhook,
+    }  # fmt: skip
+    alerts = TenantAlerts(opened_store, intake.tenants, **alert_targets)
     server_url = ""
 
     def announce(ticket: str) -> None:
@@ -131,6 +136,7 @@ def serve(
     log = partial(click.echo, err=True)
     pruner = Pruner(opened_store, log_line=log) if prunes else None
     server = Server(opened_store, intake, rules=rules, announce=announce, on_stored=alerts.on_stored, pruner=pruner)
+    server.alert_targets = alert_targets
     if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
         server.close()
         raise SettingsError(
@@ -231,7 +237,7 @@ class TenantAlerts:
             Alerts(**server_targets)  # raises now for invalid targets, not at the first failure
             program = next(iter(shlex.split(server_targets["command"])), None)
             if program is not None and shutil.which(program) is None:
-                raise SettingsError(f"Alert command {program!r} not found. Install it, or change --alert-command.")
+                raise SettingsError(f"Alert command {program!r} not found. Install it, or change alert_command.")
 
     def on_stored(self, tenant: str, events: Sequence[AnyEvent]) -> None:
         settings = self._tenants.settings_for(tenant)

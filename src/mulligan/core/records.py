@@ -409,6 +409,8 @@ class Pattern(Record, frozen=True):
     """How often it occurred again after it was resolved."""
     merged: tuple[str, ...] = ()
     """The ids of the patterns merged into it."""
+    note: str = ""
+    """A note of people: what is known, who takes care."""
 
 
 CompressionVerb = Literal["summarized", "cut", "dropped", "rewritten"]
