@@ -1,6 +1,6 @@
 """Learn fixes from twelve runs of an agent that makes and corrects the same mistakes.
 
-python examples/learn_from_failures.py
+python examples/plain_loop/learn_from_failures.py
 mulligan fixes
 """
 
