@@ -25,7 +25,6 @@ from mulligan.settings import SETTING_NAMES, TABLE_NAMES
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 BLOCK = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
@@ -108,22 +107,6 @@ for cell in msgspec.json.decode(sys.argv[1]):
     assert "Out: ('recovered', 10)" in done.stdout
     assert "Out: page 1" in done.stdout
     assert "fetch (tool), " in done.stdout
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("example", EXAMPLES, ids=[each.name for each in EXAMPLES])
-def test_examples_run(example, tmp_path):
-    done = run([str(example)], tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
-
-
-@pytest.mark.slow
-def test_an_example_goes_better_the_third_time_and_in_the_next_process_at_once(tmp_path):
-    example = str(ROOT / "examples" / "agent_loop.py")
-    outputs = run([example], tmp_path).stdout, run([example], tmp_path).stdout
-    turns = [[int(count) for count in re.findall(r": (\d+) turns, run", output)] for output in outputs]
-    assert turns == [[4, 4, 2], [2, 2, 2]]
 
 
 def page(name: str) -> str:
