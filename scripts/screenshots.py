@@ -21,8 +21,8 @@ LONGEST = 1700
 COLOURS = 160
 """Enough for a page, and a quarter of the bytes."""
 PAGES = (
-    "overview", "patterns", "pattern", "runs", "run", "tools", "tool", "agents", "agent", "lessons", "lesson",
-    "fixes", "fix", "compare", "live", "health", "search",
+    "overview", "patterns", "pattern", "runs", "run", "tools", "tool", "agents", "agent", "models", "model",
+    "sessions", "session", "learned", "lesson", "fix", "compare", "live", "health", "audit", "settings", "search",
 )  # fmt: skip
 
 
