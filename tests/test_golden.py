@@ -39,6 +39,7 @@ from mulligan.store.base import (
     Retention,
     Revocation,
     RunQuery,
+    SessionQuery,
 )
 from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
@@ -168,6 +169,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "patterns similar": ("patterns similar {pattern} --store {store}", None),
     "patterns merge": ("patterns merge {other} {pattern} --store {store}", None),
     "patterns mute": ("patterns mute {pattern} --store {store}", None),
+    "patterns note": ("patterns note {pattern} known --store {store}", None),
     "patterns reopen": ("patterns reopen {pattern} --store {store}", None),
     "patterns resolve": ("patterns resolve {pattern} --store {store}", None),
     "patterns show": ("patterns show {pattern} --store {store}", None),
@@ -339,6 +341,7 @@ def wire_arguments(ids: Ids) -> dict[str, tuple[Any, ...]]:
         "lessons": (LessonQuery(now=NOW),),
         "lesson": (ids.lesson, NOW),
         "stats": (StatsQuery(now=NOW),),
+        "sessions": (SessionQuery(),),
         "decide": (ids.fix, True, NOW),
         "audit": (AuditQuery(),),
         "update_pattern": (PatternCommand(pattern=ids.pattern, action="mute", at=NOW),),

@@ -30,7 +30,7 @@ OTHER_NAMES = frozenset(
     {
         "mulligan.db",  # files
         "mulligan.toml",
-        "mulligan.tenants",  # a setting of PostgreSQL
+        "mulligan.tenant",  # a setting of PostgreSQL
         # attributes and metrics of OpenTelemetry
         "mulligan.attempt",
         "mulligan.attempt.duration",

@@ -32,6 +32,8 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "learn": ("repair", "tell", "off", "repair"),
     "reflect": ("a:a", "b:b", "https://c/v1#c", "d:d"),
     "reflect_key": ("a", "b", "c", "d"),
+    "alert_command": ("a", "b", "c", "d"),
+    "alert_webhook": ("a", "b", "c", "d"),
     "log": ("warning", "off", "info", "debug"),
     "enabled": (False, True, False, True),
     "control_flow": (("a:A",), ("b:B",), ("c:C",), ("d:D",)),

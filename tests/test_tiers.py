@@ -22,6 +22,8 @@ MAKEFILE = (ROOT / "Makefile").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
 TARGETS = dict(re.findall(r"^(test[a-z-]*):.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE))
 """Each target that runs tests, and its commands."""
+for name in ("test-cluster", "test-pooler"):  # tests of the tier postgres once more, on Citus and through PgBouncer
+    del TARGETS[name]
 OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 MARKS = [mark.partition(":")[0] for mark in OPTIONS["markers"]]
 

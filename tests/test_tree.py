@@ -157,7 +157,7 @@ PRIVATE_ACCESSES = {
     "server/test_background.py": (2, "the clock of a store that is opened by its URL"),
     "store/postgres/test_postgres_retention.py": (1, "proves that nothing is removed run by run"),
     "store/postgres/test_postgres_store.py": (5, "a database without an extension or a partition; its URL"),
-    "store/postgres/test_postgres_tables.py": (2, "the URL of a database, to connect without the store"),
+    "store/postgres/test_postgres_tables.py": (1, "the URL of a database, to connect without the store"),
     "store/test_fix_votes.py": (2, "size of a cache"),
     "store/test_sqlite.py": (6, "connections around a fork, and with a lower limit of variables"),
     "test_api.py": (11, "parts of a Mulligan, replaced by broken ones or asked for their store"),
@@ -252,6 +252,7 @@ MIN_MODULE_LINES = 60
 SMALL_MODULES = {
     "__main__": "`python -m mulligan` runs it",
     "cli.start": "the entry point of the command, which must import little before it knows what to run",
+    "cli.demo_mcp_server": "a program of its own, which the demo starts",
     "hooks.start": "the entry point of a hook: a file that an agent's settings name",
 }
 """Modules that are short and have at most one importer, each with its reason to stay alone."""

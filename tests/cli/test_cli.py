@@ -168,10 +168,19 @@ def test_json_of_a_run_cannot_control_the_terminal(types, tmp_path):
     assert json.loads(out)["run"]["agent"] == name
 
 
-def test_settings_show_what_is_in_force(types, monkeypatch):
+def test_settings_show_what_is_in_force_and_where_it_comes_from(types, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    project = tmp_path / "mulligan.toml"
+    project.write_text('mode = "suggest"\nattempts = 4\n')
     monkeypatch.setenv("MULLIGAN_ATTEMPTS", "2")
     _, out, _ = types("settings", "--json")
-    assert json.loads(out)["attempts"] == 2
+    facts = json.loads(out)
+    assert (facts["attempts"], facts["mode"], facts["record"]) == (2, "suggest", "full")
+    origins = facts["origins"]
+    assert (origins["attempts"], origins["mode"], origins["record"]) == ("environment", str(project), "default")
+    _, out, _ = types("settings")
+    rows = {line.split()[0]: line.split()[-1] for line in out.splitlines() if line.startswith("  ")}
+    assert (rows["attempts"], rows["mode"], rows["record"]) == ("MULLIGAN_ATTEMPTS", str(project), "default")
 
 
 @pytest.mark.parametrize(

@@ -185,7 +185,7 @@ def test_the_page_on_memory_shows_what_its_example_really_teaches(tmp_path):
         command = [sys.executable, *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=True).stdout
 
-    said(str(root / "examples" / "learn_from_failures.py"))
+    said(str(root / "examples" / "plain_loop" / "learn_from_failures.py"))
     listed, shown = said("-m", "mulligan", "fixes"), said("-m", "mulligan", "fixes", "show", "fix_448e")
     page = (root / "docs" / "memory.md").read_text()
     wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_448e\n(.*?)```", page, re.DOTALL)

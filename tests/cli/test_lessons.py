@@ -320,11 +320,37 @@ def test_a_model_that_is_not_there_is_said(store, name):
     assert "MODULE:FUNCTION" in done.stderr
 
 
-def test_lessons_are_reworded_by_the_reflector(store, tmp_path):
-    (tmp_path / "my_reflector.py").write_text("def ask(text):\n    open('asked', 'a').write(text)\n    return 'Hm.'\n")
+REFLECTORS = """
+from mulligan import Reflector
+def answer(text):
+    open("asked", "a").write(text)
+    return "Mistake: Asking search for too many.\\nCorrection: Keep k=10 or below."
+def mumble(text):
+    open("asked", "a").write(text)
+    return "Hm."
+limited = Reflector(answer, per_day={"calls": 0})
+no_runs = Reflector(answer, per_run={"calls": 0})
+"""
+
+
+@pytest.mark.parametrize(
+    ("reflector", "requests", "reworded", "note"),
+    [
+        ("answer", 1, 1, ""),
+        ("mumble", 1, 0, ""),  # the answer has not the form of a lesson
+        ("limited", 0, 0, "No rewording: the limit of 0 reflections per day is reached."),
+        ("no_runs", 1, 1, ""),  # a consolidation is no run of an agent
+    ],
+)
+def test_lessons_are_reworded_by_the_reflector_within_its_limits(store, tmp_path, reflector, requests, reworded, note):
+    (tmp_path / "asked").write_text("")
+    (tmp_path / "reflectors.py").write_text(REFLECTORS)
     path = os.pathsep.join([*sys.path, str(tmp_path)])
-    environment = {"MULLIGAN_REFLECT": "my_reflector:ask", "PYTHONPATH": path}
+    environment = {"MULLIGAN_REFLECT": f"reflectors:{reflector}", "PYTHONPATH": path}
     said = mulligan("consolidate", "--reflect", "--json", "--store", store, cwd=tmp_path, **environment)
     assert said.returncode == 0, said.stderr
-    assert (tmp_path / "asked").read_text().count("Reword the two parts") == len(json.loads(said.stdout)["lessons"])
-    assert json.loads(said.stdout)["reworded"] == 0  # the answer has not the form of a lesson
+    assert (tmp_path / "asked").read_text().count("Reword the two parts") == requests
+    assert json.loads(said.stdout)["reworded"] == reworded
+    assert note in said.stderr
+    (lesson,) = told("lessons", "--store", store)
+    assert (lesson["mistake"] == "Asking search for too many.") is bool(reworded)

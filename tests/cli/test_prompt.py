@@ -289,5 +289,5 @@ def test_a_server_is_asked_and_its_pages_are_named(tmp_path, types, monkeypatch)
         monkeypatch.setenv("MULLIGAN_TOKEN", str(running.holding("read").token))
         _, said, _ = types("prompt", "--tool", "search")
     assert LEARNED in said
-    assert said.rstrip("\n").endswith("are on your mulligan server, under /lessons.")
+    assert said.rstrip("\n").endswith("are on your mulligan server, under /learned.")
     assert_sanitized(said)

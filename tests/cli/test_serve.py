@@ -214,10 +214,19 @@ def test_env_for_langfuse_and_traceloop_adds_the_variables_that_they_read(types)
 
 
 @pytest.mark.slow
-def test_serve_alerts_a_command_of_what_only_a_person_can_fix(command, tmp_path):
+@pytest.mark.parametrize("place", ["option", "file"])
+def test_serve_alerts_a_command_of_what_only_a_person_can_fix(command, tmp_path, monkeypatch, place):
     told = tmp_path / "told.json"
     script = f"import sys; open({str(told)!r}, 'a').write(sys.stdin.read())"
-    process = command("--alert-command", f'{sys.executable} -c "{script}"')
+    alert_command = f'{sys.executable} -c "{script}"'
+    if place == "file":
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+        settings = tmp_path / "mulligan" / "mulligan.toml"
+        settings.parent.mkdir()
+        settings.write_text(f"alert_command = {json.dumps(alert_command)}\n")
+        process = command()
+    else:
+        process = command("--alert-command", alert_command)
     at = re.search(r"Listening on (\S+) with store ", process.stdout.readline())[1]
     run = {
         "id": "r",

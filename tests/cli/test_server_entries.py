@@ -200,6 +200,17 @@ def test_goose_server_with_a_url_is_proxied_and_restored(types, project, is_edit
         assert path.read_text() == before
 
 
+def test_goose_server_in_an_unsupported_layout_is_named_and_the_others_are_proxied(types, project):
+    before = "extensions:\n  git:\n    cmd: uvx\n    args:\n    - a # mine\n  web:\n    cmd: npx\n    args:\n    - -y\n"
+    path = put(Path.home() / ".config/goose/config.yaml", before)
+    code, output, _ = types("install", "proxy", "--client", "goose", "--all")
+    assert (code, "Skipped: " in output, "'git'" in output) == (0, True, True)
+    assert "Calls to web from Goose now go through mulligan." in output
+    assert "    - a # mine\n" in path.read_text()
+    types("uninstall", "proxy", "--client", "goose", "--all")
+    assert path.read_text() == before
+
+
 def test_goose_server_with_headers_is_left_alone(types, project):
     before = "extensions:\n  web:\n    type: sse\n    uri: https://mcp.example/a\n    headers:\n      X-Key: a\n"
     path = put(Path.home() / ".config/goose/config.yaml", before)

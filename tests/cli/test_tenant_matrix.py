@@ -40,7 +40,7 @@ NOBODYS = {
     "/sign-out",
 }  # fmt: skip
 """What needs no token, and so tells nothing of anybody: held below."""
-WORDS = ("mute", "resolve", "split", "merge", "approve", "revoke", "disable")
+WORDS = ("mute", "resolve", "split", "merge", "approve", "revoke", "disable", "note")
 """What a form of any page may ask to do."""
 
 
@@ -89,7 +89,8 @@ def test_the_canaries_are_where_they_are_looked_for(world):
     """Or the tests below would find none because there is none."""
     us = world.running.holding("admin", tenant=OURS)
     for path in ("/v1/runs", "/v1/tools?since=all", "/v1/agents?since=all", "/v1/patterns", "/v1/fixes", "/metrics",
-                 "/v1/stats?since=all&by=model", "/runs", "/patterns", "/tools", "/agents", "/fixes", "/choices",
+                 "/v1/stats?since=all&by=model", "/runs", "/patterns", "/tools", "/agents", "/learned", "/choices",
+                 "/models?range=all", "/sessions?range=all",
                  f"/search?q={CANARY}", f"/v1/runs/{world.ids.run}", f"/runs/{world.ids.run}",
                  f"/v1/patterns/{world.ids.pattern}", f"/fixes/{world.ids.fix}"):  # fmt: skip
         answer = us.get(path)
@@ -318,7 +319,10 @@ def decided(client: Client, path: str, id: str, do: str) -> Answer:
     if path.startswith("/v1/"):
         (takes,) = api_document()["paths"][path.replace(":path}", "}")]["post"]["requestBody"]["content"].values()
         schema = api_document()["components"]["schemas"][takes["schema"]["$ref"].rpartition("/")[2]]
-        return client.post(where, {name: said.get(name, do) for name in schema["properties"]})
+        names = [name for name in schema["properties"] if name != "note" or do == "note"]
+        if do == "note" and "note" in names:
+            names.remove("into")
+        return client.post(where, {name: said.get(name, do) for name in names})
     return client.post(where, body=urlencode(said).encode(), Content_Type="application/x-www-form-urlencoded")
 
 
@@ -375,8 +379,12 @@ def test_the_operators_own_pages_have_nothing_of_tenants_either(world):
     """`local` is a tenant like the others, for whoever looks."""
     person = world.running.person()
     for method, path in world.routes:
-        if method == "GET" and "{" not in path and path != "/live/events":
+        if method == "GET" and "{" not in path and path not in ("/live/events", "/settings"):  # which lists tenants
             assert is_clean(told(person.get(path))), path
+    tokens = re.sub(
+        rf"{CANARY}-\d", "", told(person.get("/settings")).lower()
+    )  # the names of their tokens and principals
+    assert is_clean(tokens)
 
 
 def test_what_is_logged_holds_no_record(world, caplog):

@@ -640,3 +640,31 @@ def test_trusted_reflector_that_obeys_an_error_changes_nothing(case: HostileCase
             asyncio.run(agent.ainvoke(QUESTION))
     assert reflector.requests == 1
     assert received == [case.arguments]
+
+
+@STYLES
+def test_model_reads_the_suggestion_of_a_reflector_and_what_successful_calls_had_in_common(style: str) -> None:
+    requests: list[str] = []
+
+    def reflect(text: str) -> Any:
+        requests.append(text)
+        return {"arguments": {"city": "Oslo", "days": 7}, "reason": "a week", "confidence": 0.9}
+
+    def forecast(city: str, days: int) -> str:
+        """Forecast the weather."""
+        if days > 7:
+            raise mulligan.AgentError("Invalid days.", code="invalid_arguments")
+        return "sun"
+
+    tools = [StructuredTool.from_function(forecast), draw]
+    with sandbox(reflect=reflect) as played:
+        for days in (1, 2, 4):
+            invoke(build_agent(tools, [[Request("forecast", {"city": "Oslo", "days": days})] * 8, "done"]), style)
+        assert played.components.recorder.flush(10)
+        messages = invoke(build_agent(tools, [[Request("forecast", {"city": "Oslo", "days": 30})], "done"]), style)
+    (answer,) = answers_of(messages)
+    assert "Change days from 30 to 7 (suggested by your reflection model, not verified)." in answer
+    assert "In 24 successful calls, days was between 1 and 4." in answer
+    (request,) = requests
+    assert "In 24 successful calls, days was between 1 and 4." in request
+    assert "Other tools: draw" in request

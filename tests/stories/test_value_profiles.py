@@ -52,6 +52,15 @@ def test_person_reads_the_same_fact_from_suggest(user):
     assert json.loads(line)["facts"] == ["In 24 successful calls, days was between 1 and 7."]
 
 
+def test_person_reads_the_same_fact_beside_the_failed_call_of_a_run(user):
+    call_forecast(user, *({"city": "Bern", "days": 1 + at % 7} for at in range(24)))
+    call_forecast(user, {"city": "Bern", "days": 30})
+
+    assert "> fact: In 24 successful calls, days was between 1 and 7." in user.types("show", "last").stdout
+    (call,) = user.sees("show", "last")["calls"]
+    assert call["facts"] == ["In 24 successful calls, days was between 1 and 7."]
+
+
 def test_few_successful_calls_say_nothing(user):
     call_forecast(user, *({"city": "Bern", "days": 1 + at % 7} for at in range(12)))
 

@@ -61,6 +61,7 @@ def history(chance: random.Random, number: int, end: str, now: int) -> History:
         agent=agent,
         version=f"2.{number % 2}",
         environment="production" if chance.random() < 0.8 else "staging",
+        session=f"chat-{number // 9}" if agent == "receptionist" else None,
         context=f"task {number}: what a person asked for",
         started_at=started,
         metadata={"model": "planner-large"},

@@ -18,7 +18,7 @@ from servers import Running, served
 
 from mulligan.core.records import History
 from mulligan.dashboard.pages import build_routes
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, SessionQuery
 
 NOW = 1_790_000_000_000 // DAY * DAY + 15 * 3_600_000
 """By this clock the week ends: a Monday afternoon in September 2026."""
@@ -86,9 +86,12 @@ def pages(running: Running, now: int) -> dict[str, str]:
     pattern = store.patterns(DEFAULT_TENANT, PatternQuery(tool="find_orders"))[0]
     fix = store.fixes(DEFAULT_TENANT, FixQuery(now=now, limit=1))[0]
     lesson = store.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=now, limit=1))[0]
+    session = store.sessions(DEFAULT_TENANT, SessionQuery(limit=1))[0]
     return {
         "overview": "/",
         "overview-24h": "/?range=24h",
+        "overview-1h": "/?range=1h",
+        "overview-all": "/?range=all",
         "overview-30d": "/?range=30d&agent=gardener",
         "overview-tool": "/?tool=find_orders",
         "patterns": "/patterns",
@@ -101,15 +104,20 @@ def pages(running: Running, now: int) -> dict[str, str]:
         "tool-timeouts": "/tools/fetch_forecast",
         "agents": "/agents",
         "agent": "/agents/gardener",
-        "lessons": "/lessons",
+        "models": "/models",
+        "model": "/models/planner-large",
+        "sessions": "/sessions",
+        "session": f"/sessions/{session.id}",
+        "learned": "/learned",
         "lesson": f"/lessons/{lesson.id}",
         "lesson-seed": f"/lessons/{taught.SEED}",
-        "fixes": "/fixes",
         "fix": f"/fixes/{fix.id}",
         "compare": "/compare?by=version",
         "compare-times": "/compare?by=time",
         "live": "/live",
         "health": "/health",
+        "audit": "/audit",
+        "settings": "/settings",
         "search": "/search?q=limit",
         "refused": "/?range=1y",
     }

@@ -12,6 +12,10 @@ import threading
 from pathlib import Path
 
 import mulligan
+from mulligan import settings
+from mulligan.core.records import History
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.urls import open_store
 
 FAKE = Path(__file__).with_name("fake_mcp.py")
 PATIENCE = 30.0
@@ -116,12 +120,40 @@ def block(answer):
     return json.loads(texts(answer)[-1])["mulligan"]
 
 
+def hear_answer(client, id):
+    """The answer to a request, after the notifications before it."""
+    while (message := client.hear()).get("id") != id:
+        pass
+    return message
+
+
+def stored_runs() -> list[History]:
+    store = open_store(settings.load_settings().store_url)
+    try:
+        return store.runs(DEFAULT_TENANT, RunQuery(limit=100))
+    finally:
+        store.close()
+
+
+def stored_steps():
+    return [step for history in stored_runs() for step in history.steps]
+
+
 PATIENT = "from mulligan.proxy import server; server.STOP_GRACE_SECONDS = 60.0; from mulligan.cli import main; main()"
 """The command, which gives a server all the time it needs to answer when its input has ended."""
 
 
 WITH_THREADS = PATIENT.replace("STOP_GRACE_SECONDS = 60.0", "CAN_WATCH_PIPES = False")
 """The command, which reads and writes pipes on threads, as on Windows."""
+
+
+PATIENT_LISTS = """
+from mulligan.proxy import tools
+tools.MAX_STORE_DELAY_SECONDS = 30.0
+from mulligan.cli import main
+main()
+"""
+"""A proxy whose tool lists wait for the store however busy the machine is, for tests about what the store knows."""
 
 
 def proxied(*words, options=(), env=None, program=None):

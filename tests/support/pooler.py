@@ -54,8 +54,14 @@ class Pooler:
             [there, "-q", str(config)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             **user,
         )  # type: ignore[call-overload]  # fmt: skip
-        self.url = urlunsplit(split._replace(netloc=f"{split.netloc.rpartition('@')[0]}@127.0.0.1:{port}"))
+        self._port = port
+        self.url = self.of(to)
         self._wait(port)
+
+    def of(self, url: str) -> str:
+        """A database of the same server, by way of it."""
+        split = urlsplit(url)
+        return urlunsplit(split._replace(netloc=f"{split.netloc.rpartition('@')[0]}@127.0.0.1:{self._port}"))
 
     def _wait(self, port: int) -> None:
         import socket

@@ -6,10 +6,14 @@ the system, and a server goes when the process goes that it was started for, how
 
 Tests take the fixture `postgres_url`: a fresh database on the one server of a test run, shared by its workers.
 `MULLIGAN_TEST_POSTGRES=postgresql://...` names a server that is there; its user must be allowed to make databases.
+`MULLIGAN_TEST_CITUS` is the folder of the programs of a PostgreSQL with the extension Citus, or `PATH`: then the server
+is the coordinator of a cluster with two workers, and each database is one of all three.
+`MULLIGAN_TEST_POOLER=pgbouncer` puts PgBouncer in transaction mode before the server, for the contract of all stores.
 """
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import fcntl
 import importlib.util
@@ -22,15 +26,22 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from ports import free_port
 
+if TYPE_CHECKING:
+    from pooler import Pooler
+
 GIVEN = os.environ.get("MULLIGAN_TEST_POSTGRES", "")
 """A server's URL, or `required`: then what cannot be had fails, and skips nothing. Read before any test has its own
 environment."""
+CITUS = os.environ.get("MULLIGAN_TEST_CITUS", "")
+"""Where the programs of a PostgreSQL with Citus are."""
+POOLER = os.environ.get("MULLIGAN_TEST_POOLER", "")
 PATIENCE = 30.0
 """Seconds in which a server starts or stops, also on a busy machine."""
 PLAIN = "mulligan_plain"
@@ -45,8 +56,27 @@ MODEST = {
 }  # fmt: skip
 
 
+CITUS_OPTIONS = {
+    "shared_preload_libraries": "citus", "citus.node_conninfo": "sslmode=prefer", "citus.local_hostname": "127.0.0.1",
+    "citus.shard_count": "2", "max_worker_processes": "64", "max_prepared_transactions": "200",
+}  # fmt: skip
+"""Few shards: tests make and empty many tables."""
+WORKERS = 2
+
+
 class Unavailable(Exception):
     """There is no PostgreSQL to be had here; says why."""
+
+
+def citus_installation() -> Path:
+    """Where a PostgreSQL with Citus is installed."""
+    found = shutil.which("postgres") if CITUS == "PATH" else str(Path(CITUS) / "postgres")
+    if not found or not Path(found).exists():
+        raise Unavailable("no postgres on PATH: name the folder of its programs, make test-cluster CITUS=DIR")
+    install = Path(found).resolve().parents[1]
+    if not [*install.rglob("citus.so")]:
+        raise Unavailable(f"the PostgreSQL in {install} has no extension Citus")
+    return install
 
 
 def binaries() -> Path:
@@ -95,12 +125,14 @@ class Server:
     """A server of its own, which can be stopped, killed and started again on the same port."""
 
     def __init__(
-        self, durable: bool = False, watched: int | None = None, folder: Path | None = None, **options: str
-    ) -> None:
+        self, durable: bool = False, watched: int | None = None, folder: Path | None = None,
+        install: Path | None = None, auth: str = "scram-sha-256", **options: str,
+    ) -> None:  # fmt: skip
         """`watched` is the process with which it goes, this one unless said. In a `folder` that is named its data stays
         behind, and is found again.
         """
-        install = binaries()
+        install = install or binaries()
+        self._auth = auth
         self._stays = folder is not None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="mulligan-postgres-", dir=_temporary()))
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -150,7 +182,7 @@ class Server:
         if self._as:
             os.chown(secret, self._as["user"], self._as["group"])  # type: ignore[arg-type]
         self.run(
-            "initdb", "-D", str(self.data), "-U", "mulligan", "-E", "UTF8", "--locale=C", "--auth=scram-sha-256",
+            "initdb", "-D", str(self.data), "-U", "mulligan", "-E", "UTF8", "--locale=C", f"--auth={self._auth}",
             f"--pwfile={secret}", "--no-sync", "--no-instructions",
         )  # fmt: skip
 
@@ -303,20 +335,87 @@ def emptied() -> str:
             "SELECT c.relname FROM pg_class c WHERE c.relnamespace = 'public'::regnamespace "
             "AND c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relname <> 'schema_version'"
         ).fetchall()
-        if tables:
+        if tables and CITUS:  # where each shard has files of its own, which TRUNCATE would make anew
+            with made.transaction():
+                made.execute("SET LOCAL citus.propagate_set_commands = local")
+                made.execute("SET LOCAL mulligan.tenant = '*'")
+                for (name,) in tables:
+                    made.execute(f"DELETE FROM {name}")
+        elif tables:
             made.execute(f"TRUNCATE {', '.join(name for (name,) in tables)} RESTART IDENTITY")
     return _own
+
+
+def pooled(url: str) -> str:
+    """The same database by way of the pooler of this process, if the run is one with a pooler."""
+    global _pooler
+    if not POOLER:
+        return url
+    import pooler
+    import pytest
+
+    if pooler.program() is None:
+        pytest.skip("no pgbouncer: apt-get install pgbouncer")
+    if _pooler is None:
+        _pooler = pooler.Pooler(url)
+        atexit.register(_pooler.__exit__)
+    return _pooler.of(url)
+
+
+_pooler: Pooler | None = None
 
 
 def make_database(server: str, name: str, template: str = "template1") -> str:
     """A new database. It is a plain user's: row-level security holds for everybody but superusers."""
     import psycopg
 
-    url = plain(server)
-    with psycopg.connect(server, autocommit=True) as connection:
-        owner = f"OWNER {PLAIN}" if url != server else ""
-        connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} {owner}")
+    nodes = citus_nodes(server)
+    url = [plain(node) for node in nodes][-1]
+    for node in nodes:
+        with psycopg.connect(node, autocommit=True) as connection:
+            owner = f"OWNER {PLAIN}" if url != server else ""
+            connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} {owner}")
+    if len(nodes) > 1:
+        _join_nodes([named(node, name) for node in nodes])
     return named(url, name)
+
+
+def citus_nodes(server: str) -> list[str]:
+    """The workers of this coordinator and itself, which is the last; of another server only itself."""
+    import psycopg
+
+    with psycopg.connect(server) as connection:
+        if connection.execute("SELECT to_regclass('pg_dist_node')").fetchone() == (None,):
+            return [server]
+        ports = connection.execute("SELECT nodeport FROM pg_dist_node WHERE groupid > 0 ORDER BY nodeport").fetchall()
+    split = urlsplit(server)
+    user = split.netloc.rpartition("@")[0]
+    return [*(urlunsplit(split._replace(netloc=f"{user}@127.0.0.1:{port}")) for (port,) in ports), server]
+
+
+def _join_nodes(urls: Sequence[str]) -> None:
+    """Make one cluster of these databases, of which the last is the coordinator's."""
+    import psycopg
+
+    ports = [urlsplit(url).port for url in urls]
+    for url in urls:
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("CREATE EXTENSION citus")
+    with psycopg.connect(urls[-1], autocommit=True) as connection:
+        connection.execute("SELECT citus_set_coordinator_host('127.0.0.1', %s)", (ports[-1],))
+        for port in ports[:-1]:
+            connection.execute("SELECT citus_add_node('127.0.0.1', %s)", (port,))
+
+
+def start_cluster(watched: int, durable: bool = False) -> list[Server]:
+    """Start two workers and their coordinator, which is the last. They trust each other."""
+    install = citus_installation()
+    servers: list[Server] = []
+    for _ in range(WORKERS + 1):
+        servers.append(Server(durable, watched, install=install, auth="trust", autovacuum="off", **CITUS_OPTIONS))
+        servers[-1].process.returncode = 0
+    _join_nodes([server.url for server in servers])
+    return servers
 
 
 def plain(server: str) -> str:
@@ -346,7 +445,7 @@ def _first_of(folder: Path) -> str:
             # A worker's parent is the run itself, which outlives them all.
             run = os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid()
             # Whoever tidies tables comes when it likes, and holds them for a moment that a test has not asked for.
-            _kept.append(Server(watched=run, autovacuum="off"))
+            _kept.extend(start_cluster(run) if CITUS else [Server(watched=run, autovacuum="off")])
             _kept[-1].process.returncode = 0  # it outlives this worker, and nobody waits for it: that is no mistake
         except Unavailable as reason:
             named.write_text(str(reason))
@@ -370,5 +469,6 @@ def fresh_database(server: str, template: str = "template1") -> Iterator[str]:
     try:
         yield url
     finally:
-        with psycopg.connect(server, autocommit=True) as made:
-            made.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+        for node in reversed(citus_nodes(server)):
+            with psycopg.connect(node, autocommit=True) as made:
+                made.execute(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")

@@ -9,9 +9,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import mulligan
-from mulligan import settings
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.urls import open_store
 
 SERVERS = Path(os.environ.get("SERVERS", Path(__file__).parents[2] / ".venv" / "mcp-servers"))
 
@@ -42,11 +39,3 @@ def plainly(answer):
 
 def run(work):
     return asyncio.run(asyncio.wait_for(work, 120))
-
-
-def kept():
-    store = open_store(settings.load_settings().store_url)
-    try:
-        return store.runs(DEFAULT_TENANT, RunQuery(limit=10))
-    finally:
-        store.close()

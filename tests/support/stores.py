@@ -27,7 +27,7 @@ def in_postgres(folder: Path) -> Store:
     postgres.had()
     from mulligan.store.postgres.postgres_store import PostgresStore
 
-    return PostgresStore(postgres.emptied())
+    return PostgresStore(postgres.pooled(postgres.emptied()))
 
 
 STORES: dict[str, Callable[[Path], Store]] = {

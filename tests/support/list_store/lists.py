@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator, Sequence, Sized
 from pathlib import Path
 from threading import RLock
 
+from msgspec.structs import replace
+
 from list_store.histories import Histories
 from list_store.list_lessons import ListLessons, TenantFacts
 from list_store.votes import Votes
@@ -52,6 +54,8 @@ from mulligan.store.base import (
     Revocation,
     RevokeResult,
     RunQuery,
+    SessionQuery,
+    SessionSummary,
     TrialReport,
     merge_items,
     now,
@@ -170,6 +174,31 @@ class ListStore:
             run = histories.runs.get(id)
             return None if run is None else histories.with_messages(histories.history(run))
 
+    def sessions(self, tenant: str, query: SessionQuery) -> list[SessionSummary]:
+        asked = RunQuery(agent=query.agent, since=query.since, until=query.until, limit=1_000_000)
+        newest: dict[str, SessionSummary] = {}
+        for history in self.runs(tenant, asked):
+            id = history.run.session
+            if id is None or id in newest or (query.text or "").casefold() not in id.casefold():
+                continue
+            runs = self.runs(tenant, RunQuery(session=id, limit=1_000_000))
+            newest[id] = SessionSummary(
+                id=id,
+                runs=len(runs),
+                unrecovered=sum(
+                    each.run.end_reason is not None
+                    and derive_status(each.run, each.steps, each.links) in ("partial", "failure")
+                    for each in runs
+                ),
+                first_run_at=min(each.run.started_at for each in runs),
+                last_run_at=history.run.started_at,
+                last_run=history.run.id,
+                agents=tuple(sorted({each.run.agent for each in runs} - {""})),
+            )
+        positions = {id: query.position_of(session) for id, session in newest.items()}
+        following = [each for id, each in newest.items() if query.before is None or positions[id] < query.before]
+        return following[: max(query.limit, 0)]
+
     def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         with self._lock:
             return set(ids) & self._room(tenant).histories.runs.keys()
@@ -244,6 +273,10 @@ class ListStore:
             }
             if request.text is not None:
                 text, acts = request.text, self._audit.get(tenant, [])
+                room.decisions = {
+                    id: replace(decision, note=decision.note.replace(text, erasure.ERASED_MARK))
+                    for id, decision in room.decisions.items()
+                }
                 self._audit[tenant] = [erasure.erase_text(act, text) for act in acts]
             told = audit.format_counts(runs=runs, steps=steps, patterns=len(lost), messages=messages, notes=len(gone))
             self._note(tenant, f"forget.{request.validate()}", told=told)
