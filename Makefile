@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents test-otlp
-.PHONY: help demo $(TIERS) test-all frameworks screenshots lint typing format size bench eval-repair eval-learning clean
+.PHONY: help demo $(TIERS) test-all test-cluster test-pooler frameworks screenshots docs release-check lint typing format size bench eval-repair eval-learning clean
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
 
@@ -14,8 +14,8 @@ help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ name[++n] = $$1; text[n] = $$2; if (length($$1) > width) width = length($$1) } \
 		END { for (i = 1; i <= n; i++) printf "make %-" width "s  %s\n", name[i], text[i] }' $(MAKEFILE_LIST)
 
-demo: ## watch an agent's failing calls recover
-	@scripts/environment base
+demo: ## watch an agent's failing calls recover, then look at them in the dashboard
+	@scripts/environment base server
 	@.venv/bin/mulligan demo $(ARGS)
 
 test: ## run the quick tests: every package, without servers and processes
@@ -40,6 +40,14 @@ test-postgres: ## run the tests of all stores against PostgreSQL, and those of P
 	@scripts/environment base dev
 	@$(PYTEST) -m postgres -rs $(ARGS)
 
+test-cluster: ## run the contract of all stores on Citus, a coordinator and two workers: CITUS=DIR of its programs, else PATH (skipped, with the reason, without it)
+	@scripts/environment base dev
+	@MULLIGAN_TEST_CITUS=$(or $(CITUS),PATH) $(PYTEST) -m postgres -rs tests/contract tests/store/postgres/test_postgres_tables.py tests/store/postgres/test_cluster.py tests/cli/test_tenant_matrix.py $(ARGS)
+
+test-pooler: ## run the contract of all stores with PgBouncer in transaction mode before PostgreSQL (skipped, with the reason, without it)
+	@scripts/environment base dev
+	@MULLIGAN_TEST_POOLER=pgbouncer $(PYTEST) -m postgres -rs tests/contract tests/store/postgres/test_pool.py $(ARGS)
+
 test-slow: ## run the other tests with servers and processes
 	@scripts/environment base dev
 	@$(PYTEST) -m slow $(ARGS)
@@ -60,9 +68,9 @@ test-api: ## try the server with thousands of requests made from its OpenAPI doc
 	@scripts/environment base dev api
 	@.venv/bin/python -m pytest -m api -rs tests/api $(ARGS)
 
-test-wheel: ## build the wheel and run the demo from it in an empty environment
+test-wheel: ## build the wheel, install it into an empty environment, and run commands from it
 	@scripts/environment base
-	@scripts/try_wheel
+	@scripts/try_package
 
 test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a fake provider (installs 400 MB)
 	@scripts/environment base dev providers
@@ -91,6 +99,15 @@ test-mcp: ## run real MCP clients and servers with the proxy between them (insta
 	@scripts/environment base dev mcp
 	@scripts/mcp_servers
 	@$(PYTEST) -m mcp -rs tests/mcp $(ARGS)
+
+docs: ## build the documentation site in build/docs, with strict links; readable and searchable offline
+	@scripts/environment base docs
+	@NO_MKDOCS_2_WARNING=1 .venv/bin/mkdocs build --strict $(ARGS)
+	@echo "Built build/docs/index.html"
+
+release-check: ## build sdist and wheel into dist; check metadata, size, reproducibility, and commands from both
+	@scripts/environment base release
+	@scripts/release_check
 
 lint: ## check style and types: ruff, mypy --strict
 	@scripts/environment base dev
