@@ -91,7 +91,7 @@ def test_same_failure_asks_the_model_once_and_people_see_what_it_cost(user: Any,
     shown = user.types("show").stdout
     assert "3 calls in 3 attempts" in shown
     assert "+ reflection on call 1, " in shown
-    assert ', 400 input, 50 output, $0.00009: query="cats", k=10 (stated confidence 0.9, a page has 10)' in shown
+    assert ', 400 input, 50 output, $0.000090: query="cats", k=10 (stated confidence 0.9, a page has 10)' in shown
 
 
 def test_key_of_an_endpoint_follows_no_redirect(user: Any, endpoint: Any) -> None:
@@ -175,7 +175,7 @@ def test_people_see_what_reflection_saved(user: Any, endpoint: Any) -> None:
     assert done.stdout == "posted\n", done.stderr
     reflections = user.sees("stats")["total"]["reflections"]
     assert (reflections["asked"], reflections["recovered"], reflections["avoided_tokens"]) == (1, 1, 1000)
-    assert "1 asked, 450 tokens, $0.00009; 1 call repaired, 1,000 input tokens avoided" in user.types("stats").stdout
+    assert "1 asked, 450 tokens, $0.000090; 1 call repaired, 1,000 input tokens avoided" in user.types("stats").stdout
 
 
 def test_form_change_is_promoted_like_any_fix_and_then_made_without_asking() -> None:
@@ -300,8 +300,8 @@ def test_model_behind_a_proxy_reads_the_suggestion_and_what_successful_calls_had
     for _ in range(3):
         with proxied(options=("--mode", "repair"), env=variables) as client:
             client.open().tools()
-            for number in range(8):
-                client.call("add", a=1 + number % 4)
+            for number in range(8):  # both arguments vary, so that neither names the items of a loop
+                client.call("add", a=1 + number % 4, b=10 + number % 4)
             client.close()
     with proxied(options=("--mode", "repair"), env=variables) as client:
         client.open().tools()
