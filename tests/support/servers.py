@@ -105,7 +105,9 @@ def served(
         lambda key, tenant: Redactor(level=level, unredacted_arguments=tenant.unredacted_arguments, key=key),
         store,
     )
+    alert_targets = more.pop("alert_targets", {})
     server = Server(store, intake, rules=rules, **more)
+    server.alert_targets = alert_targets
     sock = bind_socket("127.0.0.1", 0, "--port")
     ready = threading.Event()
     listening = http_server.build_server(
