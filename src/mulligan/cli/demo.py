@@ -8,9 +8,6 @@ import os
 import shlex
 import shutil
 import sys
-import textwrap
-import time
-from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,21 +16,18 @@ import click
 
 from mulligan import settings as settings_file
 from mulligan.api import Mulligan
-from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.cli import demo_world as world
-from mulligan.cli.options import CommandContext, command, is_color_off, print_json, print_lines
+from mulligan.cli.demo_narration import Narrator
+from mulligan.cli.options import CommandContext, command, print_json, print_lines
 from mulligan.cli.serve import serve
-from mulligan.core.events import AnyEvent, RecoveryPlanned, StepEnded
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Lesson
-from mulligan.prompt import Prompt
-from mulligan.report.tables import format_duration, render_columns, to_line
+from mulligan.report.tables import render_columns, to_line
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT, LessonQuery
 from mulligan.store.counters import Cell
 from mulligan.store.urls import fallback_path, open_store
 
-WIDTH = 80
 _OPENING = (
     "A scripted agent pays an invoice, reads the weather over HTTP and answers a ticket over MCP. Its services fail "
     "in seven ways. Nothing leaves this machine."
@@ -162,115 +156,6 @@ def _demonstrate_lesson(
     narrator.say(f'     " {lesson_line}', fg="cyan")
     agent.run("How long do deliveries take?", partial(agent.search_with_lesson, lesson_text))
     return lesson, lesson_line
-
-
-class Narrator:
-    """Prints each step of the demo from the events that mulligan publishes."""
-
-    def __init__(self, is_quiet: bool, pause: float) -> None:
-        self._is_quiet = is_quiet
-        self.is_silent = False
-        """Whether output is suppressed for now."""
-        self._pause = pause
-        self._number = 0
-
-    def say(self, text: str, **style: Any) -> None:
-        """Print a text, wrapped. Its continuation lines are indented like the text after its symbol."""
-        if self._is_quiet or self.is_silent:
-            return
-        for line in text.split("\n"):
-            indent = len(line) - len(line.lstrip(" "))
-            has_symbol = line[indent : indent + 2] in ("x ", "> ", "+ ", '" ')
-            continuation = " " * (indent + 2 * has_symbol)
-            for wrapped in textwrap.wrap(line, WIDTH, subsequent_indent=continuation, break_long_words=False) or [""]:
-                click.echo(wrapped if is_color_off() else click.style(wrapped, **style))
-
-    def title(self, text: str) -> None:
-        self._number = 0
-        self.say(f"\n{text}\n", bold=True)
-
-    def _announce_call(self, headline: str, tool: str, arguments: dict[str, Any]) -> None:
-        self._number += 1
-        argument_text = ", ".join(f"{name}={value!r}" for name, value in arguments.items())
-        self.say(f"{self._number:>3}. {headline}", bold=True)
-        self.say(f"       {tool}({argument_text})")
-
-    def narrate_call(
-        self,
-        headline: str,
-        tool: str,
-        arguments: dict[str, Any],
-        failure_comment: str,
-        make_call: Callable[[], ToolOutcome],
-    ) -> ToolOutcome:
-        """Print one tool call and its answer to the model."""
-        self._announce_call(headline, tool, arguments)
-        outcome = make_call()
-        if (answer := outcome.answer) is not None:
-            self._narrate_failure(answer, outcome.notes, failure_comment)
-        self._pause_for_reader()
-        return outcome
-
-    def narrate_mcp_call(
-        self,
-        headline: str,
-        tool: str,
-        arguments: dict[str, Any],
-        failure_comment: str,
-        make_call: Callable[[], dict[str, Any]],
-    ) -> dict[str, Any]:
-        """Print one call of an MCP tool, from the answer that the proxy gives."""
-        self._announce_call(headline, tool, arguments)
-        result = make_call()
-        if (answer := result.get("_meta", {}).get("mulligan/failure")) is not None:
-            self.say(f"     x {answer['error']}: {to_line(result['content'][0]['text'], 48)}", fg="red")
-            self._narrate_failure(answer, (), failure_comment)
-        else:
-            text, *notes = (part["text"] for part in result["content"])
-            if notes:
-                self.say("     > repaired before the server got the call", fg="yellow")
-            self.say(f"     + {text}", fg="green")
-            for note in notes:
-                self.say(f'     " {note}', fg="cyan")
-        self._pause_for_reader()
-        return result
-
-    def _narrate_failure(self, answer: Mapping[str, Any], notes: Sequence[str], comment: str) -> None:
-        if comment:
-            self.say(f"     > {comment}", fg="yellow")
-        self.say(f'     " {to_line(answer["message"], 140)}', fg="cyan")
-        for sentence in filter(None, (answer.get("outcome"), answer["hint"], *notes)):
-            self.say(f"       {sentence}", fg="cyan")
-
-    def narrate_compaction(self, message_count: int, reminder: str) -> None:
-        """Print the reminder that mulligan adds after a compaction."""
-        self._number += 1
-        self.say(
-            f"{self._number:>3}. The conversation is compacted: {message_count} messages become a summary", bold=True
-        )
-        self.say("     > the failures so far are added to the summary", fg="yellow")
-        for line in reminder.splitlines():
-            self.say(f'     " {line}', fg="cyan")
-        self._pause_for_reader()
-
-    def _pause_for_reader(self) -> None:
-        time.sleep(0 if self.is_silent else self._pause)
-
-    def on_event(self, event: AnyEvent) -> None:
-        match event:
-            case StepEnded(step) if step.type == "tool" and step.failure is not None:
-                self.say(f"     x {step.failure.kind}: {to_line(step.failure.message, 48)}", fg="red")
-            case StepEnded(step) if step.type == "tool":
-                self.say(f"     + {to_line(step.result, 70)}", fg="green")
-                if step.recovery is not None and step.recovery.changes:
-                    self.say(f'     " {Prompt().note(step.name, step.recovery.changes)}', fg="cyan")
-            case RecoveryPlanned(_, recovery) if recovery.changes:
-                change_text = ", ".join(
-                    f"{change.path} {change.before!r} -> {change.after!r}" for change in recovery.changes
-                )
-                self.say(f"     > repair: {change_text} ({recovery.confidence:.0%} confidence)", fg="yellow")
-            case RecoveryPlanned(_, recovery):
-                self.say(f"     > retry after {format_duration(recovery.backoff_seconds)}", fg="yellow")
 
 
 def _fresh_folder() -> Path:

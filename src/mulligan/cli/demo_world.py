@@ -18,11 +18,12 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from mulligan.api import Mulligan
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.classify.declared_errors import AgentError
+from mulligan.cli.demo_narration import Narrator
 from mulligan.core.failure import TookEffect
 from mulligan.core.records import Status
 from mulligan.learn.session import Session
@@ -210,38 +211,11 @@ class PassResult(NamedTuple):
     answer: str
 
 
-class CallNarrator(Protocol):
-    """Prints what the agent does."""
-
-    def narrate_call(
-        self,
-        headline: str,
-        tool: str,
-        arguments: dict[str, Any],
-        failure_comment: str,
-        make_call: Callable[[], ToolOutcome],
-    ) -> ToolOutcome:
-        """Make a call and print it."""
-
-    def narrate_mcp_call(
-        self,
-        headline: str,
-        tool: str,
-        arguments: dict[str, Any],
-        failure_comment: str,
-        make_call: Callable[[], dict[str, Any]],
-    ) -> dict[str, Any]:
-        """Make a call of an MCP tool and print it."""
-
-    def narrate_compaction(self, message_count: int, reminder: str) -> None:
-        """Print the reminder after a compaction."""
-
-
 class ScriptedAgent:
     """Agent without a model: an ordinary agent loop that plays a script. No pass remembers an earlier one."""
 
     def __init__(
-        self, mulligan: Mulligan, tools: dict[str, Callable[..., Any]], tickets: McpConnection, narrator: CallNarrator
+        self, mulligan: Mulligan, tools: dict[str, Callable[..., Any]], tickets: McpConnection, narrator: Narrator
     ) -> None:
         self._mulligan = mulligan
         self._tools = tools
@@ -274,22 +248,18 @@ class ScriptedAgent:
     def _call(self, headline: str, tool: str, failure_comment: str = "", /, **arguments: Any) -> ToolOutcome:
         turn = next(self._turns)
         self._think(self._messages, tool)
-        outcome = self._narrator.narrate_call(
-            headline, tool, arguments, failure_comment, lambda: turn.call(self._tools, tool, arguments)
-        )
+        self._narrator.announce_call(headline, tool, arguments)
+        outcome: ToolOutcome = turn.call(self._tools, tool, arguments)
+        self._narrator.narrate_outcome(outcome, failure_comment)
         self._messages.append(outcome.to_message()[:200])
         return outcome
 
     def _call_mcp(self, headline: str, tool: str, failure_comment: str = "", /, **arguments: Any) -> dict[str, Any]:
         next(self._turns)
         self._think(self._messages, tool)
-        result = self._narrator.narrate_mcp_call(
-            headline,
-            tool,
-            arguments,
-            failure_comment,
-            lambda: self._tickets.call(self._session.id, tool, arguments),
-        )
+        self._narrator.announce_call(headline, tool, arguments)
+        result = self._tickets.call(self._session.id, tool, arguments)
+        self._narrator.narrate_mcp_result(result, failure_comment)
         self._messages.append(str(result["content"])[:200])
         return result
 
