@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import string
 
 import msgspec
@@ -11,8 +12,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from mulligan.core.privileged_arguments import is_privileged
 from mulligan.redaction import Redactor, personal_data
-from mulligan.redaction.redactor import find_in_texts, find_sensitive
+from mulligan.redaction.redactor import MAX_QUANTITY, QUANTITY_NAMES, find_in_texts, find_sensitive
 
 LETTERS = "q7RtZp2LmXv9KsWc4HnJd8FgYb3TxQe6"
 
@@ -225,6 +227,45 @@ def test_on_a_shared_store_an_argument_that_is_not_on_the_allowlist_is_kept_as_t
     assert redacted["city"].startswith("[str 4 chars #")
     assert redacted["limit"].startswith("[int #")
     assert (redacted["all"], redacted["none"]) == (True, None)
+
+
+NUMBERS = st.integers() | st.floats() | st.booleans()
+
+
+@given(st.sampled_from(["per_page", "pageSize", "limit", "top-k", "timeout"]), NUMBERS | st.text())
+def test_a_store_of_several_users_keeps_of_a_quantity_a_small_number_and_nothing_else(name, value):
+    redacted = Redactor(level="shared", keeps_quantities=True).value({name: value})[name]
+
+    if isinstance(value, bool) or (not isinstance(value, str) and 0 <= value <= MAX_QUANTITY):
+        assert redacted == value
+    else:
+        assert re.fullmatch(r"\[(str \d+ chars|int|float)\]", redacted)
+
+
+@given(
+    st.text(min_size=1).filter(lambda name: name.casefold().replace("_", "").replace("-", "") not in QUANTITY_NAMES),
+    NUMBERS,
+)
+def test_a_number_under_any_other_name_is_hidden_also_where_quantities_are_kept(name, number):
+    redactor = Redactor(level="shared", keeps_quantities=True)
+
+    for arguments in ({name: number}, {"account": {"limit": number}}, {"limit": [number]}, {"limit": {name: number}}):
+        assert redactor.value(arguments) == Redactor(level="shared").value(arguments)
+
+
+def test_no_name_of_a_quantity_is_privileged_or_means_a_secret():
+    names = "limit per_page page_size batch_size chunk_size top_k top_n max_results num_results max_items max_tokens"
+    names += " max_retries max_depth timeout timeout_seconds timeout_ms"
+
+    assert {name.replace("_", "") for name in names.split()} == QUANTITY_NAMES
+    assert not any(is_privileged(name) or Redactor().secret_kind_of_name(name) for name in names.split())
+
+
+@pytest.mark.parametrize("level", ["local", "shared"])
+def test_a_quantity_that_is_declared_secret_stays_secret(level):
+    redactor = Redactor(level=level, keeps_quantities=True, names=["limit"])
+
+    assert "5000" not in str(redactor.record({"limit": 5000}, "the limit is limit: 5000"))
 
 
 def test_equal_hidden_values_of_one_tenant_can_be_compared_and_those_of_two_cannot():

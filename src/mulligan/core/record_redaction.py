@@ -30,6 +30,7 @@ from mulligan.core.records import (
     encode,
 )
 from mulligan.redaction import Redactor, to_plain_data
+from mulligan.redaction.regex import LazyRegex
 
 MAX_NAME_CHARS = 200
 """Stored characters of a name or an id."""
@@ -247,7 +248,7 @@ class RecordRedactor:
         is_bare = run.context is None and run.metadata is None
         if (is_bare or redactor.level == "local") and self._has_harmless_fields(run):
             return run  # the common case
-        public_names = _public_names(run.metadata, redactor, "model")
+        public_names = _public_names(run.metadata, redactor, "model") | _bookkeeping(run.metadata, redactor)
         context, metadata, *redacted_names = redactor.record(
             None if run.context is None else _text(run.context), _fields(run.metadata), *public_names.values()
         )
@@ -328,6 +329,7 @@ class RecordRedactor:
         texts = (failure.message, failure.detail, failure.hint, failure.code, failure.trace) if failure else ()
         suggestions = step.stop.suggestions if step.stop is not None else ()
         metadata_names = _public_names(step.metadata, redactor, "model", "service_tier", "by")
+        metadata_names |= _bookkeeping(step.metadata, redactor)
         argument_names = _public_names(step.arguments, redactor, "model") if step.type == "model" else {}
         arguments, result, metadata, recovery_values, next_values, suggestion_values, link_values, *redacted_texts = (
             redactor.record(
@@ -414,6 +416,20 @@ def _public_names(fields: Any, redactor: Redactor, *keys: str) -> dict[str, str]
         return {}
     public_keys = (key for key in keys if type(fields.get(key)) is str and len(fields[key]) <= MAX_NAME_CHARS)
     return {key: fields[key] for key in public_keys if not redactor.secret_kind_of_name(key)}
+
+
+_BOOKKEEPING = {
+    "span": (_ID_LETTERS := LazyRegex(r"[a-p]{4}(?: [a-p]{1,40}){3}")),
+    "of": _ID_LETTERS,
+    "format": LazyRegex(r"[a-z][a-z-]{0,30}"),
+}
+"""Metadata that mulligan itself writes, by its form: span ids and call keys as letters, and the format of a log.
+A server that restarts continues a trace by them."""
+
+
+def _bookkeeping(fields: Any, redactor: Redactor) -> dict[str, str]:
+    names = _public_names(fields, redactor, *_BOOKKEEPING)
+    return {name: text for name, text in names.items() if _BOOKKEEPING[name].fullmatch(text)}
 
 
 def _with_names(fields: Any, names: Mapping[str, str], redacted_names: Sequence[str]) -> Any:

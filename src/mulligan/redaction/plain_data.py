@@ -11,6 +11,8 @@ from typing import Any
 _HEAD, _TAIL = 8192, 2048
 _WORD = 512
 _FLAT = frozenset((str, int, float, bool, type(None)))
+HIDDEN_VALUE_PATTERN = r"\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]"
+"""What redaction level `shared` leaves of a value: its type, its length and a hash."""
 
 
 def to_plain_data(value: Any, *, depth: int = 12, items: int = 1000, nodes: int = 10_000, chars: int = 262_144) -> Any:

@@ -10,11 +10,13 @@ from itertools import accumulate
 from typing import Any, Literal
 
 from mulligan.redaction import personal_data, secret_contexts, secret_formats
-from mulligan.redaction.plain_data import escape_surrogates, truncate_text
+from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN, escape_surrogates, truncate_text
 from mulligan.redaction.regex import LazyRegex, compile_user_pattern
 from mulligan.redaction.secret_hints import BARRIER, NUMERIC_KINDS, secret_kind, word_set
 from mulligan.redaction.text_sanitizer import MAX_QUOTED_CHARS, sanitize
 
+_Position = Literal["top", "quantity", "inside"]
+"""Where a value stands in a record: a whole part of it, under the name of a quantity, or anywhere else."""
 SensitiveSpan = tuple[str, int, int]
 """Kind, start and end of a sensitive span in a text."""
 
@@ -22,12 +24,19 @@ MAX_JOINED_CHARS = 8_000
 """Characters of texts that are searched together."""
 _SEPARATOR = f"\n{BARRIER} \n"
 
-_PLACEHOLDER = LazyRegex(r"\[redacted [a-z0-9_]{1,40}\]|\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]")
+_PLACEHOLDER = LazyRegex(rf"\[redacted [a-z0-9_]{{1,40}}\]|{HIDDEN_VALUE_PATTERN}")
 _PLACEHOLDER_SPLIT = LazyRegex(rf"({_PLACEHOLDER.pattern})")
 _MAX_TEXT_CHARS = 20_000
 """Longer than any text after truncation."""
 MAX_REPEATED_FINDINGS = 60
 """Findings in a record above which no second pass is made."""
+QUANTITY_NAMES = word_set(
+    """limit perpage pagesize batchsize chunksize topk topn maxresults numresults maxitems maxtokens maxretries maxdepth
+    timeout timeoutseconds timeoutms"""
+)
+"""Arguments that size or time a request. A store with several users keeps their small numbers: a number of results or
+seconds names no one and opens nothing, and without it a team's memory could suggest no page size."""
+MAX_QUANTITY = 100_000
 PERSONAL_KINDS = word_set(
     """email phone card iban ssn national_id personal_number card_number account_number routing_number tax_id
     social_security passport_number"""
@@ -40,8 +49,9 @@ class Redactor:
     """Redactor with fixed settings.
 
     Level `local` retains values unless their name indicates a secret or detection finds one. Level `shared` retains
-    only the values of `unredacted_arguments`; of others it records type, length and, given a `key`, a hash for
-    comparison. Free text is redacted by detection at both levels.
+    only the values of `unredacted_arguments` and, with `keeps_quantities`, small numbers of the arguments in
+    `QUANTITY_NAMES`; of others it records type, length and, given a `key`, a hash for comparison. Free text is
+    redacted by detection at both levels.
 
     `names` are further names that indicate a secret. `patterns` are regular expressions for further secrets (their
     first group, if any). A value that fully matches a pattern of `allowed` is never redacted. With `personal=False`
@@ -56,6 +66,7 @@ class Redactor:
         patterns: Iterable[str] = (),
         allowed: Iterable[str] = (),
         unredacted_arguments: Iterable[str] = (),
+        keeps_quantities: bool = False,
         key: bytes = b"",
         personal: bool = True,
     ) -> None:
@@ -64,6 +75,7 @@ class Redactor:
         self._level = level
         self._names = dict.fromkeys(map(_fold_name, names))
         self._unredacted_arguments = frozenset(unredacted_arguments)
+        self._outer_position: _Position = "top" if keeps_quantities else "inside"
         self._patterns = [(_label(name), compile_user_pattern(_assignment(name))) for name in self._names if name]
         self._patterns += [("pattern", compile_user_pattern(pattern)) for pattern in patterns]
         self._allowed = [compile_user_pattern(pattern) for pattern in allowed]
@@ -200,7 +212,9 @@ class Redactor:
     def _copy_parts(self, parts: tuple[Any, ...], secrets: _RecordSecrets) -> tuple[Any, ...]:
         is_local = self._level == "local"
         return tuple(
-            self._redact_in_text(part, secrets) if type(part) is str else self._copy(part, "", is_local, secrets)
+            self._redact_in_text(part, secrets)
+            if type(part) is str
+            else self._copy(part, "", is_local, secrets, self._outer_position)
             for part in parts
         )
 
@@ -237,7 +251,9 @@ class Redactor:
             for inner in value:
                 self._collect_leaves(inner, name, leaves)
 
-    def _copy(self, value: Any, name: str, should_show_values: bool, secrets: _RecordSecrets) -> Any:
+    def _copy(
+        self, value: Any, name: str, should_show_values: bool, secrets: _RecordSecrets, position: _Position = "inside"
+    ) -> Any:
         if type(value) is dict:
             copy: dict[Any, Any] = {}
             for key, inner in value.items():
@@ -245,10 +261,14 @@ class Redactor:
                 while safe_name in copy:  # two secrets may have the same placeholder
                     safe_name += "'"
                 is_shown = should_show_values or key in self._unredacted_arguments
-                copy[safe_name] = self._copy(inner, name or self.secret_kind_of_name(key), is_shown, secrets)
+                inner_position: _Position = "quantity" if _is_quantity(key, position) else "inside"
+                copy[safe_name] = self._copy(
+                    inner, name or self.secret_kind_of_name(key), is_shown, secrets, inner_position
+                )
             return copy
         if isinstance(value, (list, tuple)):
-            return [self._copy(inner, name, should_show_values, secrets) for inner in value]
+            inner_position = "top" if position == "top" else "inside"
+            return [self._copy(inner, name, should_show_values, secrets, inner_position) for inner in value]
         if self._is_secret_by_name(value, name):
             return f"[redacted {name}]" if self._level == "local" else self._shape(value)
         if value is None or type(value) is bool:
@@ -256,7 +276,7 @@ class Redactor:
         if type(value) is str:
             is_shown = should_show_values or _PLACEHOLDER.fullmatch(value) is not None
             return self._redact_in_text(value, secrets) if is_shown else self._shape(value)
-        if not should_show_values:
+        if not should_show_values and not (position == "quantity" and 0 <= value <= MAX_QUANTITY):
             return self._shape(value)
         return secrets.remove_secrets(text) if (text := str(value)) in secrets.values else value
 
@@ -370,6 +390,13 @@ def _shorten(text: str) -> str:
 def _is_harmless(name: str, redactor: Redactor) -> bool:
     """Return whether an argument name contains no finding. Cached: the same few names occur in every call."""
     return len(name) <= 40 and name.isidentifier() and not redactor.findings(name)
+
+
+def _is_quantity(name: Any, position: _Position) -> bool:
+    """Return whether a value under this name, in a value at this position, is a quantity."""
+    if position == "top":
+        return type(name) is str and name.casefold().replace("_", "").replace("-", "") in QUANTITY_NAMES
+    return position == "quantity" and name == ""  # a change of an argument is redacted as {argument: {"": value}}
 
 
 def _percent(value: str) -> str:

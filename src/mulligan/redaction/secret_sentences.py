@@ -39,7 +39,8 @@ _VALUE_FIRST = LazyRegex(
     r"(?:sa|si|saw)[ \t],?[\"'`]?([^\s\"'`,;]{6,200}+)"
 )
 _AFTER_NAME = LazyRegex(
-    rf"\w*+(?:[.,;:!?)\"'`]|\s{{0,20}}(?:\Z|{hints.BARRIER})|\s(?:for|to|in|on|when|and|at|with|but|because|of|or|now|here)\b)"
+    rf"\w*+(?:[.,;:!?)\"'`]|[ \t]{{0,20}}\r?\n|\s{{0,20}}(?:\Z|{hints.BARRIER})"
+    r"|\s(?:for|to|in|on|when|and|at|with|but|because|of|or|now|here)\b)"
 )
 _CLASS_SWITCH = LazyRegex(r"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
 _SLUG = LazyRegex(
