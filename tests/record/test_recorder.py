@@ -25,7 +25,7 @@ import pytest
 from stores import stored_seqs, success_record
 
 from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, StoreError
+from mulligan.core.failure import Failure, Kind, StoreDeniedError, StoreError
 from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.records import Run, Step, encode
 from mulligan.record import journal as journals
@@ -221,6 +221,33 @@ def test_a_store_that_goes_away_while_records_are_tried_one_by_one_loses_none():
         recorder(step(n))
     assert recorder.flush(PATIENCE)
     assert (kept(store), recorder.dropped) == (10, 0)
+
+
+def test_nobody_waits_for_a_store_that_refuses_this_process():
+    store = Balky(StoreDeniedError("Unknown token."))
+    recorder = recorder_to(store)
+    recorder(step(1))
+
+    assert not recorder.flush(10 * PATIENCE)  # longer than a test may take
+
+    store.error = None
+    assert recorder.flush(PATIENCE)
+    assert recorder.close(PATIENCE)
+
+
+def test_a_store_that_is_back_is_told_once_and_only_if_it_was_said_to_be_away(caplog):
+    store = Balky(StoreError("away"))
+    recorder = recorder_to(store)
+    recorder(step(1))
+    store.wait_until_asked()
+    store.error = None
+    assert recorder.flush(PATIENCE)
+    recorder(step(2))
+    assert recorder.close(PATIENCE)
+
+    assert [record.getMessage().partition(",")[0] for record in caplog.records] == [
+        "Store unavailable", "Store available again",
+    ]  # fmt: skip
 
 
 def test_a_store_that_refuses_everything_is_not_asked_without_end(monkeypatch):

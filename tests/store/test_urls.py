@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -71,3 +72,27 @@ def test_the_refuge_is_ours_alone(tmp_path, monkeypatch):
     os.symlink(tmp_path, refuge.parent)
     with pytest.raises(StoreError, match="belongs to another user"):
         urls.fallback_path()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "192.0.2.2:4700",
+        "192.0.2.2",
+        "localhost:4700",
+        "localhost/x",
+        "mulligan.example.com",
+        "box:4700/path",
+        "[::1]:4700",
+    ],
+)
+def test_an_address_without_its_scheme_is_no_file(url):
+    with pytest.raises(SettingsError, match=re.escape(f"Did you mean http://{url}?")):
+        urls.sqlite_path(url)
+
+
+@pytest.mark.parametrize(
+    "path", ["./192.0.2.2:4700", "failures.db", "a.b/c.db", "/srv/box:4700/a.db", "C:/a.db", "a:b"]
+)
+def test_a_path_that_only_resembles_an_address_is_a_file(path):
+    assert urls.sqlite_path(path) == Path(path)

@@ -15,11 +15,12 @@ import pytest
 
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.postgres_connection import PostgresConnection
-from mulligan.store.tables import TABLE_NAMES
+from mulligan.store.tables import ORDERED, TABLE_NAMES
 
 _TABLE = rf"(?:{'|'.join(TABLE_NAMES)}|steps_\d+|steps_default)"
 _REFERENCE = re.compile(rf"\b(?:FROM|JOIN|UPDATE) {_TABLE}\b")
-_INSERT = re.compile(rf"INSERT INTO {_TABLE} \(tenant, [^)]*\) VALUES (?:\(\$1, [^)]*\)(?:, )?)+(?: ON CONFLICT|$)")
+_ROW = r"\(\$1, (?:[^()]|unnest\(\$\d+\))*\)"
+_INSERT = re.compile(rf"INSERT INTO {_TABLE} \(tenant, [^)]*\) VALUES {_ROW}(?:, {_ROW})*(?: ON CONFLICT|$)")
 _OF_TENANT = re.compile(r"\btenant = (?:\$(\d+)|\w+\.tenant\b)")
 _SET_LOCAL = re.compile(r"SET LOCAL [^;]*(?:; SET LOCAL [^;]*)*")
 
@@ -32,6 +33,8 @@ def find_violation(sql: str, values: Sequence[Any] = ()) -> str | None:
     if re.match("INSERT", words) and re.search(rf"INTO {_TABLE}\b", words):
         if re.search(r"\bSELECT\b.*\bON CONFLICT\b", words):
             return "of an INSERT ... SELECT ... ON CONFLICT Citus tells how many rows it was sent, not how many are new"
+        if re.search(rf"INTO (?:{'|'.join(ORDERED)})\b.*\bunnest\b", words):
+            return "rows with a row number are inserted from an array: Citus gives all of them the same row number"
         return None if _INSERT.match(words) else "a row is not inserted by VALUES with the tenant as the one value $1"
     if not re.match("SELECT|UPDATE|DELETE|WITH", words):
         return None

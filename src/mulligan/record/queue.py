@@ -123,6 +123,11 @@ class RecordQueue:
             queued_count = len(self._in_flight) + len(self.queued)
             log.warning("%s (queued=%d dropped=%d)", message, queued_count, self.dropped)
 
+    def note_available(self) -> None:
+        """Log that the store is available again, if it was reported as unavailable."""
+        if self._last_warned_at.pop("store", None) is not None:
+            log.warning("Store available again, queued records are being stored.")
+
     @contextlib.contextmanager
     def guard(self, topic: str, consequence: str) -> Iterator[None]:
         """Log an error of the recorder thread and continue."""

@@ -7,6 +7,7 @@ and redacts successes on the way. A caller never waits for the store.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import sys
 import threading
 import time
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent, EventStream, LessonLearned, StepEnded
-from mulligan.core.failure import MulliganError
+from mulligan.core.failure import MulliganError, StoreDeniedError, StoreError
 from mulligan.core.records import encode, new_id
 from mulligan.record import journal_import
 from mulligan.record.journal_import import find_unstorable, forget_removed_journals, recover_journals
@@ -94,6 +95,8 @@ class Recorder:
         """One object per pending `flush` call."""
         self._is_stopping = False
         self._is_opened_early = False
+        self._denial_count = 0
+        """Batches that the store refused to take from this process."""
 
     def reset_in_child(self) -> None:
         """Reset after fork: the parent stores its own records, the child starts empty, with the forking thread only."""
@@ -113,6 +116,7 @@ class Recorder:
         queue = self.queue
         target_count = queue.total_queued
         deadline = time.monotonic() + timeout
+        denial_count = self._denial_count
         waiter = object()
         self._flush_waiters.add(waiter)
         try:
@@ -129,7 +133,8 @@ class Recorder:
                     self._flush_signal.set()
                     self._wake_signal.set()
                     woken_thread = thread
-                if remaining_polls <= 0 or time.monotonic() >= deadline:
+                is_denied = self._denial_count > denial_count  # waiting does not change that
+                if is_denied or remaining_polls <= 0 or time.monotonic() >= deadline:
                     break
                 # Poll: a signal handler that records may interrupt this thread while it holds the lock of an event.
                 poll_signal.wait(FLUSH_POLL_SECONDS)
@@ -266,7 +271,9 @@ class Recorder:
             is_store_error = isinstance(error, MulliganError)
             reason = str(error) if is_store_error else f"{type(error).__name__}: {error}"
             queue.warn_rate_limited("store", f"Store unavailable, recording queued: {reason}")
+            self._denial_count += isinstance(error, StoreDeniedError)
             return not is_store_error and self._drop_unstorable(batch)
+        queue.note_available()
         with queue.guard("dropped", "Dropped records not counted yet"):  # the next batch retries the count
             queue.report_dropped(store, self._tenant)
         queue.mark_stored(position)
@@ -304,7 +311,10 @@ class Recorder:
         if self._journal_folder is None:
             return
         self._next_recovery_at = time.monotonic() + JOURNAL_RECOVERY_INTERVAL_SECONDS
-        with self.queue.guard("adoption", "Recovery of orphaned journals postponed"):
+        with (
+            self.queue.guard("adoption", "Recovery of orphaned journals postponed"),
+            contextlib.suppress(StoreError),  # unavailable: the next batch reports it
+        ):
             recover_journals(store, self._tenant, self._journal_folder(), self._add_costs)
             forget_removed_journals(store, self._tenant, self._journal_folder())
             self._next_recovery_at = float("inf")

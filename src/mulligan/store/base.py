@@ -31,6 +31,7 @@ from mulligan.core.records import (
     Status,
     ValueProfile,
     decode,
+    digest,
     encode,
 )
 from mulligan.store.audit import AuditEntry as AuditEntry
@@ -208,6 +209,14 @@ class PruneResult(Record, frozen=True):
     bytes_before: int = 0
     bytes_after: int = 0
     """Size of the store in bytes. Equal in a dry run, which cannot predict it."""
+
+
+FORGOTTEN_KIND = "forgotten"
+"""Key-value kind of erased sessions and runs, by a digest of their id: logs on disk must not bring them back."""
+
+
+def forgotten_key(id: str) -> str:
+    return digest(id.encode("utf-8", "replace"), 16).hex()
 
 
 class ForgetRequest(Record, frozen=True):
@@ -411,8 +420,12 @@ class Worker(Record, frozen=True, omit_defaults=False):
     """Host and port."""
     reachable: bool
     shards: int
+    """A shard holds the rows of some tenants in all tables. It moves to another worker as a whole."""
     bytes: int | None = None
     """Size of its part of the database; None if it is not reachable."""
+    shard_bytes: int | None = None
+    """Size of its shards, with their indexes."""
+    largest_shard_bytes: int | None = None
     detail: str = ""
     """Why it is not reachable."""
 
@@ -480,8 +493,8 @@ class RecordStore(Protocol):
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionSummary]: ...
 
-    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        """Return which of these runs exist."""
+    def runs_by_id(self, tenant: str, ids: Sequence[str]) -> dict[str, Run]:
+        """Return those of these runs that exist, without their steps."""
 
     def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         """Return which of these runs have ended. The answer contains no run data, so write-only callers may use it."""

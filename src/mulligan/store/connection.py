@@ -6,7 +6,7 @@ Statements for one engine are in `sqlite.py` or `postgres/`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -79,6 +79,10 @@ class Lookup(msgspec.Struct, frozen=True):
         return " AND ".join(f"{key} {value}" if key.endswith(">=") else f"{key} = {value}" for key, value in pairs)
 
 
+class ConcurrentAppendError(Exception):
+    """A batch that cannot be applied beside other writers of its tenant. Repeat it in an exclusive transaction."""
+
+
 class Rows(Protocol):
     """Result of a statement."""
 
@@ -117,11 +121,20 @@ class Connection(Protocol):
     def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
         """Insert many rows. Return how many were new."""
 
+    def queue(self, insert: Insert, rows: Sequence[tuple[Any, ...]], must_be_new: bool = False) -> None:
+        """Insert many rows, without waiting for the result where that saves a round trip.
+
+        With `must_be_new`, an existing row raises `ConcurrentAppendError`, at the latest at the commit.
+        """
+
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Return the rows for many keys. Each row starts with its key values."""
 
     def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Execute a query for each key, which is its parameter ?1. Each row starts with its key."""
+
+    def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
+        """Remember when these runs were stored until the transaction ends. This may save statements about steps."""
 
     def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
         """Insert calls that succeeded at their first attempt. Return how many were new."""
@@ -139,3 +152,6 @@ class RowReader:
     def by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[Any]:
         """Read the rows of `Connection.execute_by_key`."""
         return self._connection.execute_by_key(sql, keys, values) if keys else []
+
+    def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
+        self._connection.remember_runs(tenant, stored_at)

@@ -35,8 +35,16 @@ from mulligan.record.journal import (
     read_frames,
 )
 from mulligan.store import audit, counters, database_lessons, fix_queries, pattern_counts, rollups
-from mulligan.store.base import ITEMS_KIND, SCHEMA_KIND, ForgetRequest, ForgetResult, Revocation
-from mulligan.store.connection import Connection
+from mulligan.store.base import (
+    FORGOTTEN_KIND,
+    ITEMS_KIND,
+    SCHEMA_KIND,
+    ForgetRequest,
+    ForgetResult,
+    Revocation,
+    forgotten_key,
+)
+from mulligan.store.connection import Connection, upsert
 from mulligan.store.counters import Cell, CounterKey
 from mulligan.store.recount import judge_run
 from mulligan.store.rollups import EMPTY_SLICE, CounterChanges, RunSlice
@@ -47,12 +55,11 @@ from mulligan.store.rows import (
     delete_usages,
     history_of,
     load_runs,
-    read_meta,
+    mark_rewritten,
     remove_run,
     replace_message,
     replace_steps,
     update_runs,
-    write_meta,
 )
 
 log = logging.getLogger(__name__)
@@ -65,6 +72,8 @@ _FIXED_VALUE_FIELDS = frozenset(
     {"id", "run", "type", "outcome", "operation", "method", "end_reason", "remedy", "took_effect", "state"}
 )
 """Fields with values that mulligan defines. A run whose id contains the text is deleted as a whole."""
+
+_UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
 
 T = TypeVar("T", bound=Record)
 
@@ -181,8 +190,11 @@ class Eraser:
             if should_forget_entry(kind, key, value, request)
         ]
         self._writer.executemany("DELETE FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", entry_keys)
-        # Other processes drop their caches before the next batch.
-        write_meta(*target, "forgotten", str(int(read_meta(*target, "forgotten") or 0) + 1))
+        forgotten_id = request.session or request.run
+        if forgotten_id is not None and (self.runs or entry_keys):
+            mark = (self._tenant, FORGOTTEN_KIND, forgotten_key(forgotten_id), b"")
+            self._writer.execute(_UPSERT_ENTRY_SQL, mark)
+        mark_rewritten(*target)
         patterns = len(empty_ids) + cleaned_count
         return ForgetResult(self.runs, self.steps, patterns, len(entry_keys), messages=self.messages)
 

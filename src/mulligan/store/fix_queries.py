@@ -416,21 +416,22 @@ def _find_successes(
     """
     runs = read(
         "SELECT u.run, u.started_at, (SELECT max(seq) FROM steps s WHERE s.tenant = ?1 "
-        "AND s.run = u.run) FROM run_callees u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
+        "AND s.run = u.run), r.stored_at FROM run_callees u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
         f"WHERE u.tenant = ?1 AND u.type = 'tool' AND u.name = ?2 AND {_UNREVOKED_SQL} "
         "ORDER BY u.started_at DESC, u.run DESC LIMIT ?3",
         (tenant, tool, run_limit),
     )
+    read.remember_runs(tenant, {run: stored_at for run, *_, stored_at in runs})
     values = (tenant, profiles.MAX_SCANNED_STEPS, tool, profiles.MAX_BODY_BYTES, profiles.MAX_EXEMPLARS)
     max_runs = FIRST_READ_RUNS
     while runs:
-        step_counts = itertools.accumulate(last or 0 for _, _, last in runs[:max_runs])
+        step_counts = itertools.accumulate(last or 0 for _, _, last, _ in runs[:max_runs])
         size = max(1, sum(count <= profiles.MAX_SCANNED_STEPS for count in step_counts))
         chunk, runs, max_runs = runs[:size], runs[size:], profiles.MAX_EXEMPLARS
         calls: dict[str, list[tuple[int, bytes]]] = {}
-        for run, seq, body in read.by_key(SUCCESSES_SQL, [run for run, _, _ in chunk], values):
+        for run, seq, body in read.by_key(SUCCESSES_SQL, [run for run, *_ in chunk], values):
             calls.setdefault(run, []).append((seq, body))
-        for run, started_at, _ in chunk:
+        for run, started_at, *_ in chunk:
             if run != excluded_run:
                 latest_first = sorted(calls.get(run, ()), key=itemgetter(0), reverse=True)
                 yield started_at, [decode_body(body, profiles.ExemplarArguments) for _, body in latest_first]

@@ -82,12 +82,13 @@ def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[st
     if query.before is not None:
         where.add(f"({started}, {id}) < (?, ?)", *query.before)
     source = f"{driver} d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run" if driver else "runs r"
-    sql = f"SELECT r.id, r.body FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
+    sql = f"SELECT r.id, r.body, r.stored_at FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
     # A run with several patterns of a kind is returned once for each: read more rows to fill the limit without them.
     count = 2 * query.limit if driver == "run_failures" else query.limit
     while True:
         rows = read(sql, (*where.values, count))
-        runs = [decode_body(body, Run) for body in dict(rows).values()]
+        read.remember_runs(tenant, {id: stored_at for id, _, stored_at in rows})
+        runs = [decode_body(body, Run) for body in {id: body for id, body, _ in rows}.values()]
         if query.status is not None:
             # The column caches the status as of the latest call. A run has a status only when it has ended.
             runs = [run for run in runs if run.end_reason is not None]

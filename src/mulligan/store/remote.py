@@ -10,7 +10,6 @@ import functools
 import gzip
 import http.client
 import inspect
-import logging
 import os
 import random
 import socket
@@ -18,14 +17,16 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from email.utils import formatdate, parsedate_to_datetime
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
 from mulligan.core.events import AnyEvent
-from mulligan.core.failure import SettingsError, StoreError
+from mulligan.core.failure import SettingsError, StoreDeniedError, StoreError
+from mulligan.core.log import get_logger
 from mulligan.core.records import Fix, History, Precedent, decode, encode, new_id
 from mulligan.redaction import sanitize
 from mulligan.store import wire_protocol
@@ -43,7 +44,7 @@ from mulligan.store.base import (
     TrialReport,
 )
 
-log = logging.getLogger(__name__)
+log = get_logger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
 
 SEND_TIMEOUT_SECONDS = 10.0
@@ -56,6 +57,8 @@ QUERY_TIMEOUT_SECONDS = 60.0
 """Time limit for queries by people."""
 INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
 """First and maximum delay before a request to an unavailable server."""
+ADDRESS_FILE = "address"
+"""File in a spool folder with the address of its server."""
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Limit of uncompressed JSON in one request."""
 MIN_GZIP_BYTES = 2048
@@ -64,10 +67,22 @@ TOKEN_REQUIRED_HINT = (
     "Set MULLIGAN_TOKEN to a token with role ingest (send), read (query) or admin (both, and decisions)."
 )
 OTHER_TOKEN_HINT = "Set MULLIGAN_TOKEN to a token with that role, or run the command on the server."
+PLAIN_HTTP_REASONS = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "PACKET_LENGTH_TOO_LONG"})
+"""What OpenSSL calls an answer without TLS."""
 
 
 class RecordRejectedError(Exception):
     """The server rejected this record for good. The record is at fault, not the store."""
+
+
+class ConnectionCheck(NamedTuple):
+    """What a server answered to a client: its version, its clock, and why the token may not send or query, if so."""
+
+    version: str
+    clock_difference: int
+    """Seconds that the server's clock is ahead."""
+    send_denial: str
+    query_denial: str
 
 
 class _ThreadConnection:
@@ -113,7 +128,7 @@ class RemoteStore:
         except ValueError:
             raise SettingsError(f"Invalid port in the server address {url!r}. Use 1 to 65535.") from None
         self._headers = {"User-Agent": "mulligan"} | ({"Authorization": f"Bearer {token}"} if token else {})
-        self._client = _read_client_id(spool) if spool is not None else new_id("client")
+        self._client = _read_client_id(spool, self.url) if spool is not None else new_id("client")
         self._is_agent_process = spool is not None
         """Whether the process records, as an agent does. Commands of people only query."""
         self._threads = threading.local()
@@ -121,19 +136,19 @@ class RemoteStore:
         self._monotonic = monotonic
         self.away_until = 0.0
         self._miss_count = 0
-        self._unavailable_reason = ""
+        self._unavailable_error = StoreError()
 
     # Requests
 
     def _request(
-        self, path: str, body: bytes, content_type: str, timeout: float, *, waits: bool = True
+        self, path: str, body: bytes, content_type: str, timeout: float, *, waits: bool = True, method: str = "POST"
     ) -> http.client.HTTPResponse:
         """Send a request and return the response.
 
         Raise StoreError if the server is unavailable. With `waits`, no request is sent before the backoff has passed.
         """
         if waits and self._monotonic() < self.away_until:
-            raise StoreError(self._unavailable_reason)
+            raise type(self._unavailable_error)(str(self._unavailable_error))
         headers = {**self._headers, "Content-Type": content_type}
         if len(body) > MIN_GZIP_BYTES and self._host not in ("127.0.0.1", "localhost", "::1"):
             body = gzip.compress(body, 1)
@@ -146,14 +161,41 @@ class RemoteStore:
                 connection.timeout = timeout
                 if connection.sock is not None:
                     connection.sock.settimeout(timeout)
-                connection.request("POST", self._path + path, body, headers)
+                connection.request(method, self._path + path, body, headers)
                 return connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
                 self._drop()
                 if is_reused and not isinstance(error, TimeoutError):
                     continue  # The server may have closed an idle connection; that does not make it unavailable.
-                reason = f"Cannot reach {self.url} ({_describe_error(error)}). Is `mulligan serve` running there?"
-                raise self._mark_unavailable(reason) from error
+                raise self._mark_unavailable(self._describe_unreachable(error)) from error
+
+    def _describe_unreachable(self, error: Exception) -> str:
+        if getattr(error, "reason", None) in PLAIN_HTTP_REASONS:
+            plain_url = f"http{self.url.removeprefix('https')}"
+            return (
+                f"Cannot reach {self.url}: the server there speaks plain http. Set MULLIGAN_STORE to {plain_url}, or "
+                "put a proxy with TLS before it."
+            )
+        return f"Cannot reach {self.url} ({_describe_error(error)}). Is `mulligan serve` running there?"
+
+    def check_connection(self) -> ConnectionCheck:
+        """Ask the server for its version and time, and what the token permits. Raise StoreError without an answer."""
+        started_at = time.time()
+        answer = self._request("/healthz", b"", "application/json", SEND_TIMEOUT_SECONDS, waits=False, method="GET")
+        date = parsedate_to_datetime(answer.getheader("Date", formatdate(usegmt=True)))
+        try:
+            version = str(msgspec.json.decode(self._read(answer))["version"])
+        except (msgspec.MsgspecError, RecordRejectedError, KeyError, TypeError):
+            raise self._unexpected_response(answer.status) from None
+        # The header has whole seconds.
+        clock_difference = round(date.timestamp() + 0.5 - (started_at + time.time()) / 2)
+        denials = {}
+        for purpose, method, arguments in (("send", "ended_runs", ([],)), ("query", "health", ())):
+            try:
+                self._ask(method, *arguments)
+            except StoreDeniedError as error:
+                denials[purpose] = str(error)
+        return ConnectionCheck(version, clock_difference, denials.get("send", ""), denials.get("query", ""))
 
     def _connect(self) -> _ThreadConnection:
         kind = http.client.HTTPSConnection if self._is_safe else http.client.HTTPConnection
@@ -167,14 +209,16 @@ class RemoteStore:
             thread_connection.connection.close()
             self._threads.connection = None
 
-    def _mark_unavailable(self, reason: str, seconds: float | None = None) -> StoreError:
+    def _mark_unavailable(
+        self, reason: str, seconds: float | None = None, error_class: type[StoreError] = StoreError
+    ) -> StoreError:
         # Jitter: many processes lose the same server at once and must not reconnect at once.
         longest = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2**self._miss_count)
         self._miss_count = min(self._miss_count + 1, 16)
         wait = seconds if seconds is not None else random.uniform(longest / 2, longest)
         self.away_until = self._monotonic() + wait
-        self._unavailable_reason = reason
-        return StoreError(reason)
+        self._unavailable_error = error_class(reason)
+        return self._unavailable_error
 
     def _read(self, answer: http.client.HTTPResponse) -> bytes:
         """Return the body of a successful response. Raise for all others."""
@@ -198,7 +242,8 @@ class RemoteStore:
         message = message or "no reason given."
         if status in (401, 403):
             hint = TOKEN_REQUIRED_HINT if status == 401 else OTHER_TOKEN_HINT
-            raise self._mark_unavailable(f"{self.url} denied access: {message.rstrip('.')}. {hint}")
+            reason = f"{self.url} denied access: {message.rstrip('.')}. {hint}"
+            raise self._mark_unavailable(reason, error_class=StoreDeniedError)
         if status in (400, 413, 415, 422):
             raise RecordRejectedError(f"{self.url} rejected the request: {message}")
         if status == 404:
@@ -233,7 +278,7 @@ class RemoteStore:
     runs = _forward(Store.runs)
     run = _forward(Store.run)
     sessions = _forward(Store.sessions)
-    existing_runs = _forward(Store.existing_runs)
+    runs_by_id = _forward(Store.runs_by_id)
     ended_runs = _forward(Store.ended_runs)
     find = _forward(Store.find)
     prune = _forward(Store.prune)
@@ -382,14 +427,18 @@ def _split_batch(batch: Sequence[AnyEvent]) -> list[list[msgspec.Raw]]:
     return pieces
 
 
-def _read_client_id(spool: Path) -> str:
-    """Return the id of a spool folder, created once: journals of two machines can have the same name."""
+def _read_client_id(spool: Path, url: str) -> str:
+    """Return the id of a spool folder, created once: journals of two machines can have the same name.
+
+    The address of the server is written beside it: `mulligan doctor` shows where waiting records were to go.
+    """
     file = spool / "client"
     try:
         spool.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             with os.fdopen(os.open(file, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as new:
                 new.write(new_id("client"))
+            (spool / ADDRESS_FILE).write_text(url)
         except FileExistsError:
             pass
         return file.read_text()[:40].strip() or new_id("client")

@@ -10,6 +10,7 @@ touched hour from its rows is no alternative: pruned rows stay counted, and with
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -48,9 +49,13 @@ def add(writer: Connection, tenant: str, cells: Cells, unfolded: tuple[int, int]
     count, size = unfolded or writer.execute(sql, (tenant,)).fetchone()
     body = counters_module.pack_cells(cells)
     # The number sorts changes in the order of arrival. The checksum tells those of concurrent writers apart.
-    number = count
-    while not writer.put(_CHANGE_INSERT, [(tenant, f"{number:06d}_{crc32(body):08x}", body)]):
-        number += 1
+    checksum = f"{crc32(body):08x}"
+    if not writer.is_exclusive:
+        writer.queue(_CHANGE_INSERT, [(tenant, f"{count:06d}_{checksum}", body)], must_be_new=True)
+    else:
+        numbers = itertools.count(count)
+        while not writer.put(_CHANGE_INSERT, [(tenant, f"{next(numbers):06d}_{checksum}", body)]):
+            pass
     if any(map(_may_empty_key, cells.values())):  # only a fold removes a key from queries by that key
         writer.lock(tenant, "rollups")
     elif (count < MAX_UNFOLDED_CHANGES and size + len(body) <= MAX_UNFOLDED_BYTES) or not writer.try_lock(
@@ -283,8 +288,8 @@ class CounterChanges:
         """
         put_statuses(writer, self.statuses)
         forget_links(writer, self.unlinked)
-        writer.put(LINK, self.links)
-        writer.put(USED, [(tenant, *usage) for usage in self.used_names])
+        writer.queue(LINK, self.links)
+        writer.queue(USED, [(tenant, *usage) for usage in self.used_names])
         add(writer, tenant, self.collect_cells(), unfolded)
         if not self.failures:
             return set()

@@ -212,6 +212,12 @@ def success_row(step: Step) -> SuccessRow:
     return step.run, step.seq, step.name, step.started_at, compact_step
 
 
+def expand_success_row(tenant: str, row: SuccessRow) -> tuple[Any, ...]:
+    """Build the row of `STEP` for a call that succeeded at its first attempt."""
+    run, seq, name, started_at, compact_step = row
+    return tenant, run, seq, seq, name, "success", None, None, started_at, encode(compact_step)
+
+
 def run_row(tenant: str, run: Run, stored_at: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
     """Build the row of a new run. Its status is updated when its calls are known."""
     status = RunProgress().status(run)
@@ -441,3 +447,13 @@ def read_meta(connection: Connection, tenant: str, key: str) -> str:
 
 def write_meta(writer: Connection, tenant: str, key: str, value: str) -> None:
     writer.execute(_NOTE, (tenant, key, value))
+
+
+def mark_rewritten(writer: Connection, tenant: str) -> int:
+    """Note that stored steps were changed: other processes drop their caches before their next batch.
+
+    Return how often that has happened.
+    """
+    count = int(read_meta(writer, tenant, "forgotten") or 0) + 1
+    write_meta(writer, tenant, "forgotten", str(count))
+    return count

@@ -59,13 +59,13 @@ from mulligan.store.base import (
     TrialReport,
     Worker,
 )
-from mulligan.store.connection import Connection, Insert, Lookup, RowReader, upsert
+from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, Lookup, RowReader, upsert
 from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.fix_votes import SketchCache
 from mulligan.store.rows import decode_body
 from mulligan.store.sent_records import needs_numbers, number_steps
 from mulligan.store.tables import TABLE_NAMES
-from mulligan.store.writer import BatchWriter, ConcurrentAppendError, runs_of
+from mulligan.store.writer import BatchWriter, runs_of
 
 if TYPE_CHECKING:
     from mulligan.store.retention import PruneRound
@@ -201,22 +201,25 @@ class DatabaseStore(abc.ABC):
 
     def run(self, tenant: str, id: str) -> History | None:
         def read_history(connection: Connection) -> History | None:
-            row = connection.execute("SELECT body FROM runs WHERE tenant = ? AND id = ?", (tenant, id)).fetchone()
-            return _read_history(connection, tenant, row[0]) if row else None
+            sql = "SELECT body, stored_at FROM runs WHERE tenant = ? AND id = ?"
+            row = connection.execute(sql, (tenant, id)).fetchone()
+            if row is None:
+                return None
+            connection.remember_runs(tenant, {id: row[1]})
+            return _read_history(connection, tenant, row[0])
 
         return self.ask(tenant, read_history)
 
     def sessions(self, tenant: str, query: SessionQuery) -> list[SessionSummary]:
         return self.ask_rows(tenant, lambda read: queries.find_sessions(read, tenant, query))
 
-    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        return {id for _, id, _ in self._look_up_runs(tenant, ids)}
+    def runs_by_id(self, tenant: str, ids: Sequence[str]) -> dict[str, Run]:
+        keys = [(tenant, id) for id in ids]
+        rows = self.ask(tenant, lambda connection: connection.look_up(_RUN_LOOKUP, keys))
+        return {id: decode_body(body, Run) for _, id, body in rows}
 
     def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
-        return {id for _, id, body in self._look_up_runs(tenant, ids) if decode_body(body, Run).end_reason is not None}
-
-    def _look_up_runs(self, tenant: str, ids: Sequence[str]) -> list[Any]:
-        return self.ask(tenant, lambda connection: connection.look_up(_RUN_LOOKUP, [(tenant, id) for id in ids]))
+        return {id for id, run in self.runs_by_id(tenant, ids).items() if run.end_reason is not None}
 
     def find(self, tenant: str, prefix: str, limit: int = 5) -> list[Run]:
         return self.ask_rows(tenant, lambda read: queries.find_runs_by_prefix(read, tenant, prefix, max(limit, 0)))
@@ -322,6 +325,14 @@ class DatabaseStore(abc.ABC):
     def workers(self) -> Sequence[Worker]:
         """Return the servers of a distributed database."""
         return ()
+
+    def unavailable_workers(self) -> Sequence[str]:
+        """Return the names of those that did not answer when they were used last."""
+        return ()
+
+    def find_worker(self, tenant: str) -> str | None:
+        """Return the name of the one that stores the rows of this tenant; None if all are in one database."""
+        return None
 
     def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
         return self.ask_rows(tenant, lambda read: fix_queries.find_precedents(read, tenant, query))
@@ -511,8 +522,7 @@ def _advance_offsets(writer: Connection, tenant: str, batches: list[tuple[int, B
             advanced[journal] = positions[journal] = offset
             new_numbers.append(number)
     rows = [(tenant, journal, position) for journal, position in sorted(advanced.items())]
-    if writer.put(_POSITION_INSERT, rows) != len(rows):
-        raise ConcurrentAppendError  # another process has just stored one of them
+    writer.queue(_POSITION_INSERT, rows, must_be_new=True)  # another process may have just stored one of them
     return new_numbers
 
 

@@ -12,7 +12,7 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -20,7 +20,7 @@ from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError, StoreLockedError
 from mulligan.core.records import encode_into
 from mulligan.store.base import DEFAULT_TENANT, Health, Progress, journals_of, now
-from mulligan.store.connection import Insert, Lookup, SuccessRow
+from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup, SuccessRow
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PRE_RELEASE, check_version
 
@@ -81,6 +81,10 @@ class SqliteConnection(sqlite3.Connection):
             self.execute(_batch_insert_sql(insert, len(portion)), [value for row in portion for value in row])
         return self.total_changes - before
 
+    def queue(self, insert: Insert, rows: Sequence[tuple[Any, ...]], must_be_new: bool = False) -> None:
+        if self.put(insert, rows) != len(rows) and must_be_new:
+            raise ConcurrentAppendError
+
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Look up keys one by one, which is as fast for a few; in batches if they differ in the last column only."""
         if len(keys) < MIN_BATCHED_LOOKUPS or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
@@ -93,6 +97,9 @@ class SqliteConnection(sqlite3.Connection):
 
     def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
         return [(key, *row) for key in keys for row in self.execute(sql, (key, *values))]
+
+    def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
+        """Do nothing: steps are found by their run alone."""
 
     def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
         before = self.total_changes

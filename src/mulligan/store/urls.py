@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from mulligan.core.failure import MissingExtraError, SettingsError, StoreError
 from mulligan.core.log import get_logger
+from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import Progress, Store
 from mulligan.store.base import journals_of as journals_of
 
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 
+_ADDRESS_WITHOUT_SCHEME = LazyRegex(
+    # An address with a port, or one that starts with the name of a host.
+    r"(?:[\w.-]{2,}|\[[0-9a-fA-F:.]+\]):[0-9]{1,5}(?:/.*)?"
+    r"|(?:localhost|[0-9]{1,3}(?:\.[0-9]{1,3}){3}|(?:[\w-]+\.)+(?:com|org|net|io|dev|ai|cloud|internal))(?:/.*)?"
+)
 SCHEMES = "memory:, sqlite:///PATH, a path, postgresql://HOST/DATABASE, or the http(s) address of a server"
 
 
@@ -68,7 +74,10 @@ def require_psycopg() -> None:
     from importlib.util import find_spec  # only for PostgreSQL
 
     if find_spec("psycopg") is None:
-        raise MissingExtraError("PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'")
+        raise MissingExtraError(
+            "PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]' "
+            "(from a checkout: pip install '.[postgres]')"
+        )
 
 
 def open_store(
@@ -115,6 +124,12 @@ def sqlite_path(url: str) -> Path:
     scheme, separator, after_scheme = url.partition("://")
     if not separator:
         path = url.removeprefix("sqlite:")
+        if path == url and _ADDRESS_WITHOUT_SCHEME.fullmatch(url):
+            # As a file name it would be valid, and the records would never reach the server.
+            raise SettingsError(
+                f"The store {url!r} looks like the address of a server. Did you mean http://{url}? For a file of that "
+                f"name: ./{url}"
+            )
     elif is_remote(url):
         raise SettingsError(f"{url} is a server, and this command needs a store file. Run it on the server.")
     elif is_postgres(url):

@@ -31,7 +31,7 @@ class StoreMethod(NamedTuple):
 
 _METHOD_NAMES: dict[Literal["ingest", "read", "admin"], str] = {
     "ingest": "offset journals release ended_runs get put compare_and_set keys",
-    "read": "runs run sessions find find_ids existing_runs health evidence value_profiles patterns pattern lessons "
+    "read": "runs run sessions find find_ids runs_by_id health evidence value_profiles patterns pattern lessons "
     "lesson stats",
     "admin": "audit prune forget preview_forget decide revoke update_pattern save_lesson save_lessons remove_lessons "
     "decide_lesson consolidate",

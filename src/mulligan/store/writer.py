@@ -36,7 +36,7 @@ from mulligan.learn import fixes, patterns
 from mulligan.store import counters as counters_module
 from mulligan.store import fix_queries, fix_votes
 from mulligan.store.base import ITEMS_KIND, merge_items
-from mulligan.store.connection import Connection, Insert, upsert
+from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, upsert
 from mulligan.store.counters import HOUR
 from mulligan.store.recount import judge_run
 from mulligan.store.rollups import (
@@ -58,11 +58,13 @@ from mulligan.store.rows import (
     compactions_of,
     decode_step,
     delete_usages,
+    expand_success_row,
     extent,
     history_of,
     link_rows,
     links_since,
     load_runs,
+    mark_rewritten,
     message_rows,
     run_row,
     step_row,
@@ -94,10 +96,6 @@ _STATE_SQL = (
     "EXISTS (SELECT 1 FROM orphaned_runs WHERE tenant = ?1), count(*), coalesce(sum(length(body)), 0) "
     "FROM rollup_changes WHERE tenant = ?1"
 )
-
-
-class ConcurrentAppendError(Exception):
-    """A batch that cannot be applied beside other writers of its tenant. Repeat it in an exclusive transaction."""
 
 
 class _CallTrail:
@@ -208,8 +206,8 @@ class BatchWriter:
     def __init__(self) -> None:
         self._trails: dict[tuple[str, str], _CallTrail] = {}
         """Trails of unfinished runs with failures."""
-        self._forgotten: dict[str, int] = {}
-        """Erasures of a tenant that were stored when its trails were built."""
+        self._rewrites: dict[str, int] = {}
+        """Changes of a tenant's stored steps that were counted when its trails were built."""
         self._principal_noted_at: dict[tuple[str, str], int] = {}
 
     def drop_cache(self) -> None:
@@ -264,6 +262,8 @@ class BatchWriter:
                 _replace_failures(transaction, id, changes)
             if not (changes.steps or changes.started or changes.updates or id in stored_runs):
                 del changes_by_run[id]
+        if transaction.replaced:
+            self._rewrites[tenant] = mark_rewritten(writer, tenant)
         new_counts = self._put_runs(transaction, changes_by_run, stored_runs, is_imported)
         new_orphans = [id for id, changes in changes_by_run.items() if changes.run is None]
         if compactions or new_orphans or transaction.orphans:
@@ -294,14 +294,14 @@ class BatchWriter:
 
         Return the transaction, and whether the tenant has orphaned runs.
         """
-        forgotten, has_provisional, has_compactions, has_orphans, *unfolded_changes = writer.execute(
+        rewrites, has_provisional, has_compactions, has_orphans, *unfolded_changes = writer.execute(
             _STATE_SQL, (tenant,)
         ).fetchone()
         transaction = _Transaction(
             writer, tenant, now, principals, bool(has_provisional), bool(has_compactions), tuple(unfolded_changes)
         )
-        if int(forgotten or 0) != self._forgotten.get(tenant, 0) or len(self._trails) > MAX_TRAILS:
-            self._forgotten[tenant] = int(forgotten or 0)
+        if int(rewrites or 0) != self._rewrites.get(tenant, 0) or len(self._trails) > MAX_TRAILS:
+            self._rewrites[tenant] = int(rewrites or 0)
             self._trails.clear()
         for principal in sorted(set(principals.values())):
             if now - self._principal_noted_at.get((tenant, principal), -HOUR) < IDLE_MILLISECONDS:
@@ -336,8 +336,7 @@ class BatchWriter:
             )
             for run in new_runs
         ]  # fmt: skip
-        if transaction.writer.put(RUN, rows) != len(rows):
-            raise ConcurrentAppendError  # another process has just stored one of them
+        transaction.writer.queue(RUN, rows, must_be_new=True)  # another process may have just stored one of them
         update_runs(transaction.writer, transaction.tenant, updated_runs)
         return new_counts
 
@@ -654,13 +653,12 @@ def _put_steps(
         for step in changes.steps
         if not is_first_attempt_success(step)
     ]
-    # Two statements less where each is a round trip: the steps of new runs are new, unless some are equal.
-    needs_savepoint = writer.is_exclusive or not are_new
-    if needs_savepoint:
-        writer.execute("SAVEPOINT steps")
+    if are_new and not writer.is_exclusive:  # no savepoint: the steps of new runs are new, unless some are equal
+        success_rows = [expand_success_row(tenant, success_row(step)) for step in successes]
+        writer.queue(STEP, success_rows + other_rows, must_be_new=True)
+        return
+    writer.execute("SAVEPOINT steps")
     stored_count = writer.put_successes(tenant, map(success_row, successes)) + writer.put(STEP, other_rows)
-    if stored_count != count and not needs_savepoint:
-        raise ConcurrentAppendError
     if stored_count != count:  # some exist already: find out which
         writer.execute("ROLLBACK TO steps")
         step_keys = {(tenant, step.run, step.seq) for changes in changes_by_run.values() for step in changes.steps}
@@ -674,8 +672,7 @@ def _put_steps(
             changes.steps = list(first_by_seq.values())[::-1]
             changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
         writer.put(STEP, [step_row(tenant, step) for changes in changes_by_run.values() for step in changes.steps])
-    if needs_savepoint:
-        writer.execute("RELEASE steps")
+    writer.execute("RELEASE steps")
 
 
 def _read_steps(writer: Connection, tenant: str, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], Step]:
@@ -694,8 +691,8 @@ def _put_messages(writer: Connection, tenant: str, batch: Sequence[AnyEvent]) ->
     ]
     if messages:
         rows, usages = message_rows(tenant, messages)
-        writer.put(MESSAGE, rows)
-        writer.put(RUN_MESSAGE, usages)
+        writer.queue(MESSAGE, rows)
+        writer.queue(RUN_MESSAGE, usages)
 
 
 def _link_calls(

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
-from collections.abc import Iterator
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +15,22 @@ import postgres
 import pytest
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
+pytest.importorskip("starlette", reason="needs the extra: pip install 'mulligan[server]'")
 
-import psycopg
+from cluster import Cluster
+from ingest import Agent
+from servers import Answer, Client, Running, served
 
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Run, Step
+from mulligan.server.tenants import REFRESH_INTERVAL_SECONDS, SECRET_PREFIX, SERVER_TENANT
 from mulligan.store.base import DAY, Batch, Retention, RunQuery, now
 from mulligan.store.copy import StoreCopy
 from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres.postgres_diagnostics import diagnose_postgres
 from mulligan.store.postgres.postgres_store import PostgresStore
+from mulligan.store.postgres.workers import MIN_BLOCK_SECONDS
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.tables import TABLE_NAMES
 from mulligan.store.urls import open_endpoint
@@ -32,36 +40,11 @@ TENANTS = [f"tenant_{number}" for number in range(8)]
 NEW_TENANTS = [f"new_{number}" for number in range(4)]
 
 
-class Cluster:
-    """Two workers and a coordinator of its own, which a test may stop."""
-
-    def __init__(self) -> None:
-        try:
-            *self.workers, self.coordinator = postgres.start_cluster(os.getpid(), durable=True)
-        except postgres.Unavailable as reason:
-            pytest.skip(str(reason))
-        self.url = postgres.make_database(self.coordinator.url, "store")
-
-    def ask(self, sql: str) -> list[Any]:
-        with psycopg.connect(self.url) as connection:
-            return connection.execute(sql).fetchall()
-
-    def port_of(self, tenant: str) -> int:
-        """The worker that has the rows of this tenant."""
-        ((port,),) = self.ask(
-            "SELECT n.nodeport FROM pg_dist_placement p JOIN pg_dist_node n ON n.groupid = p.groupid "
-            f"WHERE p.shardid = get_shard_id_for_distribution_column('runs', '{tenant}')"
-        )
-        return int(port)
-
-
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     made = Cluster()
     yield made
-    for server in (*made.workers, made.coordinator):
-        server.process.returncode = None
-        server.remove()
+    made.remove()
 
 
 @pytest.fixture
@@ -101,9 +84,7 @@ def test_a_worker_that_is_away_stops_its_own_tenants_alone(cluster, store):
     for tenant in TENANTS:
         store.append(tenant, events("run_a"), "j", 4)
     away = cluster.workers[0]
-    away.process.returncode = None
-    away.stop("kill")
-    try:
+    with cluster.without(away):
         for tenant in TENANTS:
             if cluster.port_of(tenant) == away.port:
                 with pytest.raises(StoreError):
@@ -116,12 +97,99 @@ def test_a_worker_that_is_away_stops_its_own_tenants_alone(cluster, store):
         diagnostics = diagnose_postgres(cluster.url, now())
         assert [worker["reachable"] for worker in diagnostics.facts["workers"]].count(False) == 1
         assert any(f"127.0.0.1:{away.port} does not answer" in problem for problem in diagnostics.problems)
-    finally:
-        away.start()
+    time.sleep(MIN_BLOCK_SECONDS)
     for tenant in TENANTS:  # whoever was refused comes again
         assert store.append(tenant, events("run_b"), "j", 8) in (0, 4)
         assert len(store.runs(tenant, RunQuery())) == 2
         assert store.stats(tenant, StatsQuery(now=9)).total.calls == 4
+
+
+@pytest.fixture
+def running(cluster: Cluster, store: PostgresStore, tmp_path: Path) -> Iterator[Running]:
+    """A server on the cluster."""
+    with served(tmp_path, store=PostgresStore(cluster.url)) as made:
+        yield made
+
+
+def test_a_lost_worker_answers_503_to_its_tenants_alone_even_if_it_has_the_tokens(cluster, running):
+    clients = {tenant: running.holding("admin", tenant=tenant) for tenant in TENANTS}
+
+    def send(tenant: str, id: str) -> Answer:
+        return clients[tenant].post("/v1/runs", {"id": id, "steps": [{"name": "search"}]})
+
+    assert {send(tenant, "run_a").status for tenant in TENANTS} == {200}
+    away = next(worker for worker in cluster.workers if worker.port == cluster.port_of(SERVER_TENANT))
+    with cluster.without(away):
+        time.sleep(REFRESH_INTERVAL_SECONDS)  # tokens are due to be read again
+        for tenant in TENANTS:
+            answer, question = send(tenant, "run_b"), clients[tenant].get("/v1/runs")
+            if cluster.port_of(tenant) == away.port:
+                for refused in (answer, question):
+                    assert (refused.status, refused.json["error"]) == (503, "worker_unavailable")
+                    assert int(refused.headers["retry-after"]) > 0
+            else:
+                assert (answer.status, question.status) == (200, 200)
+        # Whether another token was created meanwhile, only the lost worker knows.
+        assert Client(running.port, token=f"{SECRET_PREFIX}admin_other").get("/v1/runs").status == 503
+
+        ready = running.anybody().get("/readyz")
+        assert (ready.status, ready.json["status"]) == (200, "degraded")
+        assert ready.json["unavailable_workers"] == [f"127.0.0.1:{away.port}"]
+        metrics = running.person().get("/metrics")
+        assert f'mulligan_store_worker_up{{worker="127.0.0.1:{away.port}"}} 0' in metrics.body.decode()
+    eventually(lambda: {send(tenant, "run_b").status for tenant in TENANTS} == {200})
+    assert {len(running.store.runs(tenant, RunQuery())) for tenant in TENANTS} == {2}
+    assert running.anybody().get("/readyz").json["status"] == "ok"
+
+
+def test_calls_of_an_agent_wait_in_its_journal_while_the_worker_of_its_tenant_is_away(
+    cluster, running, tmp_path, monkeypatch
+):
+    tenant = TENANTS[0]
+    away = next(worker for worker in cluster.workers if worker.port == cluster.port_of(tenant))
+    monkeypatch.setenv("MULLIGAN_TOKEN", running.holding("ingest", tenant=tenant).token)
+    agent = Agent(f"http://127.0.0.1:{running.port}", tmp_path)
+    made = agent.calls(20)
+    with cluster.without(away):
+        agent.calls(made + 200)
+    made = agent.end()
+    (history,) = running.store.runs(tenant, RunQuery())
+    assert len(history.steps) == made
+    assert running.store.stats(tenant, StatsQuery(now=now())).total.calls == made
+
+
+def test_metrics_and_doctor_show_shards_and_their_size_on_each_worker(cluster, store, running):
+    for tenant in TENANTS:
+        store.append(tenant, events("run_a", 50), "j", 52)
+    shards = cluster.ask(
+        "SELECT nodename || ':' || nodeport, count(DISTINCT shardminvalue), sum(size)::bigint "
+        "FROM pg_dist_shard JOIN pg_dist_placement USING (shardid) JOIN pg_dist_node USING (groupid) "
+        "JOIN citus_shard_sizes() ON shard_id = shardid WHERE shardminvalue IS NOT NULL GROUP BY 1 ORDER BY 1"
+    )
+    assert len(shards) == len(cluster.workers)
+    metrics = running.person().get("/metrics").body.decode()
+    for name, count, bytes in shards:
+        for metric, value in (("up", 1), ("shards", count), ("shard_bytes", bytes), ("largest_shard_bytes", bytes)):
+            assert f'mulligan_store_worker_{metric}{{worker="{name}"}} {value}\n' in metrics  # one shard on each worker
+
+    diagnostics = diagnose_postgres(cluster.url, now())
+    workers = diagnostics.facts["workers"]
+    assert [(worker["name"], worker["shards"], worker["shard_bytes"]) for worker in workers] == shards
+    sizes = {table.name: table.bytes for table in diagnostics.tables}
+    assert sizes["runs"] == cluster.ask("SELECT citus_total_relation_size('runs')")[0][0]
+    assert set(sizes) == set(TABLE_NAMES)
+    assert sum(sizes.values()) == sum(bytes for _, _, bytes in shards) <= diagnostics.bytes
+    done = subprocess.run(
+        [sys.executable, "-m", "mulligan", "doctor", "--store", cluster.url], capture_output=True, text=True, timeout=60
+    )
+    assert re.search(rf"{shards[0][0]} 1 shard [\d.]+ MB \(largest [\d.]+ MB\)", done.stdout), done.stdout
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.1)
 
 
 def test_a_day_of_which_nothing_is_kept_is_dropped_on_every_worker(cluster):

@@ -75,6 +75,8 @@ BROKEN = {
     "INSERT INTO meta (tenant, key, value) SELECT * FROM unnest($1) ON CONFLICT DO NOTHING": "INSERT ... SELECT",
     "INSERT INTO meta (tenant, key, value) SELECT * FROM unnest($1)": "not inserted by VALUES",
     "INSERT INTO meta (tenant, key, value) VALUES ($1, $2, $3), ($4, $5, $6)": "not inserted by VALUES",
+    "INSERT INTO meta (tenant, key, value) VALUES ($1, unnest($2), (SELECT 1))": "not inserted by VALUES",
+    "INSERT INTO links (tenant, run) VALUES ($1, unnest($2))": "the same row number",
     "BEGIN; SET LOCAL mulligan.tenant = '=a'": "together with something else",
 }
 
@@ -89,11 +91,18 @@ def test_a_statement_that_breaks_a_rule_is_found(sql):
     [
         "SELECT 1 FROM runs r JOIN links l ON l.tenant = r.tenant AND l.run = r.id WHERE r.tenant = $1",
         "INSERT INTO meta (tenant, key, value) VALUES ($1, $2, $3), ($1, $4, $5) ON CONFLICT DO NOTHING",
+        "INSERT INTO meta (tenant, key, value) VALUES ($1, unnest($2), unnest($3)) ON CONFLICT DO NOTHING",
         "SET LOCAL mulligan.tenant = '=a; b'; SET LOCAL enable_seqscan = off",
     ],
 )
 def test_a_statement_that_keeps_to_them_is_not(sql):
     assert sql_rules.find_violation(sql, ("a", "b", "c")) is None
+
+
+def test_runs_of_one_batch_have_different_row_numbers(store):
+    """By which retention pages through them. Citus numbers the rows of an array alike."""
+    store.append(DEFAULT_TENANT, [RunStarted(Run(id=f"run_{number}", started_at=1)) for number in range(20)], "j", 1)
+    assert asked(store, "SELECT count(DISTINCT rowid) FROM runs WHERE tenant = 'local'") == [(20,)]
 
 
 def test_statements_of_batches_and_questions_are_seen(store):
@@ -103,5 +112,5 @@ def test_statements_of_batches_and_questions_are_seen(store):
         store.append(DEFAULT_TENANT, [RunStarted(run), StepEnded(Step(run="run_a", seq=1, call=1, name="s"))], "j", 1)
         store.runs(DEFAULT_TENANT, RunQuery())
         store.fixes(DEFAULT_TENANT, FixQuery(now=1))
-    for start in ("BEGIN", "SET LOCAL mulligan.tenant", "INSERT INTO steps", "SELECT r.id, r.body FROM runs", "COMMIT"):
+    for start in ("BEGIN", "SET LOCAL mulligan.tenant", "INSERT INTO steps", "SELECT r.id, r.body", "COMMIT"):
         assert any(sql.startswith(start) for sql in statements), start

@@ -33,11 +33,13 @@ from mulligan.store.base import (
     Retention,
     RunQuery,
 )
+from mulligan.store.connection import ConcurrentAppendError
 from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import partitions as postgres_days
 from mulligan.store.postgres import pool as postgres_pool
 from mulligan.store.postgres import postgres_tables as postgres_security
 from mulligan.store.postgres.postgres_store import PostgresStore
+from mulligan.store.rows import RUN, USED, run_row
 from mulligan.store.tables import MIGRATIONS
 
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
@@ -491,6 +493,28 @@ def test_a_connection_that_the_server_ended_costs_a_batch_nothing_and_doubles_no
     store.put(DEFAULT_TENANT, "kind", "key", b"value")
     assert store.get(DEFAULT_TENANT, "kind", "key") == b"value"
     assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.calls == 2
+
+
+def test_a_queued_row_that_postgresql_rejects_fails_the_transaction(store):
+    def store_nameless_call() -> None:
+        with store.append_transaction(DEFAULT_TENANT) as writer:
+            writer.queue(RUN, [run_row(DEFAULT_TENANT, Run(id="run_a"), 1, False, "local")], must_be_new=True)
+            writer.queue(USED, [(DEFAULT_TENANT, "tool", None, 1, "run_a")])
+
+    with pytest.raises(StoreError, match="null value"):
+        store_nameless_call()
+    assert store.run(DEFAULT_TENANT, "run_a") is None
+    assert store.append(DEFAULT_TENANT, batch("run_a"), "j", 1) == 2
+
+
+def test_a_queued_row_that_exists_already_fails_the_transaction_at_its_commit(store):
+    row = run_row(DEFAULT_TENANT, Run(id="run_a"), 1, False, "local")
+    with store.append_transaction(DEFAULT_TENANT) as writer:
+        writer.queue(RUN, [row], must_be_new=True)
+    other_row = run_row(DEFAULT_TENANT, Run(id="run_b"), 1, False, "local")
+    with pytest.raises(ConcurrentAppendError), store.append_transaction(DEFAULT_TENANT) as writer:
+        writer.queue(RUN, [other_row, row], must_be_new=True)
+    assert store.run(DEFAULT_TENANT, "run_b") is None
 
 
 def test_a_connection_that_ends_within_a_batch_is_not_gone_on_with(store):

@@ -199,9 +199,10 @@ class ListStore:
         following = [each for id, each in newest.items() if query.before is None or positions[id] < query.before]
         return following[: max(query.limit, 0)]
 
-    def existing_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
+    def runs_by_id(self, tenant: str, ids: Sequence[str]) -> dict[str, Run]:
         with self._lock:
-            return set(ids) & self._room(tenant).histories.runs.keys()
+            runs = self._room(tenant).histories.runs
+            return {id: runs[id] for id in ids if id in runs}
 
     def ended_runs(self, tenant: str, ids: Sequence[str]) -> set[str]:
         with self._lock:

@@ -19,8 +19,9 @@ from urllib.parse import parse_qsl, quote, urlencode, urlsplit, urlunsplit
 
 import psycopg
 
-from mulligan.core.failure import SettingsError, StoreError
+from mulligan.core.failure import SettingsError, StoreError, WorkerUnavailableError
 from mulligan.store.postgres.postgres_connection import PostgresConnection
+from mulligan.store.postgres.workers import find_unavailable_worker
 
 CONNECT_TIMEOUT_SECONDS = 5
 """Time limit for connecting to the server."""
@@ -83,6 +84,9 @@ def translate_errors(where: str) -> Iterator[None]:
         yield
     except psycopg.Error as error:
         text = " ".join(str(error).split())[:500]
+        if worker := find_unavailable_worker(error):
+            message = f"The worker {worker} of {where} does not answer ({text}). Only its tenants are affected."
+            raise WorkerUnavailableError(message, worker) from error
         matches = (
             message
             for state, words, message in _ERROR_MESSAGES
@@ -248,6 +252,7 @@ _TIMEOUT_SETTINGS = {
     "statement_timeout": STATEMENT_TIMEOUT_MS,
     "lock_timeout": LOCK_TIMEOUT_MS,
     "idle_in_transaction_session_timeout": STATEMENT_TIMEOUT_MS,
+    "citus.node_connection_timeout": 1000 * CONNECT_TIMEOUT_SECONDS,  # from the coordinator to a worker
 }
 # Citus passes SET LOCAL on to the workers only on request. Plain PostgreSQL ignores settings of other extensions.
 _PLAN_SETTINGS = {"jit": "off", "timezone": "UTC", "citus.propagate_set_commands": "local"}

@@ -14,14 +14,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from psycopg import Connection, OperationalError, RawCursor, RawServerCursor
+from psycopg import Connection, OperationalError, Pipeline, RawCursor, RawServerCursor
 from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.sql import quote
 
-from mulligan.core.records import encode
 from mulligan.store.base import DAY
-from mulligan.store.connection import Insert, Lookup, Rows, SuccessRow
+from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup, Rows, SuccessRow
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.value_encoding import (
     COLUMN_TYPES,
@@ -31,15 +30,18 @@ from mulligan.store.postgres.value_encoding import (
     TextColumn,
     register_adapters,
 )
-from mulligan.store.rows import STEP
+from mulligan.store.rows import STEP, expand_success_row
+from mulligan.store.tables import ORDERED
 
 REPLAN_GROWTH_FACTOR = 4
 """Plans are discarded each time the use count has grown by this factor."""
 FETCH_BATCH_ROWS = 2000
 """Rows of a streamed result that are read at a time."""
+MAX_ARRAY_ROWS = 1024
+"""Rows that one statement inserts from arrays, which bounds their size."""
 CHUNK_ROWS = (256, 128, 64, 32, 16)
-"""Rows that one statement inserts, as many as possible. The rest, fewer than the last of them, is inserted by one more:
-so there are few different statements, each of which the server plans once."""
+"""Rows that one statement inserts by a parameter per value, as many as possible. The rest, fewer than the last of them,
+is inserted by one more: so there are few different statements, each of which the server plans once."""
 MAX_PREPARED_STATEMENTS = 400
 MAX_CACHED_DAYS = 100_000
 """Runs whose day a transaction remembers."""
@@ -120,6 +122,11 @@ class PostgresConnection:
         """Days of the runs that the current transaction has read or written, by tenant and run."""
         self._use_count, self._planned_use_count = 0, 0
         self.is_exclusive = False
+        self._pipeline: Pipeline | None = None
+        """Set while statements are sent without waiting for the results of those before them."""
+        self._pipeline_exit = contextlib.ExitStack()
+        self._queued_inserts: list[tuple[int, list[RawCursor[Any]]]] = []
+        """Inserts of rows that must be new, with their number, whose results have not been read yet."""
 
     def replan_if_due(self) -> None:
         """Discard cached plans at growing intervals: a plan for an empty table does not suit a full one.
@@ -164,13 +171,41 @@ class PostgresConnection:
             names = [quote(tenant, self.raw_connection) for tenant in tenants]
             locks = [f"SELECT {function}(hashtextextended({name}, hashtext('tenant')))" for name in names]
         # Settings alone: Citus sends all of a command with SET LOCAL to the workers.
-        if self._settings is None:
-            self.send_commands("; ".join(["BEGIN", *locks]), "; ".join(settings))
-        else:
+        if self._settings is not None:
             self.send_commands("BEGIN", "; ".join(settings), "; ".join(locks))
+            return
+        self.send_commands("; ".join(["BEGIN", *locks]))  # at once: it shows whether the connection is still alive
+        if is_exclusive is False:
+            self._pipeline = self._pipeline_exit.enter_context(self.raw_connection.pipeline())
+            self.send_commands(*settings)
+        else:
+            self.send_commands("; ".join(settings))
+
+    def commit(self) -> None:
+        """Commit the transaction. Raise `ConcurrentAppendError` if a queued row that must be new exists already."""
+        if self._pipeline is None:
+            self.send_commands("COMMIT")
+            return
+        self._pipeline.sync()
+        if any(sum(cursor.rowcount for cursor in cursors) != count for count, cursors in self._queued_inserts):
+            raise ConcurrentAppendError
+        cursor = self._execute("COMMIT", ())
+        self.end_pipeline()
+        if cursor.statusmessage != "COMMIT":
+            raise OperationalError(f"The transaction ended with {cursor.statusmessage}, not with COMMIT.")
+
+    def end_pipeline(self) -> None:
+        """Wait for the results of all statements that were sent."""
+        self._queued_inserts.clear()
+        self._pipeline = None
+        self._pipeline_exit.close()
 
     def send_commands(self, *commands: str) -> None:
         """Execute commands without parameters and results. The `execute` of psycopg takes three times the CPU time."""
+        if self._pipeline is not None:
+            for command in commands:
+                self._execute(command, ())
+            return
         for command in filter(None, commands):
             result = self.raw_connection.pgconn.exec_(command.encode())
             if result.status not in (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK):
@@ -261,39 +296,61 @@ class PostgresConnection:
     # Many rows
 
     def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
+        cursors = self._insert(insert, rows)
+        if cursors and self._pipeline is not None:
+            self._pipeline.sync()
+        return sum(cursor.rowcount for cursor in cursors)
+
+    def queue(self, insert: Insert, rows: Sequence[tuple[Any, ...]], must_be_new: bool = False) -> None:
+        cursors = self._insert(insert, rows)
+        if must_be_new and self._pipeline is not None:
+            self._queued_inserts.append((len(rows), cursors))
+        elif must_be_new and sum(cursor.rowcount for cursor in cursors) != len(rows):
+            raise ConcurrentAppendError
+
+    def _insert(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> list[RawCursor[Any]]:
+        """Insert rows. Return the cursors of the statements."""
         if not rows:
-            return 0
+            return []
         tenant = _find_tenant(rows)
         columns = insert.columns
         if insert.table == "steps":
             run = columns.index("run")
             days = self._find_days(tenant, {row[run] for row in rows})
             columns, rows = (*columns, "day"), [(*row, days[row[run]]) for row in rows]
+        if insert.table == "runs":
+            self._remember_days(tenant, columns, rows)
+        if insert.table in ORDERED:
+            return self._insert_one_by_one(insert, rows)
+        sql = _insert_sql(insert.table, columns, insert.conflict)
+        type_ids = postgres_tables.column_type_ids()[insert.table]
+        column_types = [COLUMN_TYPES[type_ids[name]] for name in columns[1:]]
+        cursors: list[RawCursor[Any]] = []
+        for start in range(0, len(rows), MAX_ARRAY_ROWS):
+            _, *value_columns = zip(*rows[start : start + MAX_ARRAY_ROWS], strict=True)
+            arrays = [type(values) for type, values in zip(column_types, value_columns, strict=True)]
+            cursors.append(self._execute(sql, [tenant, *arrays]))
+        return cursors
+
+    def _insert_one_by_one(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> list[RawCursor[Any]]:
+        """Insert rows one by one in a few statements: of arrays, Citus would give all rows the same row number."""
         (packed_tenant, *_), *packed_columns = [
             value_type.pack_all(values)
-            for value_type, values in zip(_value_types(insert.table, columns), zip(*rows, strict=True), strict=True)
+            for value_type, values in zip(_value_types(insert), zip(*rows, strict=True), strict=True)
         ]
         packed_rows = list(zip(*packed_columns, strict=True))
-        new_count, start = 0, 0
+        cursors: list[RawCursor[Any]] = []
+        start = 0
         while start < len(rows):
             remaining = len(rows) - start
             size = next((size for size in CHUNK_ROWS if size <= remaining), remaining)
-            chunk = packed_rows[start : start + size]
-            values = [packed_tenant, *itertools.chain.from_iterable(chunk)]
-            new_count += self._execute(_insert_sql(insert.table, columns, insert.conflict, size), values).rowcount
+            values = [packed_tenant, *itertools.chain.from_iterable(packed_rows[start : start + size])]
+            cursors.append(self._execute(_insert_rows_sql(insert, size), values))
             start += size
-        if insert.table == "runs":
-            self._remember_days(tenant, columns, rows)
-        return new_count
+        return cursors
 
     def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
-        return self.put(
-            STEP,
-            [
-                (tenant, run, seq, seq, name, "success", None, None, started, encode(compact_step))
-                for run, seq, name, started, compact_step in rows
-            ],
-        )
+        return self.put(STEP, [expand_success_row(tenant, row) for row in rows])
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         if not keys:
@@ -330,6 +387,9 @@ class PostgresConnection:
             days |= {run: stored_at // DAY for run, stored_at in rows}
         return {run: day or 0 for run, day in days.items()}
 
+    def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
+        self._remember_days(tenant, ("id", "stored_at"), stored_at.items())
+
     def _remember_days(self, tenant: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Remember the days of runs until the transaction ends. Within it, the day of a run does not change."""
         if len(self._days) > MAX_CACHED_DAYS:
@@ -347,18 +407,28 @@ def _find_tenant(rows: Sequence[tuple[Any, ...]]) -> str:
     return str(tenant)
 
 
-def _value_types(table: str, columns: Sequence[str]) -> list[type[ColumnValue]]:
-    type_ids = postgres_tables.column_type_ids()[table]
+def _value_types(insert: Insert) -> list[type[ColumnValue]]:
+    type_ids = postgres_tables.column_type_ids()[insert.table]
     types = {value_type.type_id: value_type for value_type in VALUE_TYPES}
-    return [types[type_ids[name]] for name in columns]
+    return [types[type_ids[name]] for name in insert.columns]
 
 
 @functools.lru_cache(maxsize=1000)
-def _insert_sql(table: str, columns: tuple[str, ...], conflict: str, count: int) -> str:
-    """Return the SQL that inserts this many rows, with one parameter for the tenant of all."""
+def _insert_sql(table: str, columns: tuple[str, ...], conflict: str) -> str:
+    """Return the SQL that inserts rows, with one parameter for the tenant of all and one array per column.
+
+    One parameter per value would take twice the CPU time on Citus: a worker would parse and plan them as texts.
+    """
+    arrays = ", ".join(f"unnest(${number})" for number in range(2, len(columns) + 1))
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ($1, {arrays}) {conflict}"
+
+
+@functools.lru_cache(maxsize=1000)
+def _insert_rows_sql(insert: Insert, count: int) -> str:
+    """Return the SQL that inserts this many rows, with one parameter for the tenant of all and one per value."""
     numbers = itertools.count(2)
-    rows = ", ".join(f"($1, {', '.join(f'${next(numbers)}' for _ in columns[1:])})" for _ in range(count))
-    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES {rows} {conflict}"
+    rows = ", ".join(f"($1, {', '.join(f'${next(numbers)}' for _ in insert.columns[1:])})" for _ in range(count))
+    return f"INSERT INTO {insert.table} ({', '.join(insert.columns)}) VALUES {rows} {insert.conflict}"
 
 
 @functools.lru_cache(maxsize=1000)

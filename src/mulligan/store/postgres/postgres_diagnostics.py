@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
@@ -18,8 +18,9 @@ from mulligan.store.postgres.postgres_tables import (
     list_tables,
     measure_database,
     read_schema_version,
-    read_workers,
+    size_function,
 )
+from mulligan.store.postgres.workers import has_workers, read_workers
 from mulligan.store.tables import MIGRATIONS
 
 MAX_REPLICA_LAG_SECONDS = 60.0
@@ -62,7 +63,7 @@ def diagnose_postgres(url: str, now: int) -> Diagnostics:
                 schema=schema,
                 newest=len(MIGRATIONS),
                 bytes=measure_database(raw_connection) if is_complete else sum(worker.bytes or 0 for worker in workers),
-                tables=_measure_tables(raw_connection) if schema else (),
+                tables=_measure_tables(raw_connection) if schema and is_complete else (),
                 facts=facts,
                 problems=(*find_pending_migration(schema), *_find_problems(facts)),
             )
@@ -147,15 +148,30 @@ def _replication_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
 
 
 def _measure_tables(connection: psycopg.Connection[Any]) -> tuple[TableSize, ...]:
-    """Return table sizes. Row counts are PostgreSQL's estimates; a partitioned table counts all its partitions."""
+    """Return table sizes, on all workers. Row counts are PostgreSQL's estimates; of workers there are none.
+
+    A partitioned table counts all its partitions.
+    """
+    if has_workers(connection):
+        measured = connection.execute(
+            f"SELECT coalesce(p.relname, c.relname), sum({size_function(connection)}(c.oid))::bigint "
+            "FROM pg_dist_partition d JOIN pg_class c ON c.oid = d.logicalrelid "
+            "LEFT JOIN pg_inherits i ON i.inhrelid = c.oid LEFT JOIN pg_class p ON p.oid = i.inhparent "
+            "WHERE c.relkind = 'r' AND c.relnamespace = current_schema()::regnamespace GROUP BY 1"
+        ).fetchall()
+        return _sort_tables(TableSize(name, size) for name, size in measured)
     rows = connection.execute(
         "SELECT c.relname, CASE c.relkind WHEN 'p' THEN (SELECT coalesce(sum(pg_total_relation_size(t.relid)), 0) "
         "FROM pg_partition_tree(c.oid) t WHERE t.isleaf) ELSE pg_total_relation_size(c.oid) END::bigint, "
         "CASE c.relkind WHEN 'p' THEN (SELECT sum(greatest(p.reltuples, 0)) FROM pg_partition_tree(c.oid) t "
         f"JOIN pg_class p ON p.oid = t.relid WHERE t.isleaf) ELSE greatest(c.reltuples, 0) END::bigint {_TABLES}"
     ).fetchall()
-    sizes = [TableSize(name, int(size), int(count or 0)) for name, size, count in rows if name not in POSTGRES_TABLES]
-    return tuple(sorted(sizes, key=lambda table: (-table.bytes, table.name)))
+    return _sort_tables(TableSize(name, int(size), int(count or 0)) for name, size, count in rows)
+
+
+def _sort_tables(tables: Iterable[TableSize]) -> tuple[TableSize, ...]:
+    own_tables = [table for table in tables if table.name not in POSTGRES_TABLES]
+    return tuple(sorted(own_tables, key=lambda table: (-table.bytes, table.name)))
 
 
 def _find_problems(facts: dict[str, Any]) -> list[str]:

@@ -27,13 +27,12 @@ from mulligan.store.base import (
     Worker,
     now,
 )
-from mulligan.store.connection import Connection, RowReader
-from mulligan.store.postgres import partitions, postgres_tables
+from mulligan.store.connection import ConcurrentAppendError, Connection, RowReader
+from mulligan.store.postgres import partitions, postgres_tables, workers
 from mulligan.store.postgres.pool import Pool, inherited_connections, translate_errors
 from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.retention import PruneRound
 from mulligan.store.sql import DatabaseStore, T
-from mulligan.store.writer import ConcurrentAppendError
 
 MAX_COMPARED_PATTERNS = 64
 """Limit of candidates from the similarity index. They are then compared by sketch, as in other stores."""
@@ -61,15 +60,17 @@ class PostgresStore(DatabaseStore):
         self._pool = Pool(url)
         self.where, replica = self._pool.where, self._pool.url.replica
         self._replica = Pool(replica, self._pool.url.pool_size) if replica else None
+        self._outages = workers.WorkerOutages(self._read_worker)
         self.writer: PostgresConnection | None = None
         self._lock = threading.Lock()
         self._pid = os.getpid()
         self._partitions_day = -1
-        self._has_similarity_index = False
+        self._has_similarity_index = self._has_workers = False
         try:
             with translate_errors(self.where), self._pool.using() as connection:
                 postgres_tables.prepare_schema(connection.raw_connection, self.where)
                 self._has_similarity_index = postgres_tables.has_similarity_index(connection.raw_connection)
+                self._has_workers = workers.has_workers(connection.raw_connection)
         except BaseException:
             self.close()
             raise
@@ -79,7 +80,12 @@ class PostgresStore(DatabaseStore):
 
     @contextlib.contextmanager
     def read_connection(self, tenant: str) -> Iterator[PostgresConnection]:
-        with translate_errors(self.where), self._pool.using() as connection, connection.transaction(tenant):
+        with (
+            self._outages.watch((tenant,)),
+            translate_errors(self.where),
+            self._pool.using() as connection,
+            connection.transaction(tenant),
+        ):
             yield connection
 
     @contextlib.contextmanager
@@ -127,11 +133,11 @@ class PostgresStore(DatabaseStore):
 
     @contextlib.contextmanager
     def _transaction(self, tenants: tuple[str, ...], is_exclusive: bool) -> Iterator[PostgresConnection]:
-        with self._lock, translate_errors(self.where):
+        with self._outages.watch(tenants), self._lock, translate_errors(self.where):
             writer = self._begin(tenants, is_exclusive)
             try:
                 yield writer
-                writer.send_commands("COMMIT")
+                writer.commit()
             except BaseException:
                 self._undo()
                 raise
@@ -189,6 +195,8 @@ class PostgresStore(DatabaseStore):
     def _roll_back(self, writer: PostgresConnection) -> None:
         try:
             if not writer.raw_connection.closed:
+                with contextlib.suppress(psycopg.Error):  # the error that the transaction ends with
+                    writer.end_pipeline()
                 writer.raw_connection.execute("ROLLBACK")
         except psycopg.Error:  # the connection is lost, and the transaction with it
             writer.close()
@@ -230,7 +238,17 @@ class PostgresStore(DatabaseStore):
 
     def workers(self) -> list[Worker]:
         with translate_errors(self.where), self._pool.using() as connection:
-            return postgres_tables.read_workers(connection.raw_connection)
+            return workers.read_workers(connection.raw_connection)
+
+    def unavailable_workers(self) -> list[str]:
+        return self._outages.list_workers()
+
+    def find_worker(self, tenant: str) -> str | None:
+        return self._outages.find_worker(tenant) if self._has_workers else None
+
+    def _read_worker(self, tenant: str) -> str | None:
+        with translate_errors(self.where), self._pool.using() as connection:
+            return workers.find_worker(connection.raw_connection, tenant)
 
     def health(self, tenant: str) -> Health:
         try:

@@ -20,7 +20,6 @@ import psycopg
 from psycopg.sql import quote
 
 from mulligan.core.failure import StoreError
-from mulligan.store.base import Worker
 from mulligan.store.tables import MIGRATIONS, TABLE_NAMES, check_version
 
 POSTGRES_STATEMENTS: dict[int, tuple[str, ...]] = {
@@ -141,44 +140,29 @@ def distribute_tables(connection: psycopg.Connection[Any]) -> None:
 
 def measure_table(connection: psycopg.Connection[Any], name: str) -> int:
     """Return the size of a table with its indexes, on all workers."""
-    row = connection.execute(f"SELECT {_size_function(connection)}(%s)::bigint", (name,)).fetchone()
+    row = connection.execute(f"SELECT {size_function(connection)}(%s)::bigint", (name,)).fetchone()
     return int(row[0]) if row else 0
 
 
 def measure_database(connection: psycopg.Connection[Any]) -> int:
     """Return the size of the database in bytes, on all workers."""
-    if (function := _size_function(connection)) == _LOCAL_SIZE_FUNCTION:
+    if (function := size_function(connection)) == LOCAL_SIZE_FUNCTION:
         sql = "SELECT pg_database_size(current_database())"
     else:
         sql = (
             f"SELECT coalesce(sum({function}(c.oid)), 0)::bigint FROM pg_dist_partition p "
-            "JOIN pg_class c ON c.oid = p.logicalrelid WHERE NOT c.relispartition"
+            "JOIN pg_class c ON c.oid = p.logicalrelid WHERE c.relkind = 'r'"  # partitions, not partitioned tables
         )
     row = connection.execute(sql).fetchone()
     return int(row[0]) if row else 0
 
 
-def read_workers(connection: psycopg.Connection[Any]) -> list[Worker]:
-    """Return the workers of a Citus cluster; none of plain PostgreSQL."""
-    if connection.execute("SELECT to_regclass('pg_dist_node')").fetchone() == (None,):
-        return []
-    rows = connection.execute(
-        "SELECT w.nodename || ':' || w.nodeport, w.success, w.result, (SELECT count(*) FROM pg_dist_placement p "
-        "JOIN pg_dist_node n ON n.groupid = p.groupid WHERE n.nodename = w.nodename AND n.nodeport = w.nodeport) "
-        "FROM run_command_on_workers('SELECT pg_database_size(current_database())') w ORDER BY 1"
-    ).fetchall()
-    return [
-        Worker(name, True, shards, int(result)) if is_reachable else Worker(name, False, shards, detail=result)
-        for name, is_reachable, result, shards in rows
-    ]
+LOCAL_SIZE_FUNCTION = "pg_total_relation_size"
 
 
-_LOCAL_SIZE_FUNCTION = "pg_total_relation_size"
-
-
-def _size_function(connection: psycopg.Connection[Any]) -> str:
+def size_function(connection: psycopg.Connection[Any]) -> str:
     row = connection.execute("SELECT to_regproc('citus_total_relation_size') IS NOT NULL").fetchone()
-    return "citus_total_relation_size" if row == (True,) else _LOCAL_SIZE_FUNCTION
+    return "citus_total_relation_size" if row == (True,) else LOCAL_SIZE_FUNCTION
 
 
 def _create_similarity_index(connection: psycopg.Connection[Any]) -> None:
