@@ -53,6 +53,13 @@ def test_the_units_are_sound_to_systemd(tmp_path):
     assert said == []
 
 
+def test_the_balancer_in_the_docs_is_that_of_deploy():
+    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    (example,) = re.findall(r"```nginx\n(.*?)```", page, re.DOTALL)
+    lines = {line.partition("#")[0].strip() for line in (DEPLOY / "nginx.conf").read_text().splitlines()}
+    assert [line for line in map(str.strip, example.splitlines()) if line not in lines] == []
+
+
 def test_what_was_never_run_says_so():
     for name in ("compose.yaml", "Dockerfile", "mulligan.service", "mulligan-prune.service"):
         assert re.search(r"[Uu]ntested|never run", (DEPLOY / name).read_text()), name

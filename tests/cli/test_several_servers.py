@@ -101,6 +101,19 @@ def test_what_comes_in_anywhere_is_counted_once_and_told_everywhere(pair):
         assert pattern["occurrences"] == 20
 
 
+def test_a_failure_that_one_replaces_is_no_longer_counted_by_the_other(pair):
+    _, (here, there) = pair.holding("pieces")
+    step = {"run": "r", "name": "search", "arguments": {"k": 1}, "started_at": 1}
+    here.post("/v1/steps", {**step, "seq": 1, "outcome": "failure"})  # one has a run of unknown failures in mind
+    there.post("/v1/failures", {"run": "r", "step": 1, "type": "tool", "code": "timeout", "message": "slow"})
+    here.post("/v1/steps", {**step, "seq": 2})
+    for client in (here, there):
+        kinds = client.get("/v1/stats?since=all").json["total"]["kinds"]
+        assert [(name, kind["recovered"], kind["unrecovered"]) for name, kind in kinds.items()] == [
+            ("tool/timeout", 1, 0)
+        ]
+
+
 def test_a_batch_that_was_not_acknowledged_may_be_sent_to_the_other_one(pair):
     _, clients = pair.holding("again")
     ended = RunEnded(Run(id="once", agent="a", started_at=1, ended_at=2, end_reason="finished"))

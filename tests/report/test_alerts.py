@@ -13,10 +13,10 @@ import pytest
 
 import mulligan
 from mulligan.core.events import RunEnded, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, SettingsError
+from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, StoreError
 from mulligan.core.records import Pattern, RecoveryStop, Run, Step
 from mulligan.report import alerts
-from mulligan.report.alerts import AlertRules, Alerts
+from mulligan.report.alerts import AlertLog, AlertRules, Alerts
 
 QUOTA = Failure.of(Kind("model", "quota_exceeded", Remedy.STOP), "no credit \x1b[31mleft", fingerprint="f-q")
 SLOW = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-t")
@@ -47,10 +47,55 @@ def test_what_recovers_or_is_told_to_the_model_alarms_nobody():
 
 
 def test_a_pattern_that_was_never_met_is_told_and_a_known_or_muted_one_is_not():
-    for runs, state, count in ((1, "new", 1), (7, "active", 0), (1, "muted", 0)):
-        found = Pattern(id="p", tool="search", fingerprint="f-t", kind="tool/timeout", runs=runs, state=state)
-        told = AlertRules(lambda id, found=found: found).evaluate([step(SLOW), step(SLOW)], 1.0)
+    for runs, state, first, count in (
+        (1, "new", 0, 1), (7, "active", 0, 0), (1, "muted", 0, 0),
+        (7, "new", 9_999_000, 1), (7, "muted", 9_999_000, 0),  # seven runs were stored together
+    ):  # fmt: skip
+        facts = {"tool": "search", "fingerprint": "f-t", "kind": "tool/timeout"}
+        found = Pattern(id="p", **facts, runs=runs, state=state, first_seen_at=first)
+        told = AlertRules(lambda id, found=found: found).evaluate([step(SLOW), step(SLOW)], 10_000.0)
         assert [alert.type for alert in told] == ["new_pattern"] * count
+
+
+class SharedLog:
+    """The log of several processes, which may be out of reach."""
+
+    log = AlertLog()
+    is_there = True
+    updates = 0
+
+    def __call__(self, change):
+        if not self.is_there:
+            raise StoreError("the store is away")
+        self.updates += 1
+        self.log = change(self.log) or self.log
+
+
+def test_processes_that_share_a_log_tell_each_alert_once_and_are_bounded_together():
+    shared = SharedLog()
+    here, there = AlertRules(update_log=shared), AlertRules(update_log=shared)
+    assert len(here.evaluate([step(QUOTA)], 100.0)) == 1
+    assert there.evaluate([step(QUOTA)], 101.0) == []
+    assert len(there.evaluate([step(QUOTA)], 100.0 + alerts.REPEAT_INTERVAL_SECONDS)) == 1
+    assert here.evaluate([step(QUOTA)], 101.0 + alerts.REPEAT_INTERVAL_SECONDS) == []
+    told = [
+        *here.evaluate([step(QUOTA, f"tool-{number}") for number in range(20)], 1100.0),
+        *there.evaluate([step(QUOTA, f"other-{number}") for number in range(20)], 1100.0),
+    ]
+    assert len(told) + 2 == len(shared.log.entries) == alerts.MAX_ALERTS_PER_HOUR
+    asked = shared.updates
+    there.evaluate([step(QUOTA, f"more-{number}") for number in range(20)], 1100.0)
+    assert shared.updates == asked  # the limit is known: nobody is asked again
+    (later,) = there.evaluate([step(QUOTA, "tool-x")], 4800.0)
+    assert (later.suppressed, len(shared.log.entries)) == (12 + 20, 1)
+
+
+def test_while_the_shared_log_is_away_alerts_are_told():
+    shared = SharedLog()
+    shared.is_there = False
+    watch = AlertRules(update_log=shared)
+    assert len(watch.evaluate([step(QUOTA)], 100.0)) == 1
+    assert watch.evaluate([step(QUOTA)], 101.0) == []
 
 
 def test_ever_more_calls_that_are_given_up_are_told_and_a_few_are_not():

@@ -180,6 +180,8 @@ def test_a_server_that_ends_does_not_wait_until_all_is_done(store, clock):
     assert not pruner.run_round()
     assert len(pruned) == 1
     assert left(store) == [DEFAULT_TENANT, "short", "ever"]
+    assert Pruner(store, clock).run_round()  # another one goes on at once
+    assert left(store) == [DEFAULT_TENANT, "ever"]
 
 
 SERVE = """

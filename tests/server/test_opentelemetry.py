@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import base64
 import gzip
+import itertools
 import json
 import random
 import socket
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from servers import served
@@ -77,6 +79,22 @@ def test_a_trace_goes_on_where_it_was_after_a_restart(tmp_path):
                                            if "gen_ai.tool.call.id" not in span.facts
                                            else (span.trace, span.facts["gen_ai.tool.call.id"])
                                            for span in spans if span.parent})  # fmt: skip
+
+
+@pytest.mark.parametrize("senders", [1, 2])
+@pytest.mark.parametrize("seed", range(2))
+def test_traces_whose_exports_go_to_two_servers_come_out_whole(tmp_path, seed, senders):
+    spans = look_alike(seed)
+    with served(tmp_path) as one, served(tmp_path) as other, ThreadPoolExecutor(senders) as pool:
+        servers = itertools.cycle([one, other])
+        exports = [(next(servers).anybody(), spans[start : start + 3]) for start in range(0, len(spans), 3)]
+        assert {answer.status for answer in pool.map(lambda export: send(*export), exports)} == {200}
+        runs = one.person().get("/v1/runs?since=all&limit=100").json["runs"]
+        stored_steps = sum(len(one.person().get(f"/v1/runs/{run['id']}").json["steps"]) for run in runs)
+    assert stored_steps == sum(bool(span.parent) for span in spans)
+    if senders == 1:  # else a root may arrive before the steps of its trace
+        assert {(run["agent"], run["running"]) for run in runs} == {("scout", False)}
+        assert Counter(run["status"] for run in runs) == Counter(STATUSES)
 
 
 def test_a_run_is_under_way_until_its_root_comes(serving, anybody):

@@ -8,7 +8,8 @@ import shlex
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -22,13 +23,18 @@ from mulligan.core.events import AnyEvent
 from mulligan.core.failure import MissingExtraError, SettingsError
 from mulligan.core.listening import bind_socket, is_loopback
 from mulligan.core.prices import PriceTable
+from mulligan.core.records import decode, encode
 from mulligan.record.journal_import import recover_journals
 from mulligan.redaction import Redactor
-from mulligan.report.alerts import Alerts
-from mulligan.server.tenants import Tenant, Tenants
+from mulligan.report.alerts import AlertLog, Alerts
+from mulligan.server.tenants import Tenant, Tenants, update_entry
 from mulligan.settings import Level
 from mulligan.store.base import DAY, DEFAULT_TENANT, Retention, Store
 from mulligan.store.urls import is_remote, journals_of, local_path, open_store
+
+ALERT_LOG_KEY = "alerts"
+ALERTS_CLOSE_SECONDS = 5.0
+"""Time to send queued alerts when the server stops."""
 
 
 @command(
@@ -63,6 +69,15 @@ from mulligan.store.urls import is_remote, journals_of, local_path, open_store
     "--alert-webhook", metavar="URL", default="", help="Post alerts to this URL, as to Slack.  [alert_webhook]"
 )
 @click.option("--prune/--no-prune", "prunes", default=True, help="Delete expired records once a day.  [yes]")
+@click.option(
+    "--drain",
+    "drain_seconds",
+    metavar="SECONDS",
+    type=click.FloatRange(0, 3600),
+    default=0.0,
+    show_default=True,
+    help="After SIGTERM, keep serving while /readyz answers 503, until a balancer has noticed.",
+)
 @click.option("--no-auth", "open_to_all", is_flag=True, help="Require no token or cookie. Loopback only.")
 def serve(
     context: CommandContext,
@@ -76,6 +91,7 @@ def serve(
     alert_command: str,
     alert_webhook: str,
     prunes: bool,
+    drain_seconds: float,
     open_to_all: bool,
 ) -> None:
     """Start the server: ingest API, query API and dashboard over HTTP.
@@ -90,10 +106,11 @@ def serve(
         from mulligan.server import http_server
     except ImportError:
         raise MissingExtraError(
-            "The server needs Starlette, uvicorn and Jinja. Install them: pip install 'mulligan[server]'"
+            "The server needs Starlette, uvicorn and Jinja. Install them: pip install 'mulligan[server]' "
+            "(from a checkout: pip install '.[server]')"
         ) from None
     from mulligan.dashboard.pages import build_routes as pages
-    from mulligan.server.access import ENTRY_PATH, AccessRules
+    from mulligan.server.access import ENTRY_PATH, TLS_REASON, AccessRules
     from mulligan.server.app import Server, build_app
     from mulligan.server.background import Pruner
     from mulligan.server.payloads import PayloadConverter
@@ -108,7 +125,9 @@ def serve(
     settings = context.settings
     if is_remote(settings.store_url):
         raise SettingsError(f"{settings.store_url} is a server itself. Name a store: --store PATH")
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s %(message)s")
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
+    )
     opened_store = open_store(settings.store_url, settings.fsync)
     redaction_level: Level = level or ("shared" if not is_local else settings.level)
 
@@ -154,6 +173,16 @@ def serve(
 
     def ready() -> None:
         click.echo(f"Listening on {address.description} with store {context.where}, redaction level {redaction_level}.")
+        if redaction_level == "shared":
+            click.echo(
+                "Level shared hides the values of arguments, and hidden values are never suggested; sizes and timeouts "
+                f"stay. To store others: mulligan tenant set {DEFAULT_TENANT} --unredacted-arguments +NAME"
+            )
+        if not is_loopback(host):
+            click.echo(
+                "Plain HTTP: tokens and records cross the network unencrypted. To encrypt them, put a reverse proxy "
+                "with TLS before the server (docs/server.md)."
+            )
         for line in _describe_access(address, names, is_local, "" if open_to_all else entry_url):
             click.echo(line)
         if pruner is not None:
@@ -167,7 +196,9 @@ def serve(
             webbrowser.open(entry_url)
 
     app = build_app(server, (*ROUTE_GROUPS, pages), log if logs else None)
-    http_server.serve(app, sock, ready, server.stop, trusted_proxies)
+    on_tls = partial(server.rejections.add, TLS_REASON)
+    http_server.serve(app, sock, ready, server.stop, trusted_proxies, drain_seconds, on_tls)
+    alerts.close()
 
 
 def _parse_proxies(text: str) -> list[str]:
@@ -224,7 +255,10 @@ def _describe_retention(retention: Retention) -> str:
 
 
 class TenantAlerts:
-    """Sends alerts for stored events, to each tenant's own targets. The default tenant falls back to the server's."""
+    """Sends alerts for stored events, to each tenant's own targets. The default tenant falls back to the server's.
+
+    Of several servers on one store, one sends each alert: they share a log of what was sent, one entry per tenant.
+    """
 
     def __init__(self, store: Store, tenants: Tenants, **server_targets: Any) -> None:
         self._store = store
@@ -248,8 +282,24 @@ class TenantAlerts:
         if previous_targets != targets:
             if alerts is not None:
                 alerts.close()
-            find_pattern = partial(self._store.pattern, tenant)
-            alerts = Alerts(**targets, find=find_pattern, link=self.link) if any(targets.values()) else None
+            shared: dict[str, Any] = {
+                "find": partial(self._store.pattern, tenant), "update_log": partial(self._update_log, tenant)
+            }  # fmt: skip
+            alerts = Alerts(**targets, **shared, link=self.link) if any(targets.values()) else None
             self._alerts_by_tenant[tenant] = (targets, alerts)
         if alerts is not None:
             alerts.on_stored(events)
+
+    def close(self) -> None:
+        """Send the queued alerts. Give up after a few seconds."""
+        deadline = time.monotonic() + ALERTS_CLOSE_SECONDS
+        for _, alerts in self._alerts_by_tenant.values():
+            if alerts is not None:
+                alerts.close(max(0.0, deadline - time.monotonic()))
+
+    def _update_log(self, tenant: str, change: Callable[[AlertLog], AlertLog | None]) -> None:
+        def update(stored_value: bytes | None) -> bytes | None:
+            changed_log = change(decode(stored_value, AlertLog) if stored_value else AlertLog())
+            return encode(changed_log) if changed_log is not None else None
+
+        update_entry(self._store, tenant, ALERT_LOG_KEY, update)

@@ -1,11 +1,12 @@
 """Alerts to a command or a webhook: failures that need a person, new patterns, high failure rates, open circuits.
 
 Off by default. Alerts are built from redacted events. Repeated alerts are suppressed for an interval, and the number
-of alerts per hour is limited.
+of alerts per hour is limited. Processes that share an `AlertLog` are limited together.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import queue
@@ -23,7 +24,7 @@ from urllib.parse import quote, urlsplit
 from msgspec.structs import replace
 
 from mulligan.core.events import AnyEvent, RunEnded, StepEnded
-from mulligan.core.failure import Remedy, SettingsError
+from mulligan.core.failure import Remedy, SettingsError, StoreError
 from mulligan.core.records import Pattern, Record, Step, encode, pattern_id
 from mulligan.redaction import sanitize
 
@@ -67,16 +68,41 @@ class Alert(Record, frozen=True):
     """Earlier alerts that were not sent because of the hourly limit."""
 
 
+class AlertLog(Record, frozen=True):
+    """Alerts of the last hour: the time of each, and a hash of its type and subject."""
+
+    entries: tuple[tuple[float, str], ...] = ()
+
+    def is_repeated(self, key: str, now: float) -> bool:
+        return any(key == other and now - at < REPEAT_INTERVAL_SECONDS for at, other in self.entries)
+
+    def is_full(self, now: float) -> bool:
+        return sum(now - at < 3600 for at, _ in self.entries) >= MAX_ALERTS_PER_HOUR
+
+    def add(self, key: str, now: float) -> AlertLog:
+        return AlertLog((*(entry for entry in self.entries if now - entry[0] < 3600), (now, key)))
+
+
+AlertLogUpdate = Callable[[Callable[[AlertLog], AlertLog | None]], object]
+"""Applies a function to the log that several processes share. It returns the new log, or `None` to leave it."""
+
+
 class AlertRules:
     """Rules that derive alerts from stored events. Pure: the caller passes the time and sends the alerts."""
 
-    def __init__(self, find_pattern: Callable[[str], Pattern | None] | None = None, link: str = "") -> None:
+    def __init__(
+        self,
+        find_pattern: Callable[[str], Pattern | None] | None = None,
+        link: str = "",
+        update_log: AlertLogUpdate | None = None,
+    ) -> None:
         self._find_pattern = find_pattern
         self._link = link.rstrip("/")
+        self._log = AlertLog()
+        """The log as this process saw it last."""
+        self._update_log = update_log or (lambda change: change(self._log))
         self._seen_patterns: dict[str, None] = {}
         """Patterns that were already looked up, so that each is checked once."""
-        self._last_sent_at: dict[tuple[str, str], float] = {}
-        self._recent_alerts: deque[float] = deque()
         self._finished_calls: deque[tuple[float, bool]] = deque(maxlen=MAX_TRACKED_ENTRIES)
         self._open_failures: dict[str, dict[int, Step]] = {}
         """Failed calls that may still recover, by run. Imported records have no stop reason that would settle this."""
@@ -126,7 +152,7 @@ class AlertRules:
             return
         if failure.remedy is Remedy.STOP:
             yield self._build_alert("person_needed", f"{failure.kind} in {name}: a person must act", step, now)
-        elif self._is_new_pattern(step):
+        elif self._is_new_pattern(step, now):
             yield self._build_alert("new_pattern", f"{failure.kind} in {name}: new failure pattern", step, now)
 
     def _count_unrecovered(self, step: Step, now: float) -> Iterable[Alert]:
@@ -139,14 +165,19 @@ class AlertRules:
             text = f"{unrecovered} of the last {len(calls)} calls are unrecovered"
             yield self._build_alert("high_failure_rate", text, step, now)
 
-    def _is_new_pattern(self, step: Step) -> bool:
-        """Return whether the pattern of a failure first occurred in this run."""
+    def _is_new_pattern(self, step: Step, now: float) -> bool:
+        """Return whether the pattern of a failure first occurred in this run, or only recently.
+
+        Of several runs that are stored at the same time, here or by other processes, each finds the others counted.
+        """
         id = _pattern_id(step)
         if self._find_pattern is None or not id or id in self._seen_patterns:
             return False
         _remember(self._seen_patterns, id, None)
         pattern = self._find_pattern(id)
-        return pattern is not None and pattern.runs <= 1 and pattern.state != "muted"
+        if pattern is None or pattern.state == "muted":
+            return False
+        return pattern.runs <= 1 or now - pattern.first_seen_at / 1000 < REPEAT_INTERVAL_SECONDS
 
     def _build_alert(self, alert_type: Any, text: str, step: Step, now: float) -> Alert:
         failure = step.failure
@@ -165,18 +196,24 @@ class AlertRules:
     def _limit(self, alert: Alert, now: float) -> Alert | None:
         """Return the alert with the number of suppressed alerts before it, or None if it is not sent."""
         subject = {"high_failure_rate": "", "circuit_open": alert.tool}.get(alert.type, f"{alert.kind} {alert.tool}")
-        key = (alert.type, subject)
-        if now - self._last_sent_at.get(key, float("-inf")) < REPEAT_INTERVAL_SECONDS:
+        key = hashlib.blake2b(f"{alert.type} {subject}".encode(), digest_size=8).hexdigest()
+        is_added = False
+
+        def add(log: AlertLog) -> AlertLog | None:
+            nonlocal is_added
+            is_added = not (log.is_repeated(key, now) or log.is_full(now))
+            self._log = log.add(key, now) if is_added else log
+            return self._log if is_added else None
+
+        if not (self._log.is_repeated(key, now) or self._log.is_full(now)):
+            try:
+                self._update_log(add)
+            except StoreError as error:  # Better sent by each process than by none.
+                log.warning("The log of sent alerts is unavailable: %s", error)
+                add(self._log)
+        if not is_added:
+            self._suppressed += not self._log.is_repeated(key, now)
             return None
-        while self._recent_alerts and self._recent_alerts[0] < now - 3600:
-            self._recent_alerts.popleft()
-        if len(self._recent_alerts) >= MAX_ALERTS_PER_HOUR:
-            self._suppressed += 1
-            return None
-        if len(self._last_sent_at) >= MAX_TRACKED_ENTRIES:
-            self._last_sent_at.clear()
-        self._last_sent_at[key] = now
-        self._recent_alerts.append(now)
         suppressed, self._suppressed = self._suppressed, 0
         if not suppressed:
             return alert
@@ -212,6 +249,7 @@ class Alerts:
         webhook: str = "",
         find: Callable[[str], Pattern | None] | None = None,
         link: str = "",
+        update_log: AlertLogUpdate | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         try:
@@ -223,7 +261,7 @@ class Alerts:
         if webhook and urlsplit(webhook).scheme not in ("http", "https"):
             raise SettingsError(f"Invalid alert webhook {webhook!r}. Use an http or https URL.")
         self._webhook = webhook
-        self._rules = AlertRules(find, link)
+        self._rules = AlertRules(find, link, update_log)
         self._clock = clock
         self._queue: queue.Queue[Alert | None] = queue.Queue(MAX_QUEUED_ALERTS)
         self._thread: threading.Thread | None = None

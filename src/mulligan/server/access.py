@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import functools
 import ipaddress
+import logging
 import secrets
 import time
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from html import escape
 from typing import Literal, NamedTuple
@@ -20,22 +22,34 @@ from mulligan.server.bodies import ApiError
 from mulligan.server.tenants import SECRET_PREFIX, Token, Tokens
 from mulligan.store.base import DEFAULT_TENANT
 
+log = logging.getLogger(__name__)
+
 RequiredRole = Literal["nothing", "ingest", "read", "admin"]
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
     (b"referrer-policy", b"no-referrer"),
-    (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (
         b"content-security-policy",
         b"default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
         b"font-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
     ),
+    (b"cross-origin-opener-policy", b"same-origin"),
 )
-"""Added to every response. Headers that an endpoint sets itself take precedence."""
+"""Added to every response. Headers that an endpoint sets itself take precedence. Over plain HTTP beyond loopback the
+last one is left out: browsers ignore it there, with a warning."""
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 ENTRY_PATH = "/enter"
+REJECTION_REASONS = {
+    401: "401 no valid token", 403: "403 role or origin not sufficient", 421: "421 host name not allowed",
+    429: "429 too many requests",
+}  # fmt: skip
+"""Statuses of requests that an operator wants to know about."""
+TLS_REASON = "TLS on the plain HTTP port"
+REJECTION_LOG_SECONDS = 60.0
+MAX_LOGGED_ADDRESSES = 1000
+"""Addresses and reasons for which the last log line is remembered."""
 
 
 class Caller(NamedTuple):
@@ -107,6 +121,19 @@ class BrowserSessions:
         self._callers.pop(cookie, None)
 
 
+def _is_trustworthy(request: Request) -> bool:
+    """Return whether a browser trusts the connection: TLS, here or at a reverse proxy, or loopback."""
+    if "https" in (request.scope.get("scheme"), request.headers.get("x-forwarded-proto")):
+        return True
+    name, is_loopback_address = _parse_host(request.headers.get("host", ""))
+    return bool(is_loopback_address) or name.lower() == "localhost"
+
+
+def _printable(text: str) -> str:
+    """Return a text of a client for a log line: one word of bounded length."""
+    return "".join(letter if letter.isprintable() and letter not in " \"'" else "?" for letter in text[:200])
+
+
 def cookie_name(request: Request) -> str:
     """Return the cookie name for this port. Browsers separate cookies by host but not by port."""
     return f"mulligan_{(request.scope.get('server') or ('', 0))[1]}"
@@ -154,26 +181,21 @@ def accepts_page(request: Request) -> bool:
 
 def error_response(request: Request, error: ApiError) -> Response:
     """Build the response for an error: a page for browsers, else JSON."""
-    headers = request.headers
     if not accepts_page(request):
         return JSONResponse(error.facts, error.status, error.headers)
-    link_html = refresh_html = ""
-    if error.status == 404:
-        link_html = "<p><a href=/>Go to the overview</a></p>"
-    elif error.status == 401:
-        path, query = request.scope.get("raw_path") or b"/", request.scope.get("query_string") or b""
-        target_path = (path + b"?" + query if query else path).decode("latin-1")
-        link_html = f"<p><a href={sign_in_url(target_path)}>Sign in with a token</a></p>"
-        # Browsers withhold a strict cookie on a cross-site navigation, for example from a link in an alert. They send
-        # it when our own page reloads.
-        if headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate":
-            refresh_html = "<meta http-equiv=refresh content=0>"
+    link_html = "<p><a href=/>Go to the overview</a></p>" if error.status == 404 else ""
     page = (
         "<!doctype html><html lang=en><meta charset=utf-8><meta name=viewport content='width=device-width'>"
-        f"<title>mulligan</title>{refresh_html}<link rel=stylesheet href=/docs.css>"
+        "<title>mulligan</title><link rel=stylesheet href=/docs.css>"
         f"<main><h1>mulligan</h1><p>{escape(error.message, quote=False)}</p>{link_html}</main>"
     )
     return HTMLResponse(page, error.status, error.headers)
+
+
+def requested_path(request: Request) -> str:
+    """Return the path and the query of a request, as they were sent."""
+    path, query = request.scope.get("raw_path") or b"/", request.scope.get("query_string") or b""
+    return (path + b"?" + query if query else path).decode("latin-1")
 
 
 def sign_in_url(target_path: str) -> str:
@@ -193,11 +215,46 @@ def safe_redirect_path(target_path: str) -> str:
     return quote(target_path, safe="/?&=%+:;,@!$'()*~") if is_safe_path and len(target_path) < 2000 else "/"
 
 
-class AccessMiddleware:
-    """ASGI middleware that checks Host and Origin, adds security headers and logs requests."""
+class Rejections:
+    """Requests that this process rejected since it started, by reason, and log lines about them.
 
-    def __init__(self, app: ASGIApp, rules: AccessRules, log_request: Callable[[str], None] | None = None) -> None:
-        self._app, self._rules, self._log_request = app, rules, log_request
+    An address gets one line per reason at once and at most one a minute after that, with the count of what it sent.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.counts: Counter[str] = Counter()
+        self._monotonic = monotonic
+        self._addresses: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
+        """When a line was logged last, and the requests since then."""
+
+    def add(self, reason: str, address: str, request: str = "") -> None:
+        self.counts[reason] += 1
+        logged_at, count = self._addresses.pop((address, reason), (float("-inf"), 0))
+        count += 1
+        if (now := self._monotonic()) - logged_at >= REJECTION_LOG_SECONDS:
+            number = "request" if count == 1 else f"{count:,} requests"
+            log.warning("Rejected %s from %s: %s%s", number, address, reason, f" ({request})" if request else "")
+            logged_at, count = now, 0
+        self._addresses[address, reason] = logged_at, count
+        while len(self._addresses) > MAX_LOGGED_ADDRESSES:
+            self._addresses.popitem(last=False)
+
+
+class AccessMiddleware:
+    """ASGI middleware that checks Host and Origin, adds headers for security and shutdown, logs requests and counts
+    rejected ones.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        rules: AccessRules,
+        log_request: Callable[[str], None] | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
+        rejections: Rejections | None = None,
+    ) -> None:
+        self._app, self._rules, self._log_request, self._is_stopping = app, rules, log_request, is_stopping
+        self._rejections = rejections or Rejections()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -213,11 +270,14 @@ class AccessMiddleware:
                 endpoint_headers = {name for name, _ in message["headers"]}
                 message["headers"] = [
                     *message["headers"],
-                    *(header for header in SECURITY_HEADERS if header[0] not in endpoint_headers),
+                    *(header for header in security_headers if header[0] not in endpoint_headers),
                 ]
+                if self._is_stopping():  # The client's next request goes to another server.
+                    message["headers"].append((b"connection", b"close"))
             await send(message)
 
         request = Request(scope)
+        security_headers = SECURITY_HEADERS if _is_trustworthy(request) else SECURITY_HEADERS[:-1]
         try:
             error = self._find_rejection(request)
             if error is not None:
@@ -225,13 +285,24 @@ class AccessMiddleware:
             else:
                 await self._app(scope, receive, send_with_headers)
         finally:
-            if self._log_request is not None:
-                path = "".join(
-                    character if character.isprintable() and character not in " \"'" else "?"
-                    for character in scope["path"][:200]
-                )
-                duration_ms = (time.perf_counter() - start_time) * 1000
-                self._log_request(f"request method={scope['method']} path={path} status={status} ms={duration_ms:.1f}")
+            if self._log_request is not None or status in REJECTION_REASONS:
+                self._report(scope, status, time.perf_counter() - start_time)
+
+    def _report(self, scope: Scope, status: int, seconds: float) -> None:
+        path = _printable(scope["path"])
+        address = _printable((scope.get("client") or ("unknown",))[0])
+        request = Request(scope)
+        # A person who opens a page without a cookie gets the form to sign in.
+        is_signed_out = status == 401 and accepts_page(request) and "authorization" not in request.headers
+        if (reason := REJECTION_REASONS.get(status)) and not is_signed_out:
+            self._rejections.add(reason, address, f"{scope['method']} {path}")
+        if self._log_request is not None:
+            caller: Caller | None = scope.get("state", {}).get("caller")
+            token = f" token={_printable(caller.name)}" if caller is not None and caller.token else ""
+            self._log_request(
+                f"{time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())} request method={scope['method']} path={path} "
+                f"status={status} ms={seconds * 1000:.1f} client={address}{token}"
+            )
 
     def _find_rejection(self, request: Request) -> ApiError | None:
         hosts = request.headers.getlist("host")

@@ -22,11 +22,18 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mulligan.core.failure import StoreError, UnsupportedOperationError
+from mulligan.core.failure import StoreError, UnsupportedOperationError, WorkerUnavailableError
 from mulligan.server import access
-from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, RequiredRole
+from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, Rejections, RequiredRole
 from mulligan.server.background import Committer, Listener, Pruner, SliceWorker
-from mulligan.server.bodies import ApiError, BodyMemory, internal_error, invalid, store_unavailable
+from mulligan.server.bodies import (
+    ApiError,
+    BodyMemory,
+    internal_error,
+    invalid,
+    store_unavailable,
+    worker_unavailable,
+)
 from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter, StreamLimiter
 from mulligan.server.payloads import PayloadConverter
 from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, Tokens
@@ -94,6 +101,7 @@ class Server:
         self.stream_limiter = StreamLimiter()
         self.quotas = Quotas(store)
         self.browser_sessions = BrowserSessions(announce)
+        self.rejections = Rejections()
         self.body_memory = BodyMemory()
         self.committer = Committer(store, on_stored)
         self.worker = SliceWorker()
@@ -118,11 +126,24 @@ class Server:
         self.tenants.refresh()
         self.sessions.load()
 
+    def refresh_if_possible(self) -> None:
+        """Reload them, or use those of the last time while the worker of the store that has them is away.
+
+        Meanwhile they cannot change. Otherwise requests of all tenants would fail with it.
+        """
+        try:
+            self.refresh()
+        except WorkerUnavailableError:
+            if not (self.tokens.is_loaded and self.tenants.is_loaded):
+                raise
+            self.tokens.postpone_refresh()
+            self.tenants.postpone_refresh()
+
     async def refresh_if_stale(self) -> None:
         """Reload tokens and tenants if they are stale. All requests that arrive meanwhile wait for one reload."""
         if self.tokens.is_stale or self.tenants.is_stale:
             if self._reload is None or self._reload.done():
-                self._reload = asyncio.create_task(self.run_in_reader(self.refresh))
+                self._reload = asyncio.create_task(self.run_in_reader(self.refresh_if_possible))
             await asyncio.shield(self._reload)  # the others still need it if this client disconnects
 
     async def refresh_since(self, since: float) -> None:
@@ -220,6 +241,8 @@ class Server:
 
     def _store_unavailable(self, error: StoreError) -> ApiError:
         """Build the 503 error. Only a local server returns its text, which contains the store's address and user."""
+        if isinstance(error, WorkerUnavailableError):
+            return worker_unavailable(error.worker if self.rules.is_local else "")
         if self.rules.is_local:
             return store_unavailable(str(error))
         now = time.monotonic()
@@ -325,7 +348,13 @@ def build_app(
     return Starlette(
         routes=routes,
         middleware=[
-            Middleware(AccessMiddleware, rules=server.rules, log_request=log_request),
+            Middleware(
+                AccessMiddleware,
+                rules=server.rules,
+                log_request=log_request,
+                is_stopping=lambda: server.is_stopping,
+                rejections=server.rejections,
+            ),
             Middleware(_DirectRoutes, routes=list(direct_routes)),
         ],
         exception_handlers={HTTPException: handle_http_error, Exception: handle_internal_error},

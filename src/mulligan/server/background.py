@@ -14,14 +14,15 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from msgspec.structs import replace
 
 from mulligan.core.events import AnyEvent, LessonLearned
-from mulligan.core.failure import RecordConflictError, StoreError
+from mulligan.core.failure import RecordConflictError, StoreError, WorkerUnavailableError
 from mulligan.core.records import Record, decode, encode, new_id
 from mulligan.learn.lessons import ConsolidationScheduler
 from mulligan.server.access import Caller
-from mulligan.server.bodies import ApiError, internal_error, rate_limited, store_unavailable
+from mulligan.server.bodies import ApiError, internal_error, rate_limited, store_unavailable, worker_unavailable
 from mulligan.server.tenants import SERVER_ENTRY_KIND, SERVER_TENANT, Tenants
 from mulligan.store.audit import Actor, set_actor
 from mulligan.store.base import DAY, Batch, Store
+from mulligan.store.sql import DatabaseStore
 
 log = logging.getLogger(__name__)
 
@@ -274,10 +275,10 @@ class Committer:
                 ready.append((pending_batch, pending_batch.build_batch()))
             except Exception as error:  # noqa: BLE001 - one caller's error must not fail the other batches
                 resolve_batches([(pending_batch, _to_api_error(error))])
-        results = self._append([batch for _, batch in ready]) if ready else []
+        results = self._append_by_worker([batch for _, batch in ready])
         # Update the state before the callers are answered: a readiness check right after must agree with the answer.
         for (_, batch), result in zip(ready, results, strict=True):
-            if isinstance(result, ApiError) and result.status == 503:
+            if isinstance(result, ApiError) and result.error == "store_unavailable":
                 self.write_failed_at = time.monotonic()
             if isinstance(result, int):
                 self.write_failed_at = float("-inf")
@@ -287,6 +288,26 @@ class Committer:
         for (_, batch), result in zip(ready, results, strict=True):
             if isinstance(result, int) and result:
                 self._notify_listener(batch.tenant, batch.stored_events)
+
+    def _append_by_worker(self, batches: list[Batch]) -> list[int | ApiError]:
+        """Store the batches of each worker of a distributed store in one transaction.
+
+        One over several workers would be a two-phase commit. If a worker is lost in it, its tenants stay locked until
+        the database completes it, and all other batches wait behind theirs.
+        """
+        indices_by_worker: dict[str | None, list[int]] = {}
+        for index, batch in enumerate(batches):
+            indices_by_worker.setdefault(self._find_worker(batch.tenant), []).append(index)
+        results: dict[int, int | ApiError] = {}
+        for indices in indices_by_worker.values():
+            results.update(zip(indices, self._append([batches[index] for index in indices]), strict=True))
+        return [results[index] for index in range(len(batches))]
+
+    def _find_worker(self, tenant: str) -> str | None:
+        try:
+            return self._store.find_worker(tenant) if isinstance(self._store, DatabaseStore) else None
+        except StoreError:
+            return None  # the attempt to store the batch finds the same error
 
     def _append(self, batches: list[Batch]) -> Sequence[int | ApiError]:
         """Store the batches in one transaction. If it fails, store each on its own: one may be the cause."""
@@ -321,6 +342,8 @@ def _to_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, RecordConflictError):
         return ApiError(409, "conflict", str(error))
+    if isinstance(error, WorkerUnavailableError):
+        return worker_unavailable()  # logged once per outage, by the store
     if isinstance(error, StoreError):
         log.warning("%s", error)
         return store_unavailable("The store is not writable. No record of this request was stored. Retry later.")
@@ -379,7 +402,8 @@ class Pruner:
 
     One of the processes that share a store runs each round. It claims the round with a compare-and-set of a key-value
     entry, so only one of two concurrent claims succeeds. It then renews the entry as a heartbeat. Another process takes
-    over a round whose process was killed. `log_line` receives one line per tenant with removed records.
+    over a round whose process was killed, or at once if it was stopped. `log_line` receives one line per tenant with
+    removed records.
     """
 
     def __init__(
@@ -436,6 +460,10 @@ class Pruner:
                     )
                 self._check_not_stopped()
         except _PruneStoppedError:
+            if self._stop_event.is_set():  # Another process need not wait for the timeout.
+                stored_value = encode(self._lease)
+                self._lease = replace(self._lease, heartbeat_at=0)
+                self._replace_lease(stored_value)
             return False
         self._renew_lease(ended_at=self._clock())
         return True

@@ -131,6 +131,13 @@ def store_unavailable(message: str) -> ApiError:
     return ApiError(503, "store_unavailable", message, headers={"Retry-After": "2"})
 
 
+def worker_unavailable(worker: str = "") -> ApiError:
+    """Build the error for a tenant whose worker is away. `worker` is its address, for those who may know it."""
+    subject = f"The worker {worker} of the store" if worker else "The worker of the store with this tenant's records"
+    message = f"{subject} does not answer. Other tenants are not affected. Send the request again later."
+    return ApiError(503, "worker_unavailable", message, headers={"Retry-After": "2"})
+
+
 def internal_error(message: str = "Internal server error. See the server's log.") -> ApiError:
     return ApiError(500, "fault", message)
 

@@ -8,7 +8,9 @@ import logging
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable, Sequence
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -26,6 +28,8 @@ REQUEST_TIMEOUT_SECONDS = 20.0
 """Time limit for a client to send a request after it connects."""
 MAX_HEAD_BYTES = 64 * 1024
 """Limit of what a client sends without the end of a head, of a part of a body or of a trailer."""
+TLS_HANDSHAKE = b"\x16\x03"
+"""First bytes of a client that speaks TLS."""
 HTTP2_PREFACE = b"PRI * HTTP/2.0"
 GRPC_MESSAGE = (
     "HTTP/2 request rejected, probably from OpenTelemetry's gRPC exporter. This server accepts OTLP over HTTP/1.1. "
@@ -46,6 +50,8 @@ class Http1Protocol(HttpToolsProtocol):
     _data = b""
     """What was received last."""
     request_timeout: asyncio.TimerHandle | None = None
+    on_tls: Callable[[str], None] = staticmethod(lambda address: None)
+    """Called with the address of a client that speaks TLS."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
@@ -73,6 +79,10 @@ class Http1Protocol(HttpToolsProtocol):
             goaway = (8 + len(message)).to_bytes(3, "big") + b"\x07\x00" + bytes(8) + b"\x00\x00\x00\x0d" + message
             self.transport.write(settings + goaway)
             self.transport.close()
+            return
+        if is_first and data.startswith(TLS_HANDSHAKE):
+            self.on_tls(self.client[0] if self.client else "unknown")
+            self.send_400_response("This is plain HTTP. Use http://, or a proxy with TLS before the server.")
             return
         self._data = data
         self._unparsed_bytes += len(data)
@@ -123,11 +133,28 @@ class Http1Protocol(HttpToolsProtocol):
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn server with a callback when it listens and one before it shuts down."""
+    """uvicorn server with a callback when it listens and one before it shuts down.
 
-    def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None], on_stopping: Callable[[], None]) -> None:
+    After SIGTERM it still accepts connections for `drain_seconds`, while its readiness check fails: a balancer then
+    sends no more requests when it closes.
+    """
+
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        on_ready: Callable[[], None],
+        on_stopping: Callable[[], None],
+        drain_seconds: float,
+    ) -> None:
         super().__init__(config)
         self._on_ready, self._on_stopping = on_ready, on_stopping
+        self._drain_seconds = drain_seconds
+        self._is_interrupted = False
+        """Whether a person pressed Ctrl+C, who waits for the end."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._is_interrupted = self._is_interrupted or sig == signal.SIGINT
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
@@ -136,6 +163,9 @@ class _UvicornServer(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._on_stopping()  # Before uvicorn waits for open requests: a live stream ends only on this signal.
+        drain_until = time.monotonic() + self._drain_seconds
+        while time.monotonic() < drain_until and not self._is_interrupted:
+            await asyncio.sleep(0.1)
         await super().shutdown(sockets)
 
 
@@ -145,15 +175,22 @@ def build_server(
     grace: int = SHUTDOWN_GRACE_SECONDS,
     on_stopping: Callable[[], None] = lambda: None,
     trusted_proxies: Sequence[str] = (),
+    drain_seconds: float = 0.0,
+    on_tls: Callable[[str], None] = lambda address: None,
 ) -> uvicorn.Server:
-    """Build a server: `run(sockets=[...])` serves until `should_exit`.
+    """Build a server: `run(sockets=[...])` serves until `should_exit`, and `drain_seconds` longer.
 
     From `trusted_proxies` (addresses and networks), it takes the client's address out of X-Forwarded-For.
     """
+
+    class Protocol(Http1Protocol):
+        pass
+
+    Protocol.on_tls = staticmethod(on_tls)
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     config = uvicorn.Config(
         application,
-        http=Http1Protocol,
+        http=Protocol,
         ws="none",
         loop="asyncio",
         lifespan="on",
@@ -165,7 +202,7 @@ def build_server(
         timeout_graceful_shutdown=grace,
         timeout_keep_alive=30,
     )
-    return _UvicornServer(config, on_ready, on_stopping)
+    return _UvicornServer(config, on_ready, on_stopping, drain_seconds)
 
 
 def serve(
@@ -174,8 +211,10 @@ def serve(
     on_ready: Callable[[], None] = lambda: None,
     on_stopping: Callable[[], None] = lambda: None,
     trusted_proxies: Sequence[str] = (),
+    drain_seconds: float = 0.0,
+    on_tls: Callable[[str], None] = lambda address: None,
 ) -> None:
-    """Serve until SIGINT or SIGTERM. Requests in progress are finished first."""
+    """Serve until SIGINT or SIGTERM, and after SIGTERM `drain_seconds` longer. Finish requests in progress."""
 
     for number in (signal.SIGINT, signal.SIGTERM):
         # Ignored: uvicorn handles the signal and raises it again after shutdown.
@@ -183,5 +222,12 @@ def serve(
     # Exclude existing objects from collection. New objects rarely form cycles, so collect seldom.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    server = build_server(application, on_ready, on_stopping=on_stopping, trusted_proxies=trusted_proxies)
+    server = build_server(
+        application,
+        on_ready,
+        on_stopping=on_stopping,
+        trusted_proxies=trusted_proxies,
+        drain_seconds=drain_seconds,
+        on_tls=on_tls,
+    )
     server.run(sockets=[sock])

@@ -115,10 +115,12 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         """Store the events of a large body in parts. `is_sent` says that another program sent them, not mulligan."""
         prepare = converter.prepare_parts(caller.tenant, events, is_linked=not is_sent)
         (*parts, last), started_runs = await server.worker.run(caller, prepare)
-        existing_runs = await server.run_in_reader(server.store.existing_runs, caller.tenant, started_runs)
+        stored_runs = await server.run_in_reader(server.store.runs_by_id, caller.tenant, started_runs)
         batches = [number_part(caller, [] if is_sent else None, part) for part in parts]
         new = await server.store_in_parts(caller, [*batches, build_last(last)])
-        return new - len(set(started_runs) - existing_runs)  # Their start and their end are one record of the body.
+        return new - len(
+            set(started_runs) - stored_runs.keys()
+        )  # Their start and their end are one record of the body.
 
     def number_part(caller: Caller, numbered_events: list[AnyEvent] | None, part: list[AnyEvent]) -> BatchPart:
         build_batch = partial(converter.number_batch, caller.tenant, caller.principal, part, numbered_events)

@@ -296,7 +296,7 @@ def _tag(path: str, method: str) -> str:
 CSS = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #1b1b1b; }
 h2 { margin: 2rem 0 .3rem; font-size: 1.1rem; } code { font-size: .95em; } table { border-collapse: collapse; }
-p, td { overflow-wrap: anywhere; } div { overflow-x: auto; }
+p, td { overflow-wrap: anywhere; } td:first-child { overflow-wrap: normal; } div { overflow-x: auto; }
 th, td { text-align: left; padding: .15rem 1rem .15rem 0; vertical-align: top; }
 @media (prefers-color-scheme: dark) { body { background: #151515; color: #e8e8e8; } a { color: #8ab4f8; } }
 """

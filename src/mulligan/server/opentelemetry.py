@@ -3,7 +3,7 @@
 Traces may also come to the path that Langfuse's SDK uses.
 
 The spans of one trace may arrive in many exports. Each step is stored on arrival, and attempts are grouped. The state
-of a trace is held in memory and can be restored from the store, so that a restarted server continues where it stopped.
+of a trace is held in memory and can be restored from the store, so that another or a restarted server continues it.
 Agents such as Claude Code report their calls as logs, which are converted to spans.
 """
 
@@ -30,7 +30,7 @@ from mulligan.server import bodies, protobuf
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
-from mulligan.server.bodies import JSON, ApiError, invalid, json_response
+from mulligan.server.bodies import JSON, ApiError, invalid, json_response, store_unavailable
 from mulligan.server.payloads import MAX_PART_WEIGHT
 from mulligan.server.protobuf import LogRecord
 from mulligan.store.base import Batch, Store
@@ -65,6 +65,8 @@ OTHER_SCOPES, UNNAMED_SCOPE = "(other scopes)", "(no scope)"
 MAX_SCOPE_CHARS = 80
 MAX_FAILED_SPANS = 10_000
 """Limit of failed spans in one export."""
+MAX_TRACE_CONFLICTS = 10
+"""How often spans are stored again because another server had stored spans of their traces in between."""
 MAX_OPEN_TRACES = 2000
 """Traces in memory. An evicted one is read from the store when more of its spans arrive."""
 SPAN_KEY, ATTEMPT_GROUP_KEY = "span", "of"
@@ -84,21 +86,25 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         def build_batch(number: int, part: list[Span]) -> Batch:
             unrecognized[number] = counts = Counter[str]()
             events = traces.events(caller.tenant, part, counts)
-            return server.converter.build_event_batch(caller.tenant, caller.principal, events)
+            return server.converter.build_event_batch(caller.tenant, caller.principal, events, numbered_events=[])
 
         failures = sum(span.has_failed for span in spans)
         if failures > MAX_FAILED_SPANS:
             message = f"{failures:,} failed spans in one export. The limit is {MAX_FAILED_SPANS:,}. Send less at once."
             raise ApiError(413, "too_large", message)
         await server.admit(caller, len(spans), size)
-        try:
-            numbered_parts = enumerate(split_spans(spans))
-            parts = [(partial(build_batch, number, part), weight) for number, (part, weight) in numbered_parts]
-            await server.store_in_parts(caller, parts)
-        except BaseException:
-            server.committer.run_before_next_commit(lambda: traces.forget(caller.tenant, spans))
-            raise
-        return sum(unrecognized.values(), Counter[str]())
+        numbered_parts = enumerate(split_spans(spans))
+        parts = [(partial(build_batch, number, part), weight) for number, (part, weight) in numbered_parts]
+        for _ in range(MAX_TRACE_CONFLICTS):
+            try:
+                await server.store_in_parts(caller, parts)
+                return sum(unrecognized.values(), Counter[str]())
+            except BaseException as error:
+                server.committer.run_before_next_commit(lambda: traces.forget(caller.tenant, spans))
+                if not isinstance(error, ApiError) or error.status != 409:
+                    raise
+                # Another server has stored spans of these traces: build the events again, from what is stored now.
+        raise store_unavailable("Other servers are storing spans of the same traces. Retry later.")
 
     def endpoint(rejected_name: str, from_json: Decoder, from_protobuf: Decoder, note: str = "") -> Endpoint:
         """Build the endpoint of one signal."""
@@ -223,6 +229,8 @@ class _OpenTrace:
     """Ids of spans that have a step."""
     last_run: Run | None = None
     """The run as last published."""
+    stored_run: Run | None = None
+    """The run as last read from the store."""
 
 
 class Traces:
@@ -290,11 +298,15 @@ class Traces:
             for id, trace in traces_by_id.items()
             if not trace
         }
-        runs = {open_trace.trace.builder.id: open_trace for open_trace in new.values()}
-        # Most traces are new: one query finds the stored ones.
-        for run in self._store.existing_runs(tenant, list(runs)) if runs else ():
-            self._resume(tenant, runs[run])
         traces = {id: trace or new[id] for id, trace in traces_by_id.items()}
+        open_traces = {open_trace.trace.builder.id: open_trace for open_trace in traces.values()}
+        # One query finds those that this or another server has stored.
+        for run_id, run in self._store.runs_by_id(tenant, list(open_traces)).items():
+            open_trace = open_traces[run_id]
+            if open_trace.last_run is None:
+                self._resume(tenant, open_trace)
+            elif run != open_trace.stored_run:
+                _restore_run(open_trace, run)
         self._open_traces.update({(tenant, id): trace for id, trace in traces.items()})
         while len(self._open_traces) > MAX_OPEN_TRACES:
             self._open_traces.popitem(last=False)
@@ -306,23 +318,28 @@ class Traces:
         stored_history = self._store.run(tenant, trace.builder.id)
         if stored_history is None:
             return
-        run, gathering = stored_history.run, trace.builder
-        gathering.agent, gathering.version, gathering.environment = run.agent, run.version, run.environment
-        gathering.session, gathering.context = run.session, run.context or ""
-        gathering.model = str((run.metadata or {}).get("model", ""))
-        gathering.has_raised = run.end_reason == "raised"
-        trace.has_ended = run.end_reason is not None
-        gathering.note_time(run.started_at)
-        gathering.note_time(run.ended_at or 0)
+        _restore_run(open_trace, stored_history.run)
         for step in stored_history.steps:
             metadata = step.metadata or {}
             trace.seq = max(trace.seq, step.seq)
-            gathering.note_time(step.started_at + int(step.duration_seconds * 1000))
+            trace.builder.note_time(step.started_at + int(step.duration_seconds * 1000))
             if isinstance(metadata.get(SPAN_KEY), str):
                 open_trace.spans.add(metadata[SPAN_KEY])
             if isinstance(metadata.get(ATTEMPT_GROUP_KEY), str):
                 trace.last[metadata[ATTEMPT_GROUP_KEY]] = step
-        open_trace.last_run = run
+
+
+def _restore_run(open_trace: _OpenTrace, run: Run) -> None:
+    """Restore the run of a trace from the store."""
+    open_trace.stored_run = open_trace.last_run = run
+    open_trace.trace.has_ended = run.end_reason is not None
+    gathering = open_trace.trace.builder
+    gathering.agent, gathering.version, gathering.environment = run.agent, run.version, run.environment
+    gathering.session, gathering.context = run.session, run.context or ""
+    gathering.model = str((run.metadata or {}).get("model", ""))
+    gathering.has_raised = run.end_reason == "raised"
+    gathering.note_time(run.started_at)
+    gathering.note_time(run.ended_at or 0)
 
 
 # Logs

@@ -6,7 +6,6 @@ A failure without a kind is classified. Everything is redacted before it is stor
 from __future__ import annotations
 
 import hashlib
-import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -567,9 +566,9 @@ def check_events(events: Sequence[AnyEvent]) -> SlicedWork[None]:
     """Reject implausible timestamps, numbers and ids, because one of them would distort all counters."""
     for index, event in enumerate(events):
         yield
-        for is_valid, message, field in _checks(event):
-            if not is_valid:
-                raise invalid(message, f"events[{index}].{field}")
+        if (fault := _find_fault(event)) is not None:
+            message, field = fault
+            raise invalid(message, f"events[{index}].{field}")
 
 
 INVALID_TIME = "Invalid time. Use UTC milliseconds, and seconds for durations."
@@ -578,35 +577,51 @@ INVALID_COST = f"Invalid cost. Use 0 to {MAX_COST_NANOS:,} billionths of a dolla
 INVALID_ID = "Invalid id. Use 1 to 200 characters."
 
 
-def _checks(event: AnyEvent) -> Iterator[tuple[bool, str, str]]:
-    """Yield what must hold for an event, with the message and the field if it does not."""
+def _find_fault(event: AnyEvent) -> tuple[str, str] | None:
+    """Return the message and the field of the first implausible value of an event."""
     if isinstance(event, StepEnded):
-        step = event.step
-        numbers = (step.seq, step.call, step.attempt)
-        is_numbered = all(0 < number < STEP_NUMBER_LIMIT for number in numbers)
-        yield is_numbered, "Invalid seq, call or attempt. Use numbers from 1.", "step.seq"
-        is_timed = 0 <= step.started_at <= YEAR_9999 and 0 <= step.duration_seconds <= 1e9
-        yield is_timed, INVALID_TIME, "step.started_at"
-        is_counted = all(0 <= count <= MAX_TOKEN_COUNT for count in (step.tokens or {}).values())
-        yield is_counted, INVALID_TOKENS, "step.tokens"
-        costs = (step.cost_nanos, step.avoided.cost_nanos if step.avoided is not None else None)
-        yield all(cost is None or 0 <= cost <= MAX_COST_NANOS for cost in costs), INVALID_COST, "step.cost_nanos"
-        backoff_seconds = step.recovery.backoff_seconds if step.recovery is not None else 0.0
-        yield 0 <= backoff_seconds <= 1e9, INVALID_TIME, "step.recovery.backoff_seconds"
-        yield 0 < len(step.run) <= 200, INVALID_ID, "step.run"
-        is_sampled = math.isfinite(step.sample_rate) and 0 < step.sample_rate <= 1
-        yield is_sampled, "Invalid sample rate. Use a number above 0 and at most 1.", "step.sample_rate"
-        message_numbers = (number for message_range in step.messages for number in message_range)
-        all_numbers = chain(message_numbers, (message.number for message in event.messages), [step.answer or 1])
-        is_numbered = all(0 < number < STEP_NUMBER_LIMIT for number in all_numbers)
-        yield is_numbered, "Invalid number of a message. Use numbers from 1.", "messages"
-    elif isinstance(event, RunStarted | RunEnded):
+        return _find_step_fault(event.step) or _find_message_fault(event)
+    if isinstance(event, (RunStarted, RunEnded)):
         run = event.run
-        is_timed = 0 <= run.started_at <= YEAR_9999 and 0 <= (run.ended_at or 0) <= YEAR_9999
-        yield is_timed, INVALID_TIME, "run.started_at"
-        yield 0 < len(run.id) <= 200, INVALID_ID, "run.id"
+        if not (0 <= run.started_at <= YEAR_9999 and 0 <= (run.ended_at or 0) <= YEAR_9999):
+            return INVALID_TIME, "run.started_at"
+        if not 0 < len(run.id) <= 200:
+            return INVALID_ID, "run.id"
     elif isinstance(event, FailureRecorded):
-        yield 0 < len(event.run) <= 200, INVALID_ID, "run"
-        yield 0 < event.seq < STEP_NUMBER_LIMIT, "Invalid seq. Use numbers from 1.", "seq"
-    elif isinstance(event, ContextCompacted):
-        yield 0 <= event.compaction.at <= YEAR_9999, INVALID_TIME, "compaction.at"
+        if not 0 < len(event.run) <= 200:
+            return INVALID_ID, "run"
+        if not 0 < event.seq < STEP_NUMBER_LIMIT:
+            return "Invalid seq. Use numbers from 1.", "seq"
+    elif isinstance(event, ContextCompacted) and not 0 <= event.compaction.at <= YEAR_9999:
+        return INVALID_TIME, "compaction.at"
+    return None
+
+
+def _find_step_fault(step: Step) -> tuple[str, str] | None:
+    if not (min(step.seq, step.call, step.attempt) > 0 and max(step.seq, step.call, step.attempt) < STEP_NUMBER_LIMIT):
+        return "Invalid seq, call or attempt. Use numbers from 1.", "step.seq"
+    if not (0 <= step.started_at <= YEAR_9999 and 0 <= step.duration_seconds <= 1e9):
+        return INVALID_TIME, "step.started_at"
+    if step.tokens and not all(0 <= count <= MAX_TOKEN_COUNT for count in step.tokens.values()):
+        return INVALID_TOKENS, "step.tokens"
+    costs = (step.cost_nanos or 0, (step.avoided.cost_nanos or 0) if step.avoided is not None else 0)
+    if not (min(costs) >= 0 and max(costs) <= MAX_COST_NANOS):
+        return INVALID_COST, "step.cost_nanos"
+    if step.recovery is not None and not 0 <= step.recovery.backoff_seconds <= 1e9:
+        return INVALID_TIME, "step.recovery.backoff_seconds"
+    if not 0 < len(step.run) <= 200:
+        return INVALID_ID, "step.run"
+    if not 0 < step.sample_rate <= 1:
+        return "Invalid sample rate. Use a number above 0 and at most 1.", "step.sample_rate"
+    return None
+
+
+def _find_message_fault(event: StepEnded) -> tuple[str, str] | None:
+    step = event.step
+    if not (step.messages or event.messages or step.answer is not None):
+        return None
+    message_numbers = (number for message_range in step.messages for number in message_range)
+    numbers = chain(message_numbers, (message.number for message in event.messages), [step.answer or 1])
+    if all(0 < number < STEP_NUMBER_LIMIT for number in numbers):
+        return None
+    return "Invalid number of a message. Use numbers from 1.", "messages"

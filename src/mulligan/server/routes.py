@@ -14,14 +14,14 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from mulligan import __version__
-from mulligan.core.failure import SettingsError
+from mulligan.core.failure import SettingsError, WorkerUnavailableError
 from mulligan.core.records import to_builtins
 from mulligan.report import memory_text, overview, run_text
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import RESOURCES, STATS_SPEC, Parameter, ResourceSpec
 from mulligan.server import decisions, ingest, openapi, opentelemetry
 from mulligan.server.app import Endpoint, RouteGroup, Server
-from mulligan.server.bodies import csv_response, invalid, json_response, store_unavailable
+from mulligan.server.bodies import ApiError, csv_response, invalid, json_response, store_unavailable
 from mulligan.server.decisions import find_fix, find_id, unknown
 from mulligan.server.openapi import QueryEndpoint
 from mulligan.store.base import DEFAULT_TENANT, RecallQuery, Store
@@ -77,10 +77,18 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
     async def readyz(request: Request) -> Response:
         if server.is_stopping:
             raise store_unavailable("The server is shutting down.")
-        await server.run_in_reader(server.store.get, DEFAULT_TENANT, "server", "ready")
+        try:
+            await server.run_in_reader(server.store.get, DEFAULT_TENANT, "server", "ready")
+        except ApiError as error:
+            if error.error != "worker_unavailable":  # which concerns some tenants; the others are served
+                raise
         if server.committer.has_recent_write_failure:
             raise store_unavailable("The store is not writable. See the server's log.")
-        return json_response({"status": "ok", "waiting_bytes": server.committer.pending_bytes})
+        workers = server.store.unavailable_workers() if isinstance(server.store, DatabaseStore) else ()
+        facts: dict[str, Any] = {"status": "degraded" if workers else "ok"}
+        if workers and server.rules.is_local:
+            facts["unavailable_workers"] = workers
+        return json_response({**facts, "waiting_bytes": server.committer.pending_bytes})
 
     async def document(request: Request) -> Response:
         return json_response(api_document())
@@ -212,9 +220,17 @@ def _most_failing_step(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | No
 
 def _render_metrics(server: Server, tenant: str) -> str:
     query = StatsQuery(now=server.clock())
-    tools = server.store.stats(tenant, msgspec.structs.replace(query, by="tool"))
-    lines = [*stats_report.render_metrics(server.store.stats(tenant, query).total, tools)]
+    lines: list[str] = []
+    try:
+        tools = server.store.stats(tenant, msgspec.structs.replace(query, by="tool"))
+        lines += stats_report.render_metrics(server.store.stats(tenant, query).total, tools)
+    except WorkerUnavailableError:
+        if tenant != DEFAULT_TENANT:
+            raise
+        # The operator still gets the metrics of the server and of the workers.
     lines += stats_report.render_unrecognized_spans(server.unrecognized_spans.get(tenant, {}))
+    if tenant == DEFAULT_TENANT:  # the operator of the server: rejected requests belong to no tenant
+        lines += stats_report.render_rejected_requests(server.rejections.counts)
     committer = server.committer
     if tenant == DEFAULT_TENANT:  # These count all tenants, so only the operator may see them.
         for name, description, value in (

@@ -120,6 +120,14 @@ class CachedRecords(Generic[T]):
     def is_stale(self) -> bool:
         return time.monotonic() - self._read_at > REFRESH_INTERVAL_SECONDS
 
+    @property
+    def is_loaded(self) -> bool:
+        return self._read_at > float("-inf")
+
+    def postpone_refresh(self) -> None:
+        """Use the records as they are until the next refresh is due."""
+        self._read_at = time.monotonic()
+
     def refresh(self) -> None:
         """Read the records again."""
         read_at = time.monotonic()
@@ -294,7 +302,8 @@ class Tokens(CachedRecords[Token]):
             id=f"tok_{new_id()[-8:]}", hash=hash_secret(secret), role=role, name=name, tenant=tenant,
             principal=principal, created_at=now, expires_at=expires,
         )  # fmt: skip
-        detail = f"role {role}{f', {name}' if name else ''}{', expires' if expires is not None else ''}"
+        expiry = f", expires {time.strftime('%Y-%m-%d', time.gmtime(expires // 1000))}" if expires is not None else ""
+        detail = f"role {role}{f', {name}' if name else ''}{expiry}"
         note = AuditNote(tenant, build_entry("token.create", now, token.id, detail))
         self._change(lambda tokens: [*tokens, token], lambda: note)
         return token, secret

@@ -197,12 +197,12 @@ class Trace:
         self._state = state
         self._holds_steps = holds_steps
         self.builder = RunBuilder(state, NAME, trace)
+        self.builder.session = None  # a trace is a run; only an attribute names a session
         self.last: dict[str, Step] = {}
         """The latest attempt per call key."""
         self.seq = 0
         self.has_ended = False
         """Whether the root span was read."""
-        self._trace_id = trace
         self._agent_start: int | None = None
         """Start of the span that named the agent. An earlier one is further out."""
         self._unrecognized: Counter[str] = Counter()
@@ -221,8 +221,8 @@ class Trace:
         if not span.parent or role == "agent":
             self._apply_run_span(span, role)
             self.has_ended = True
-        elif run.session == self._trace_id:
-            run.session = find_session(facts) or run.session
+        elif run.session is None:
+            run.session = find_session(facts)
         if role is None and span.parent:
             self._unrecognized[span.scope] += 1
         elif role is None:
@@ -253,7 +253,7 @@ class Trace:
             run.version = find_text(resource, "service_version")
         run.environment = find_text(resource, "environment") or run.environment
         session = find_session(facts) or (find_text(facts, "mcp_session") if not span.parent else None)
-        if session and (not span.parent or run.session == self._trace_id):
+        if session and (not span.parent or run.session is None):
             run.session = session
         run.set_context(find_task(facts))
         if not span.parent and span.has_failed:

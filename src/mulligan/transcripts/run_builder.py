@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from mulligan.capture.run_judge import outcome_of
+from mulligan.capture.value_recording import MAX_USER_CHARS, truncate_at_word
 from mulligan.classify.classifier import classify
 from mulligan.core.failure import Failure, strip_own_blocks
 from mulligan.core.links import link_recoveries
@@ -28,8 +29,6 @@ FORMAT_KEY = "format"
 """The metadata key of a run for the log format."""
 MAX_VALUE_CHARS = 2048
 """Characters of one argument or result that are kept in memory."""
-MAX_CONTEXT_CHARS = 300
-"""Characters of the user's first message."""
 MAX_CALLS_WITH_ARGUMENTS = 20_000
 """Calls of a run whose arguments are kept. Later ones keep them only if they fail."""
 MAX_REMEMBERED_IDS = 1_000_000
@@ -136,7 +135,7 @@ class RunBuilder:
     def set_context(self, text: str) -> None:
         """Set the context to the user's first message."""
         if not self.context and text and not text.startswith(("<", "Caveat:")):
-            self.context = text[:MAX_CONTEXT_CHARS].strip()
+            self.context = truncate_at_word(text, MAX_USER_CHARS)
 
     def set_project(self, folder: str | None) -> None:
         """Name the project after the last part of its folder, of any operating system."""
