@@ -29,6 +29,7 @@ import repair_worlds as worlds  # noqa: E402
 from mulligan.capture.suggestions import suggest_repairs  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.core.privileged_arguments import is_privileged  # noqa: E402
+from mulligan.core.quantity_arguments import measures_quantity  # noqa: E402
 from mulligan.recover.schema import to_json_schema  # noqa: E402
 
 Call = tuple[str, dict[str, Any], dict[str, Any]]
@@ -99,7 +100,9 @@ def _each_family(
         costs.append(time.process_time() - began)
         first = advice.suggestions[0] if advice.suggestions else None
         is_right = first is not None and first.tool == tool and worlds_equal(first.arguments, arguments)
-        is_allowed = not any(is_privileged(path) for path in touched)
+        is_allowed = not any(is_privileged(path) for path in touched) and (
+            family != "bound" or all(measures_quantity(path, broken[path]) for path in touched)
+        )
         counts = figures[family]
         counts["all"] += 1
         counts["right"] += is_right

@@ -172,3 +172,57 @@ def test_value_without_a_text_still_becomes_a_message(played: Sandbox, value: st
     outcome = call(lambda: values[value])
     assert outcome.ok
     assert "which has no text" in outcome.to_message()
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (RuntimeError("no receipt"), "unknown"),
+        (ValueError("could not parse the receipt"), "unknown"),  # may be about a response
+        (ValueError("amount must be 100 or less, got 120"), ""),  # words of a refusal
+    ],
+)
+def test_model_reads_that_a_call_with_side_effects_may_have_executed_unless_the_error_rejects_it(
+    played: Sandbox, error: Exception, outcome: str
+) -> None:
+    @mulligan.tool
+    def pay(amount: int) -> str:
+        raise error
+
+    answer = json.loads(call(pay, amount=120).to_message())
+    assert answer.get("outcome", "").partition(":")[0] == outcome
+    assert "outcome" not in json.loads(call(mulligan.tool(effects="none")(pay), amount=120).to_message())
+
+
+def test_model_reads_the_class_of_a_bare_key_and_the_errors_of_a_group(played: Sandbox) -> None:
+    def fail_with(error: Exception) -> dict[str, Any]:
+        @mulligan.tool
+        def look_up(city: str) -> str:
+            raise error
+
+        answer: dict[str, Any] = json.loads(call(look_up, city="Oslo").to_message())
+        return answer
+
+    assert "KeyError: 'user_id'" in fail_with(KeyError("user_id"))["message"]
+    group = ExceptionGroup("both failed", [ValueError("no such day"), RuntimeError("it broke")])
+    message = fail_with(group)["message"]
+    assert all(text in message for text in ("both failed (2 sub-exceptions)", "no such day", "it broke"))
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "is_recoverable"),
+    [
+        (RuntimeError("401 invalid key"), "tool/auth_error", False),
+        (KeyError("user_id"), "orchestration/uncaught_exception", False),  # a bug of the tool
+        (KeyError("Oslo"), "tool/not_found", True),  # the value that the model asked for
+    ],
+)
+def test_failure_that_a_person_must_fix_is_not_recoverable_for_the_model(
+    played: Sandbox, error: Exception, kind: str, is_recoverable: bool
+) -> None:
+    @mulligan.tool
+    def look_up(city: str) -> str:
+        raise error
+
+    answer = json.loads(call(look_up, city="Oslo").to_message())
+    assert (answer["error"], answer["recoverable"]) == (kind, is_recoverable)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from mulligan.classify.classifier import classify
 from mulligan.classify.results import (
     MAX_MESSAGE_CHARS,
+    append_reasons,
     is_error_result,
     scan_pairs,
     strip_frame,
@@ -361,3 +362,12 @@ def test_any_result_gets_an_answer(result: object) -> None:
 )
 def test_unescaped_quotes_inside_a_message_do_not_cut_it(text: str, sentence: str) -> None:
     assert unwrap_text(text).sentence == sentence
+
+
+def test_pydantic_error_names_the_arguments_and_the_reasons_without_the_values():
+    reason = "Input should be less than or equal to 10 [type=less_than_equal, input_value={}, input_type=int]"
+    listed = [f"{name}\n  {reason.format(91827)}\n    For further information visit https://x" for name in "abcd"]
+    message = append_reasons("4 validation errors for M", "\n".join(["4 validation errors for M", *listed]))
+    limit = "Input should be less than or equal to 10"
+    assert message == f"4 validation errors for M: a: {limit}; b: {limit}; c: {limit}; 1 more"
+    assert append_reasons("4 validation errors for M", "no list") == "4 validation errors for M"

@@ -691,6 +691,22 @@ def test_unchanged_comment_is_no_unchanged_argument():
     assert link_logged(before, {**before, "command": "make test"}) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "turn", "is_linked"),
+    [
+        ({"city": "Oslo", "days": 7}, 2, True),
+        ({"city": "Oslo", "days": 7}, 3, False),  # not the next turn
+        ({"city": "Rome", "days": 7}, 2, False),  # nothing stays the same
+    ],
+)
+def test_model_may_correct_one_value_together_with_the_name_of_the_tool(arguments, turn, is_linked):
+    run = LiveRun()
+    failed_facts = run.begin_call(turn=(1, 1))
+    run.fail_call({"city": "Oslo", "days": 30}, UNKNOWN_TOOL, failed_facts, name="get_forecast")
+    links = run.end_call(arguments, facts=run.begin_call(turn=(1, turn)), name="get_forecasts")
+    assert [link.evidence for link in links] == ([("model_turn",)] if is_linked else [])
+
+
 def test_misspelt_tool_is_recovered_by_the_one_of_a_similar_name_and_the_same_values():
     arguments = {"query": "fish"}
     steps = [step(1, name="serch", failure=UNKNOWN_TOOL, arguments=arguments), step(2, arguments=arguments)]
@@ -809,8 +825,15 @@ def test_next_call_is_no_evidence_where_a_program_made_the_calls():
     ],
 )
 def test_stated_limit_is_evidence_where_the_new_value_meets_it_and_the_old_does_not(message, old, new, is_met):
-    links = link_live({"x": old}, {"x": new}, fail(message, "execution_failed", Remedy.REPLAN))
+    links = link_live({"size": old}, {"size": new}, fail(message, "execution_failed", Remedy.REPLAN))
     assert [link.evidence for link in links] == ([("stated_limit",)] if is_met else [])
+
+
+@pytest.mark.parametrize("name", ["note_id", "id", "note", "page", "index"])
+def test_stated_bound_is_no_evidence_for_a_number_that_names_another_object(name):
+    failure = fail(f"{name} must be at least 1", "invalid_arguments", Remedy.REPAIR)
+    assert link_live({name: 0}, {name: 7}, failure) == []
+    assert link_logged({name: 0}, {name: 7}, failure) == []
 
 
 @pytest.mark.parametrize("name", ["order", "locked"])

@@ -18,7 +18,7 @@ from list_store import ListStore
 from mulligan.core import calls
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
+from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
 from mulligan.learn import fixes
 from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, Vote, Writers
 from mulligan.store.base import (
@@ -142,6 +142,27 @@ def asked(store: Store, **query: Any) -> list[Fix]:
         (
             Change(path="x", operation="substitute", after={"deep": 1}),
             Change(path="x", operation="substitute", after=RUN_SPECIFIC),
+        ),
+        # What level shared hides is unknown, not specific to its run; its type is known.
+        (
+            Change(path="k", operation="clamp", before="[int #0123456789ab]", after="[int #ba9876543210]"),
+            Change(path="k", operation="substitute", after=HIDDEN_VALUE),
+        ),
+        (
+            Change(path="user", operation="substitute", before="[int]", after="[str 4 chars]"),
+            Change(path="user", operation="substitute", after=RUN_SPECIFIC),
+        ),
+        (
+            Change(path="password", operation="substitute", before="x", after="[redacted password]"),
+            Change(path="password", operation="substitute", after=RUN_SPECIFIC),
+        ),
+        (
+            Change(path="k", operation="cast", before="[str 1 chars]", after="[int #ba9876543210]"),
+            Change(path="k", operation="cast", after="integer"),
+        ),
+        (
+            Change(path="k", operation="cast", before="[int]", after="[str 4 chars #ba9876543210]"),
+            Change(path="k", operation="cast", after="string"),
         ),
     ],
 )

@@ -438,6 +438,8 @@ def test_names_that_were_understood_in_this_run_are_known():
     [
         "top_k must be 10 or less, got 50.",
         "top_k must be at most 10",
+        "max top_k is 10",
+        "The maximum allowed top_k: 10",
         "top_k must not exceed 10.",
         "top_k: maximum is 10",
         "top_k exceeds the limit of 10",
@@ -555,6 +557,8 @@ def test_a_lower_bound_moves_it_up():
     "error",
     [
         "must be at most 10",  # whose?
+        "max retries is 10, and top_k is wrong",  # of something else
+        "50 exceeds 10",  # a quota, or the number?
         "top_k and n must be at most 10",  # which?
         "top_k must be at most 1,000",
         "top_k must be at most 10k",

@@ -604,10 +604,11 @@ class CallExecution(RecordedCall, eq=False):
         note = prompt.exception_note(
             failure,
             attempts=0 if BLOCKED in failure.evidence else self.attempt_count,
-            seconds=self.capture.timer() - self.start_time,
+            seconds=(self.ended_at or self.capture.timer()) - self.start_time,  # without our own work after it
             backoffs=self.backoffs,
             stop_reason=recovery_failed.reason if stop is None else stop.reason,
             run="" if self.capture.is_recording_off else self.run.id,
+            show_run=self.capture.show_run,
         )
         lines = [note, self._repeat_note(self.tool.name)]
         if stop is not None:
@@ -631,14 +632,17 @@ class CallExecution(RecordedCall, eq=False):
         return self.recovery_failed.failure if self.recovery_failed is not None else self.failure
 
     def failure_answer(
-        self, tool: str, *, names: Sequence[str] = (), shareable: Collection[str] = ()
+        self, tool: str, *, names: Sequence[str] = (), shareable: Collection[str] = (), author: str = ""
     ) -> dict[str, Any]:
-        """Build the answer for a model about a failed call. `names` are tools that it may have intended."""
+        """Build the answer for a model about a failed call. `names` are tools that it may have intended.
+
+        `author` said the message, if not the tool: no tool says that it does not exist.
+        """
         failure, stop = self.final_failure, self.stop
         assert failure is not None
         return self.prompt.answer(
             failure,
-            tool=tool,
+            tool=author or tool,
             precedents=self.recovery_failed.precedents[:3] if self.recovery_failed else (),
             names=names,
             shareable=shareable,

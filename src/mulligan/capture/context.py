@@ -117,6 +117,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     record: Recording = "full"
     agent: str = ""
     environment: str | None = None
+    show_run: str = "mulligan show "
+    """What shows a run, followed by its id: a command, or the address of a server's dashboard."""
     lookup_precedents: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[Precedent]] = _no_precedents
     lookup_facts: Callable[[str, str, Failure, Mapping[str, Any]], Sequence[ValueProfile]] | None = None
     """Facts about successful calls that a failed call contradicts; None without a memory."""

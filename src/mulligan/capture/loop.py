@@ -305,7 +305,7 @@ class ToolRequest:
         with self.capture.guard("Building an answer for the model"):
             if self.wrapped is None:
                 near_names = names.nearest_tool_names(self.requested_name, list(self.tools))
-                answer = call.failure_answer(self.requested_name, names=near_names)
+                answer = call.failure_answer(self.requested_name, names=near_names, author="mulligan")
             else:
                 answer = call.failure_answer(self.name, shareable=self.wrapped.shareable_texts())
         return ToolOutcome(

@@ -38,6 +38,8 @@ MAX_NAME_CHARS = 100
 CodeOwner = Literal["user", "library", "mulligan"]
 _RELATIONS = {"cause": "caused by", "context": "while handling", "member": "contains"}
 _OWN_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
+_DEMO_FILES = os.path.join(_OWN_FOLDER, "cli", "demo_world")
+"""The tools of the demo stand for those of a user."""
 _STANDARD_FOLDER = os.path.join(os.path.dirname(os.path.abspath(os.__file__)), "")
 _PACKAGE_FOLDER = re.compile(r".*[/\\](?:site|dist)-packages[/\\]", re.DOTALL)
 _HOME_FOLDER = re.compile(r"(?:/home|/Users|[A-Za-z]:[/\\]Users)[/\\][^/\\]+")
@@ -157,7 +159,7 @@ def _frame_line(path: str, line: int | None, code: CodeType, prefix: str = "") -
 def _locate_file(path: str) -> tuple[CodeOwner, str]:
     """Return whose code a file is and its path as shown: within its package, the current folder or the home folder."""
     owner: CodeOwner = "user"
-    if path.startswith(_OWN_FOLDER):
+    if path.startswith(_OWN_FOLDER) and not path.startswith(_DEMO_FILES):
         return "mulligan", ""
     if packages := _PACKAGE_FOLDER.match(path):
         owner, path = "library", path[packages.end() :]

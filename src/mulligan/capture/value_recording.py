@@ -13,7 +13,7 @@ import msgspec
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
-from mulligan.core.records import Change, Link, Recovery, RecoveryStop, digest
+from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Step, digest
 
 if TYPE_CHECKING:
     from mulligan.core.conversation import Message
@@ -169,6 +169,30 @@ class ValueRecorder:
         return msgspec.structs.replace(
             change, before=shape(change.before, shareable), after=shape(change.after, shareable)
         )
+
+
+def to_shape(step: Step) -> Step:
+    """Return a step that was recorded in full, such as one of a log, as `record="shape"` records it."""
+    recorder = ValueRecorder(is_shape=True, is_model=step.type == "model", shareable_texts=tuple)
+    is_named = isinstance(step.arguments, Mapping)
+    arguments = step.arguments if is_named else {"arguments": step.arguments}
+    failure = recorder.failure(step.failure, arguments)
+    return msgspec.structs.replace(
+        step,
+        arguments=recorder.arguments(arguments)[0] if is_named else shape(step.arguments),
+        result=None,
+        failure=failure and msgspec.structs.replace(failure, trace=""),
+        recovery=recorder.recovery(step.recovery),
+        stop=recorder.stop(step.stop),
+        links=recorder.links(step.links),
+        messages=(),
+        answer=None,
+    )
+
+
+def links_to_shape(links: Iterable[Link]) -> tuple[Link, ...]:
+    """Return links without the texts that were changed."""
+    return ValueRecorder(is_shape=True, is_model=False, shareable_texts=tuple).links(links)
 
 
 def _texts(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -156,7 +156,7 @@ class Classifier:
             )
         decision = next(self._iter_decisions(evidence, unwrapped))
         kind = self._kind_for_source(decision.kind, evidence.source)
-        message = _choose_message(evidence.text, unwrapped, decision)
+        message = results.append_reasons(_choose_message(evidence.text, unwrapped, decision), evidence.text)
         full_text = evidence.text if evidence.text.strip() != message else ""
         retry_after = None
         if kind.remedy is Remedy.RETRY:
@@ -292,6 +292,8 @@ def _decide_by_python_error(evidence: Evidence) -> Iterator[KindDecision]:
     message_pattern = python.INTERPRETER_MESSAGES.get(name)
     if message_pattern and compile_rule_pattern(message_pattern).match(evidence.text):
         yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, (f"class {name}", "text: interpreter"), 0.85)
+    if name == "KeyError" and _is_argument_value(evidence):
+        yield KindDecision(kinds_module.TOOL_NOT_FOUND, ("class KeyError", "the missing key is an argument"), 0.6)
     if name != "TypeError":
         return
     # The message names the function that was called. If it is the tool, its caller passed the wrong arguments.
@@ -300,6 +302,12 @@ def _decide_by_python_error(evidence: Evidence) -> Iterator[KindDecision]:
         yield KindDecision(kinds_module.TOOL_INVALID_ARGUMENTS, ("class TypeError", "text: call of the tool"), 0.9)
     if binding or compile_rule_pattern(python.TYPE_ERROR_PATTERN).search(evidence.text):
         yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("class TypeError",), 0.85)
+
+
+def _is_argument_value(evidence: Evidence) -> bool:
+    """Return whether the text of a `KeyError` is a value of the call: the tool looked up what the model asked for."""
+    values = (evidence.arguments or {}).values()
+    return any(type(value) in (str, int) and repr(value) == evidence.text for value in values)
 
 
 def _is_named(tool: str, function: str) -> bool:
@@ -507,7 +515,8 @@ _STATUS_PATTERN = (
     r"server) error|^error code:? ([45]\d\d)\b|\b(?:returned error|error|code):? \(?([45]\d\d)\b(?=[\s:,.)-]|$)|"
     r"\b(?:returned|answered|responded with|failed with|failed:|got an?)(?: http)? ([45]\d\d)\b(?=[:,.;)]|$| \()|"
     r"^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
-    r"service|gateway|locked)|<(?:h1|title)>\s?([45]\d\d)\b|"
+    r"service|gateway|locked)|^(?:error:? )?\(?(401)\)?:? (?:invalid|wrong|expired|missing|incorrect|no) "
+    r"(?:\w{1,12} ){0,2}(?:key|token|credentials?)\b|<(?:h1|title)>\s?([45]\d\d)\b|"
     r"\b(?:get|post|put|patch|delete) https?://\S{1,300}: ([45]\d\d) |\(([45]\d\d) from "
 )
 

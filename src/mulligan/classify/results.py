@@ -258,6 +258,22 @@ def tidy_line(line: str) -> str:
     return truncated[: max(truncated.rfind(" "), MAX_MESSAGE_CHARS // 2)] + " ..."
 
 
+_PYDANTIC_TITLE = r"[0-9]{1,4} validation errors? for [\w.\[\]]{1,80}$"
+_PYDANTIC_REASON = r"^(\S[^\n]{0,80})\n {2}(\S[^\n]{0,400}?)(?: \[type=[^\n]{0,400})?$"
+_MAX_REASONS = 3
+
+
+def append_reasons(message: str, text: str) -> str:
+    """Append the arguments and reasons that pydantic lists below its title, without the rejected values."""
+    if compile_regex(_PYDANTIC_TITLE).search(message) is None:
+        return message
+    start = text.find(message) + len(message)
+    matches = list(re.finditer(_PYDANTIC_REASON, text[start : start + 4_000], re.MULTILINE))
+    reasons = [f"{match[1].strip()}: {match[2]}" for match in matches[:_MAX_REASONS]]
+    more = [f"{len(matches) - _MAX_REASONS} more"] if len(matches) > _MAX_REASONS else []
+    return tidy_line(f"{message}: {'; '.join([*reasons, *more])}") if reasons and start >= len(message) else message
+
+
 # Frames of program output
 
 

@@ -173,7 +173,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Only a proof (`took_effect`) allows to repeat a call that has side effects.
         """
         is_refused = self.kind.code in REFUSAL_CODES or not REFUSAL_EVIDENCE.isdisjoint(self.evidence)
+        is_guess = self.confidence <= MAX_GUESS_CONFIDENCE and self.evidence[:1] == (f"class {self.class_name}",)
+        is_refused = is_refused and not is_guess  # a `ValueError` without such words may be about a response
         return self.took_effect is TookEffect.UNKNOWN and (not is_refused or EARLIER_ATTEMPTS in self.evidence)
+
+    @property
+    def class_name(self) -> str:
+        """The class of the raised exception without its module."""
+        return self.exception.rpartition(".")[2]
 
     def to_tool_response(self, tool: str = "") -> dict[str, Any]:
         """Return the failure as a tool result that a model can act on, without a stack trace.
@@ -196,6 +203,8 @@ REFUSAL_EVIDENCE = frozenset(
 """Signals that a call never reached its target."""
 EARLIER_ATTEMPTS = "earlier attempts of a retry library"
 """The evidence of an error after other attempts: the refusal of the last one says nothing about them."""
+MAX_GUESS_CONFIDENCE = 0.6
+"""Confidence of a kind that only the class of an exception suggests."""
 CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
 """A code of one word, such as a kind. A sentence in its place could be read as an instruction."""
 MAX_LABEL_CHARS = 80
@@ -215,17 +224,30 @@ def build_tool_response(
         "error": to_label(redactor, failure.kind),
         "code": to_error_code(redactor, failure.code) or to_label(redactor, failure.kind.code),
         "message": quote_untrusted(
-            "The tool is unavailable." if is_hidden else redact(failure.message),
+            "The tool is unavailable." if is_hidden else redact(_describe_error(failure)),
             author=to_label(redactor, tool) or "tool",
         ),
         "hint": "Continue without it; a person must act." if is_hidden else build_hint(failure, redactor),
-        "recoverable": failure.recoverable,
+        "recoverable": failure.recoverable and failure.remedy is not Remedy.STOP,
     }
     if failure.has_unknown_outcome and has_effects:
         response["outcome"] = "unknown: the call may have executed. Check before you repeat it."
     return response
 
 
+def _describe_error(failure: Failure) -> str:
+    """Return the message, with the class if it is a bare key, and with the errors of an exception group."""
+    message = failure.message
+    if failure.class_name == "KeyError" and " " not in message:
+        return f"KeyError: {message}"
+    if failure.class_name in ("ExceptionGroup", "BaseExceptionGroup"):
+        members = [line for line in failure.detail.splitlines() if line and line != message]
+        return "; ".join((message, *members[:MAX_SHOWN_MEMBERS]))
+    return message
+
+
+MAX_SHOWN_MEMBERS = 5
+"""Lines about the errors of an exception group in a message for a model."""
 _OWN_BLOCK = LazyRegex(
     r'\{"mulligan":\{(?:[^{}"]|"(?:[^"\\]|\\.)*(?:"|\Z))*(?:\}\})?'  # as the proxy writes it; the end may be cut off
     r'|\{\\"mulligan\\":(?:[^"\\]|\\.)*'  # inside a JSON string: up to the end of that string
@@ -276,8 +298,21 @@ class StoreError(MulliganError):
     """A store that cannot be opened, read or written. The message says what to do."""
 
 
+class StoreDeniedError(StoreError):
+    """A store that refuses this process, and will until someone changes the token or its role."""
+
+
 class StoreLockedError(StoreError):
     """A store that another process has locked for longer than this process waits."""
+
+
+class WorkerUnavailableError(StoreError):
+    """A server of a distributed store that does not answer. Only the tenants whose records it stores are affected."""
+
+    def __init__(self, message: str, worker: str) -> None:
+        """`worker` is its host and port."""
+        super().__init__(message)
+        self.worker = worker
 
 
 class UnsupportedOperationError(StoreError):

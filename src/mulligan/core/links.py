@@ -45,6 +45,7 @@ from mulligan.core.argument_comparison import (
 from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_retry, is_same_json, similarity
 from mulligan.core.failure import Remedy
 from mulligan.core.privileged_arguments import names_identity_or_money
+from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
 from mulligan.core.stated_limits import supports_value
 
@@ -402,7 +403,8 @@ class RunProgress(msgspec.Struct, frozen=True):
             return None  # no link from redacted values; an unchanged one may be of another call
         is_program = facts.knows_program and facts.turn is None
         comparison = compare_arguments(before, after, failure.call.failure, is_program=is_program)
-        if comparison is None or _is_renamed_away(failure.call, call, comparison):
+        is_next_turn = _is_next_turn(failure.facts.turn, facts.turn)
+        if comparison is None or _is_renamed_away(failure.call, call, comparison, is_next_turn=is_next_turn):
             return None
         if not comparison.values:
             evidence: LinkEvidence = "missing_arguments" if comparison.has_additions else "same_values"
@@ -432,7 +434,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         supported = {
             path: support
             for path, (old, new) in comparison.values.items()
-            if (support := _find_value_support(failure, old, new)) is not None
+            if (support := _find_value_support(failure, path, old, new)) is not None
         }
         call_evidence = self._find_call_evidence(failure, call, facts, comparison)
         if len(comparison.values) - len(supported) > bool(call_evidence):
@@ -452,8 +454,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             return ()
         turn, failed_turn = facts.turn, failure.facts.turn
         if turn is not None and failed_turn is not None:
-            is_next = turn[0] == failed_turn[0] and turn[1] == failed_turn[1] + 1
-            return ("model_turn",) if is_next else ()
+            return ("model_turn",) if _is_next_turn(failed_turn, turn) else ()
         if facts.is_logged and self.latest_calls.get(call.first.tool_key) == failure.call.id:
             return ("next_call",)
         return ()
@@ -639,9 +640,18 @@ def _diff_reissue(failed: Call, call: Call) -> tuple[Change, ...]:
     return (Change(path=TOOL_NAME_PATH, operation="rename", before=failed.name, after=call.name), *argument_changes)
 
 
-def _is_renamed_away(failed: Call, call: Call, comparison: Comparison) -> bool:
-    """Return whether another tool was called with other values: a similar name alone is no evidence."""
-    return failed.name != call.name and bool(comparison.values)
+def _is_next_turn(failed: tuple[int, int] | None, turn: tuple[int, int] | None) -> bool:
+    """Return whether a model requested the call in the turn after the one that it requested the failed call in."""
+    return failed is not None and turn is not None and turn == (failed[0], failed[1] + 1)
+
+
+def _is_renamed_away(failed: Call, call: Call, comparison: Comparison, *, is_next_turn: bool) -> bool:
+    """Return whether another tool was called with other values: a similar name alone is no evidence.
+
+    A model that read the right name may correct one value in the same turn, beside arguments that stay the same.
+    """
+    is_corrected = is_next_turn and comparison.has_unchanged and len(comparison.values) == 1
+    return failed.name != call.name and bool(comparison.values) and not is_corrected
 
 
 def _find_changed_texts(comparison: Comparison) -> tuple[str, ...]:
@@ -652,10 +662,10 @@ def _find_changed_texts(comparison: Comparison) -> tuple[str, ...]:
 # Support for new values
 
 
-def _find_value_support(failure: OpenFailure, old: Any, new: Any) -> LinkEvidence | None:
+def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
     cause = failure.call.failure
     text = f"{cause.message}\n{cause.detail}"[:4000] if cause is not None else ""
-    if supports_value(text, old, new):
+    if supports_value(text, old, new, is_quantity=measures_quantity(path, old, new)):
         return "stated_limit"
     if _find_sources(new, failure):
         return "tool_result"

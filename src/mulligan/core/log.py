@@ -16,6 +16,8 @@ LOG_METHODS = frozenset({"debug", "info", "warning", "error", "exception", "crit
 class LazyLogger:
     """A stand-in for the logger of this name, which it looks up at each use.
 
+    Where the program configures no logging, Python prints a bare message: then it begins with "mulligan: ".
+
     Handlers and filters belong to the program. If one raises, the record is dropped: a call of a tool must not fail
     because mulligan logs something.
     """
@@ -26,11 +28,14 @@ class LazyLogger:
     def __getattr__(self, attribute: str) -> Any:
         import logging
 
-        target = getattr(logging.getLogger(self._name), attribute)
+        logger = logging.getLogger(self._name)
+        target = getattr(logger, attribute)
         if attribute not in LOG_METHODS:
             return target
 
         def log_safely(*values: Any, **options: Any) -> None:
+            if attribute != "log" and not logger.hasHandlers():
+                values = (f"mulligan: {values[0]}", *values[1:])
             options["stacklevel"] = options.get("stacklevel", 1) + 1  # names the caller's line, not this one
             with contextlib.suppress(Exception):
                 target(*values, **options)

@@ -48,6 +48,8 @@ VERIFY = "verify"
 """The source of a recovery in which `verify` found that the call had executed."""
 RUN_SPECIFIC = "(another)"
 """In a learned change: stands for a value specific to its run, which is not shared."""
+HIDDEN_VALUE = "(hidden)"
+"""In a learned change: stands for a value that redaction level `shared` does not store."""
 REQUOTED = "(requoted)"
 """In a learned change: the same text with other quotes or escapes."""
 LAST_PATH_SEGMENT = "(last part)"
@@ -149,7 +151,8 @@ class Step(Record, frozen=True, gc=False):
     key: str | None = None
     """Identity of the tool if its name is not unique: module and qualified name of a Python function."""
     links: tuple[Link, ...] = ()
-    """Links to the failed calls that this call recovers, as judged by the recording process before redaction."""
+    """Links from earlier failed calls to this one, as judged by the recording process before redaction. A success
+    recovers them; a failed attempt only repeats them."""
     links_decided: bool = False
     """Whether the recording process decides which later call recovers this failed attempt."""
     cost_nanos: int | None = None
@@ -689,7 +692,15 @@ encode_into = _encoder.encode_into
 
 
 def decode(data: bytes | str, type: type[T]) -> T:
-    return msgspec.json.decode(data, type=type, dec_hook=_decode_kind)
+    decoder = _decoders.get(type)
+    if decoder is None:
+        decoder = _decoders[type] = msgspec.json.Decoder(type, dec_hook=_decode_kind)
+    record: T = decoder.decode(data)
+    return record
+
+
+_decoders: dict[Any, msgspec.json.Decoder[Any]] = {}
+"""Decoders by type. To build one for a union of records takes many times as long as to decode one."""
 
 
 def to_builtins(record: object) -> Any:

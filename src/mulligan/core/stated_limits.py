@@ -80,12 +80,15 @@ def contains_word(text: str, word: str) -> bool:
     return re.search(rf"(?<!\w){re.escape(word[:200])}(?!\w)", text) is not None
 
 
-def supports_value(text: str, old: Any, new: Any) -> bool:
-    """Return whether an error text states a bound or list that the new value satisfies and the old one does not."""
+def supports_value(text: str, old: Any, new: Any, *, is_quantity: bool = True) -> bool:
+    """Return whether an error text states a bound or list that the new value satisfies and the old one does not.
+
+    A number that is no quantity may name an object. Every other object meets a bound of such numbers.
+    """
     scanned = text[:MAX_SCANNED_CHARS]
     if not scanned:
         return False
-    sizes = _measure_values(old, new, scanned)
+    sizes = _measure_values(old, new, scanned) if is_quantity or not _is_number(old) else None
     if sizes is not None and any(
         not _satisfies(sizes[0], bound) and _satisfies(sizes[1], bound) for bound in _list_bounds(scanned)
     ):

@@ -20,6 +20,7 @@ from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
 from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import (
+    HIDDEN_VALUE,
     LAST_PATH_SEGMENT,
     REQUOTED,
     RUN_SPECIFIC,
@@ -33,6 +34,7 @@ from mulligan.core.records import (
     digest,
     fix_id,
 )
+from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import DAY, Revocation, TrialReport
 
@@ -212,17 +214,30 @@ def to_shareable(change: Change) -> Change:
         case "drop" | "parse" | "wrap" | "trim":
             return Change(path=path, operation=operation)
         case "cast":
-            return Change(path=path, operation=operation, after=_TYPE_NAMES.get(type(after), "other"))
+            return Change(path=path, operation=operation, after=_TYPE_NAMES.get(_type_name(after), "other"))
     if isinstance(before, str) and "/" in before and after and after == before.rstrip("/").rpartition("/")[2]:
         return Change(path=path, operation="trim", after=LAST_PATH_SEGMENT)
     if _is_requoted(before, after):
         return Change(path=path, operation="substitute", after=REQUOTED)
-    if change.source != "run" and not change.privileged and is_shareable(path, after):
-        return Change(path=path, operation=operation, after=after)
+    if change.source != "run" and not change.privileged:
+        if _is_hidden(after) and is_shareable(path, None):
+            return Change(path=path, operation="substitute", after=HIDDEN_VALUE)
+        if is_shareable(path, after):
+            return Change(path=path, operation=operation, after=after)
     return Change(path=path, operation="substitute", after=RUN_SPECIFIC)
 
 
-_TYPE_NAMES = {bool: "boolean", int: "integer", float: "number", str: "string"}
+_TYPE_NAMES = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
+_HIDDEN_VALUE = LazyRegex(HIDDEN_VALUE_PATTERN)
+
+
+def _is_hidden(value: Any) -> bool:
+    return isinstance(value, str) and _HIDDEN_VALUE.fullmatch(value) is not None
+
+
+def _type_name(value: Any) -> str:
+    """Return the type of a value, also of one of which redaction left only the type."""
+    return re.split(r"[][ ]", value)[1] if _is_hidden(value) else type(value).__name__
 
 
 def _is_requoted(before: Any, after: Any) -> bool:

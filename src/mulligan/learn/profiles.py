@@ -25,7 +25,16 @@ from mulligan.core.argument_comparison import is_replaced
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.failure import Failure
 from mulligan.core.privileged_arguments import is_privileged, split_words
-from mulligan.core.records import LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Fix, ValueProfile, fix_id
+from mulligan.core.records import (
+    HIDDEN_VALUE,
+    LAST_PATH_SEGMENT,
+    REQUOTED,
+    RUN_SPECIFIC,
+    Change,
+    Fix,
+    ValueProfile,
+    fix_id,
+)
 from mulligan.core.stated_limits import names_argument
 from mulligan.learn.fixes import RETRY_ACTION, FixAction, FixRecord, hash_value, is_shareable
 from mulligan.redaction.regex import LazyRegex
@@ -97,6 +106,8 @@ def find_hidden_reason(
             return f"{change.path} is a privileged argument"
         if change.after == RUN_SPECIFIC:
             return f"the value of {change.path} is specific to its run"
+        if change.after == HIDDEN_VALUE:
+            return f"the value of {change.path} is hidden at redaction level shared"
     for change in tally.action.changes:
         rivals = [peer for peer in peers if peer.id != tally.id and peer.successes and _contradicts(peer, change)]
         is_doubtful = any(agent in rival.agents for rival in rivals) and not _is_latest(tally, peers, change)
@@ -130,7 +141,8 @@ def _has_worked_since(tally: FixRecord, argument: ArgumentProfile) -> bool:
 
 def is_concrete(change: Change) -> bool:
     """Return whether a change sets a value, instead of converting the form of the call's own value."""
-    return change.operation not in _FORMS and change.after not in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
+    placeholders = (RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
+    return change.operation not in _FORMS and change.after not in placeholders
 
 
 def _contradicts(tally: FixRecord, change: Change) -> bool:
@@ -138,7 +150,7 @@ def _contradicts(tally: FixRecord, change: Change) -> bool:
     return any(
         other.path == change.path
         and _result_of(other) != _result_of(change)
-        and RUN_SPECIFIC not in (other.after, change.after)
+        and not {RUN_SPECIFIC, HIDDEN_VALUE} & {str(other.after), str(change.after)}
         for other in tally.action.changes
     )
 

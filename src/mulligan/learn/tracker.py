@@ -147,7 +147,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
 
     def mark_turn(self) -> None:
         """Count a model response."""
-        self._commit_pending()
+        self.commit_pending()
         self.turns += 1
 
     def mark_tools_requested(self) -> None:
@@ -173,7 +173,7 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             if self.has_summary(summary_id):
                 return False
             self.summary_ids = [*self.summary_ids[1 - MAX_SUMMARY_IDS :], _hash_id(summary_id)]
-        self._commit_pending()
+        self.commit_pending()
         self.known_failures = tuple(failure_identity(failure.step) for failure in self.failures)
         self.reminder = prompt.reminder([_to_report(failure) for failure in self.failures])
         self.is_reminder_delivered = not self.reminder
@@ -221,7 +221,8 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         if len(self.pending) > MAX_PENDING_FAILURES:
             self._remember(self.pending.pop(0))
 
-    def _commit_pending(self) -> None:
+    def commit_pending(self) -> None:
+        """Retain the failures of the turn, which has ended."""
         pending, self.pending = self.pending, []
         for failure in pending:
             self._remember(failure)

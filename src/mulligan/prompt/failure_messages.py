@@ -13,6 +13,7 @@ from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import CODE, Failure, build_hint, build_tool_response
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
+    HIDDEN_VALUE,
     LAST_PATH_SEGMENT,
     REQUOTED,
     RUN_SPECIFIC,
@@ -223,7 +224,7 @@ class FailureMessages(Sanitizer):
             return f"omit {path}" if path else ""
         if path and (phrase := find_phrase(_CHANGE_PHRASES, change)):
             return phrase.format(path)
-        is_placeholder = change.after in (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
+        is_placeholder = change.after in (RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
         if path and not is_placeholder and self._is_shareable(path, change.after, shareable):
             return f"{path}={self._display_value(change.after)}"
         return ""
@@ -319,8 +320,9 @@ class FailureMessages(Sanitizer):
         )
 
     def exception_note(
-        self, failure: Failure, *, attempts: int, seconds: float, backoffs: Sequence[float], stop_reason: str, run: str
-    ) -> str:
+        self, failure: Failure, *, attempts: int, seconds: float, backoffs: Sequence[float], stop_reason: str, run: str,
+        show_run: str = "mulligan show ",
+    ) -> str:  # fmt: skip
         """Return the note on an exception: attempts, stop reason, and the run to inspect, if it is recorded."""
         attempt_text = f"after {attempts} attempt{'s' if attempts > 1 else ''}" if attempts else "before any attempt"
         backoff_text = f", backoff {' and '.join(f'{backoff:.1f} s' for backoff in backoffs)}" if backoffs else ""
@@ -329,7 +331,7 @@ class FailureMessages(Sanitizer):
         where = strip_quote_marks(" ".join(sanitize(" ".join(run.split()), 12).split()))
         kind = self._label(failure.kind)
         text = f"mulligan: {kind} {attempt_text} ({seconds:.1f} s{backoff_text}). {label}: {stop_reason}."
-        return f"{text} Details: mulligan show {where}" if where else text
+        return f"{text} Details: {show_run}{where}" if where else text
 
     # Runs and sessions
 

@@ -111,7 +111,7 @@ class Prompt(ReflectionMessages):
         """Describe the evidence for a lesson. Seed lessons have none of their own."""
         if lesson.is_seed:
             times = f"{lesson.occurrences} occurrences" if lesson.occurrences > 1 else "1 occurrence"
-            return f"general advice, {f'{times} here' if lesson.occurrences else 'not yet seen in this project'}"
+            return f"general advice, {times} here" if lesson.occurrences else "general advice"
         success_text = f"succeeded in {count_runs(lesson.successes, lesson.trials)}"
         if lesson.state != "active":
             return f"unconfirmed; {success_text}" if lesson.trials else "unconfirmed"
@@ -159,8 +159,8 @@ class Prompt(ReflectionMessages):
         return "Known mistakes, best confirmed first:" if has_lessons else "No lessons about these tools yet."
 
     def general_advice_heading(self) -> str:
-        """Return the heading of seed lessons whose failure did not occur yet."""
-        return "General advice, not yet seen in this project:"
+        """Return the heading of seed lessons without a counted occurrence."""
+        return "General advice:"
 
     def server_link(self, address: str) -> str:
         """Return where people find all lessons: the address of the server, if it may be shown."""

@@ -67,7 +67,7 @@ def find_error_bound(error: str, arguments: Mapping[str, Any]) -> Candidate | No
     if len(paths) != 1:
         return None  # not mentioned, or ambiguous
     value = numbers[paths[0]]
-    bounds = {bound for bound in _iter_clamped_values(text, value) if bound != value}
+    bounds = {bound for bound in _iter_clamped_values(text, value, str(paths[0][-1])) if bound != value}
     if len(bounds) != 1:
         return None
     (bound,) = bounds
@@ -171,8 +171,12 @@ def _stands_alone(word: str, text: str) -> bool:
     return bool(word) and re.search(rf"(?<![\w.-]){re.escape(word[:200])}(?![\w-]|\.\d)", text) is not None
 
 
-def _iter_clamped_values(text: str, value: float) -> Iterator[float]:
-    for pattern, (has_upper, has_lower) in ((_BETWEEN, (True, True)), (_UPPER, (True, False)), (_LOWER, (False, True))):
+def _iter_clamped_values(text: str, value: float, name: str) -> Iterator[float]:
+    name_and_bound = (
+        rf"(?: allowed)? ['\"`]?{re.escape(name[:200])}['\"`]?(?: is|:| =|=| of) ?{_NUMBER}"  # "max width is 4096"
+    )
+    upper, lower = rf"{_UPPER}|\b(?:maximum|max){name_and_bound}", rf"{_LOWER}|\b(?:minimum|min){name_and_bound}"
+    for pattern, (has_upper, has_lower) in ((_BETWEEN, (True, True)), (upper, (True, False)), (lower, (False, True))):
         for match in re.finditer(pattern, text, re.IGNORECASE):
             bounds = [match_number_type(float(number), value) for number in match.groups() if number]
             if bounds[0] <= bounds[-1]:

@@ -143,6 +143,7 @@ NO_RETRY_REASONS = {
     Remedy.STOP: "a person must act",
 }
 CONSUMED_ITERATOR = "an argument can be read only once, so a second attempt would get no data"
+NO_REPAIR = "no repair found for the arguments"
 BLOCKED = "the call was blocked"
 
 MIN_SHOWN_CONFIDENCE = 0.5
@@ -317,7 +318,7 @@ class ToolRecovery(msgspec.Struct):
         if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
             return NO_RETRY_REASONS[failure.remedy]
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
-            return describe_effects(failure)
+            return self._describe_unproven(arguments, failure)
         # Rejected arguments were not read. A refused connection does not prove that.
         is_rejected = failure.took_effect is TookEffect.NO and failure.remedy is not Remedy.RETRY
         if not is_rejected and any(map(_can_be_read_once, arguments.values())):
@@ -358,6 +359,13 @@ class ToolRecovery(msgspec.Struct):
             prerequisites=tuple(prerequisite.tool for prerequisite in repair.prerequisites),
         )
 
+    def _describe_unproven(self, arguments: Arguments, failure: Failure) -> str:
+        """Return why a call that may have executed is not repeated: first what would remain if it were safe to."""
+        if failure.has_unknown_outcome or failure.remedy is not Remedy.REPAIR:
+            return describe_effects(failure)
+        suggestions = self._suggest(arguments, failure)
+        return (suggestions[0].reason or describe_effects(failure)) if suggestions else NO_REPAIR
+
     def prepare_attempt(self, failure: Failure, recovery: Recovery) -> Generator[Move, Any, str]:
         """Take the retry from the budgets, wait, and make the prerequisite calls. Return why no attempt follows."""
         queries = self.queries
@@ -397,7 +405,7 @@ class ToolRecovery(msgspec.Struct):
         queue.sort(key=lambda suggestion: ADDED_SOURCES.get(suggestion.source, 0))
         if not queue:
             if not suggestions:
-                return "no repair found for the arguments"
+                return NO_REPAIR
             return suggestions[0].reason or "all known repairs were attempted"
         best, *self.alternatives = queue
         self.prerequisites = best.prerequisites

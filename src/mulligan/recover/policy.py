@@ -205,4 +205,7 @@ def describe_effects(failure: Failure) -> str:
     """Return why a failed call of a tool with effects="once" is not made again: it may have executed."""
     if failure.has_unknown_outcome:
         return 'the call may have executed and the tool has effects="once"'
-    return 'the tool has effects="once", and nothing proves that the call did not execute'
+    return (
+        'the tool has effects="once", and nothing proves that the call did not execute '
+        '(raise AgentError before it does anything, or declare effects="none" or "idempotent" if that is true)'
+    )

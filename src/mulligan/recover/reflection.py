@@ -15,6 +15,7 @@ import msgspec
 
 from mulligan.core.calls import diff_arguments, is_same_json, wilson_lower_bound
 from mulligan.core.conversation import answer_text
+from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.records import Change, ValueSource
 from mulligan.recover.history import collect_identifiers, is_same_field
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE
@@ -247,6 +248,8 @@ class _ValueJudge:
         )
         if not is_missing and all(violation.path != path for violation in self.violations):
             return False  # the schema accepts the call without it, so it is no reason for this value
+        if is_number(change.before) and not measures_quantity(change.path, change.before):
+            return False  # another object
         if any(is_same_json(value, change.after) for value in (node.get("default", ...), node.get("const", ...))):
             return True
         if is_same_json(node.get("enum"), [change.after]):

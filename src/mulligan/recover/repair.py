@@ -17,6 +17,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.conversation import replace_at
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
 from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values
@@ -383,8 +384,9 @@ class _SuggestionBuilder:
             confidence = draft.confidence
         is_approved = fix is not None and fix.fix.state == "approved"
         is_untrusted = draft.source == "error" or draft.source in ADDED_SOURCES
-        if is_untrusted and not is_approved and self._touches_privileged(draft):
-            # The model sees the error text anyway, and a smaller payment is a different call.
+        is_privileged_guess = is_untrusted and not is_approved and self._touches_privileged(draft)
+        if is_privileged_guess or self._find_other_object(draft):
+            # The model sees the error text anyway. A smaller payment, or that of another object, is a different call.
             confidence = min(confidence, MAX_HIDDEN_CONFIDENCE)
         reason = self._not_automatic_reason(draft, confidence)
         return Suggestion(
@@ -407,6 +409,12 @@ class _SuggestionBuilder:
         is_protected = self.tool.destructive and draft.source in ADDED_SOURCES
         names = (name for change in draft.argument_changes for name in _changed_names(change))
         return any(is_protected or not self._can_change(name) for name in names)
+
+    def _find_other_object(self, draft: Draft) -> str:
+        """Return the argument that a bound would make name another object, or an empty string."""
+        clamped = (change for change in draft.argument_changes if change.operation == "clamp")
+        names = (change.path for change in clamped if not measures_quantity(change.path, change.before, change.after))
+        return next((name for name in names if self.tool.unprivileged.isdisjoint((name, *name.split(".")))), "")
 
     def _not_automatic_reason(self, draft: Draft, confidence: float) -> str:
         """Return why a suggestion is not automatic, or an empty string."""
@@ -444,6 +452,8 @@ class _SuggestionBuilder:
         for name in changed_names:
             if not self._can_change(name):
                 return f"{name} is a privileged argument"
+        if name := self._find_other_object(draft):
+            return f"{name} may name an object, and its bound names another one"
         if draft.source == "error" and "bound in error" not in draft.strategies:
             return "of the numbers in an error, only the bound of a number in the call is applied automatically"
         if not changes or not draft.is_rejected:
