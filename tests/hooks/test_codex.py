@@ -49,7 +49,7 @@ class Codex:
 
 def test_a_command_has_failed_if_the_log_says_so(codex):
     codex.command("echo hi", 0, "hi\n")
-    codex.command("make x", 2, "make: *** No rule to make target 'x'.  Stop.\n")
+    codex.command("make x", 2, "make: *** [x] Error 2  Stop.\n")
     assert codex.agent.kinds() == [("exec_command", "tool/build_failure")]
     history = codex.agent.run()
     assert [each.outcome for each in history.steps] == ["success", "failure"]
@@ -64,7 +64,7 @@ def test_a_command_of_which_the_log_says_nothing_has_not(codex):
 
 
 def test_the_reminder_comes_after_a_compaction_once_and_not_before(codex):
-    assert codex.command("make x", 2, "make: *** No rule to make target 'x'.") == ""
+    assert codex.command("make x", 2, "make: *** [x] Error 2") == ""
     said = codex.agent.compacts()
     assert " in exec_command: " in said
     assert codex.command("true", 0) == ""

@@ -18,9 +18,9 @@ def after(gemini, tool: str, response: Any, **arguments: Any) -> str:
 
 FAILS = {"llmContent": "Error: File not found: /src/shop/b.py", "error": {"message": "File not found: /src/shop/b.py"}}
 SHELL = {
-    "llmContent": "<untrusted_context>\nOutput: make: *** No rule to make target 'x'.  Stop.\nExit Code: 2\n"
+    "llmContent": "<untrusted_context>\nOutput: make: *** [x] Error 2  Stop.\nExit Code: 2\n"
     "Process Group PGID: 17630\n</untrusted_context>",
-    "returnDisplay": "make: *** No rule to make target 'x'.  Stop.",
+    "returnDisplay": "make: *** [x] Error 2  Stop.",
 }
 
 

@@ -13,6 +13,14 @@ STALE = "File has been modified since read, by the user or a linter. Read it aga
 EDIT = {"file_path": "/src/shop/a.py", "old_string": "total = 1", "new_string": "total = 2"}
 
 
+@pytest.fixture(autouse=True)
+def removed_seeds(another):
+    """General advice is removed: each hint below comes from experience or from a person."""
+    store = another().store
+    seeds.remove_seeds(store, DEFAULT_TENANT)
+    store.close()
+
+
 def overcome(agent) -> str:
     """A file is edited in vain, read, and edited."""
     said = agent.is_refused("Edit", STALE, **EDIT)
@@ -156,25 +164,6 @@ def test_where_nothing_is_proven_here_a_lesson_about_just_that_failure_is_told_o
     assert another(session="s3", folder="/src/other").is_refused("Edit", STALE, **EDIT) == (
         "mulligan, a lesson about this failure: A file changed since. Try: Read it first (approved by a person)."
     )
-
-
-def test_what_came_with_mulligan_is_told_as_such(another):
-    another(session="s1").is_refused("Edit", STALE, **EDIT)
-    lesson_about(another(), source="seed")
-    said = another(session="s2").is_refused("Edit", STALE, **EDIT)
-    assert said.endswith("Try: Read it first (general advice, 2 occurrences here).")
-
-
-def test_a_seed_that_speaks_of_the_failure_word_for_word_is_told_once_seeds_are_planted(another):
-    refused = "Exit code 128\nfatal: not a git repository (or any of the parent directories): .git"
-    assert another(session="s1").fails("Bash", refused, command="git status") == ""
-    store = another().store
-    seeds.install_seeds(store, DEFAULT_TENANT)
-    store.close()
-    said = another(session="s2").fails("Bash", refused, command="git status")
-    assert said.startswith("mulligan, a lesson about this failure: ")
-    assert "general advice, " in said
-    assert another(session="s3").fails("Bash", "Exit code 1\nsomething nobody ever said", command="x") == ""
 
 
 def test_what_was_learned_in_another_folder_is_not_told_as_a_lesson_either(another):

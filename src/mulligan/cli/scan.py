@@ -47,7 +47,7 @@ class LogScanner:
         self.total_bytes = sum(size for _, size in self.files)
         self.formats: Counter[str] = Counter()
         """Files that were read, by format."""
-        self.other_files = 0
+        self.other_files: list[Path] = []
         """Files that are not logs."""
 
     def _find_files(self, has_explicit_paths: bool) -> Iterator[tuple[Path, int]]:
@@ -93,7 +93,7 @@ class LogScanner:
     def _read_file(self, lines: LogLines) -> Iterable[History]:
         format = formats.detect_log_format(lines)
         if format is None:
-            self.other_files += not lines.read_error
+            self.other_files += [] if lines.read_error else [lines.path]
             return ()
         self.formats[format.title] += 1
         if self.importer is not None:
@@ -107,7 +107,7 @@ class LogScanner:
                 "bytes": self.total_bytes,
                 "lines": self.reading.line_count,
                 "unknown": self.reading.unrecognized_lines,
-                "other_files": self.other_files,
+                "other_files": len(self.other_files),
                 "formats": self.formats,
                 "looked": [str(location.folder) for location in self.locations],
                 "unreadable": [{"path": redactor.text(str(path)), "reason": text} for path, text in self.unreadable],
@@ -149,12 +149,12 @@ def scan(context: CommandContext, paths: tuple[str, ...], past: str | None, html
     with contextlib.ExitStack() as closing:
         if keeps:
             store = closing.enter_context(contextlib.closing(context.create_store()))
-            logs.importer = Importer(store, redactor)
+            logs.importer = Importer(store, redactor, record=settings.record)
         for history in logs.histories():
             scan_totals.add(history)
     findings = scan_totals.build_findings(redactor)
     if html:
-        _write_page(html, render_page(findings, context.now, logs.describe_input()))
+        _write_page(html, render_page(findings, context.now, logs.describe_input(), str(Path.home())))
     if context.as_json:
         print_json(to_builtins(findings) | logs.to_facts(redactor))
     elif not findings.calls:
@@ -173,10 +173,12 @@ def _print_nothing_found(logs: LogScanner, paths: tuple[str, ...], past: str | N
         click.echo(f"No calls found in {format_count(logs.formats.total(), 'log')}.")
     else:
         click.echo("No session logs found" + (f" of the last {past}." if past else "."))
-    click.echo("\nSearched folders:")
-    for agent, folder in logs.locations:
-        state = "no logs" if folder.exists() else "does not exist"
-        click.echo(f"  {to_line(folder, 200)}  ({f'{agent}, {state}' if agent else state})")
+    click.echo("\nSearched:")
+    for agent, path in logs.locations:
+        state = "no logs" if path.exists() else "does not exist"
+        if path.is_file():
+            state = "not a log of a supported format" if path in logs.other_files else "no calls"
+        click.echo(f"  {to_line(path, 200)}  ({f'{agent}, {state}' if agent else state})")
     _print_notes(logs)
     click.echo("")
     if past:
@@ -214,7 +216,7 @@ def _print_next_steps(logs: LogScanner, html: str | None, paths: tuple[str, ...]
     else:
         new = format_count(logs.importer.new, "record")
         sentences.append(f"Imported: {new} new in {to_line(store, 200)}. See: mulligan stats")
-        sentences += filter(None, [logs.importer.hooked_note()])
+        sentences += logs.importer.skipped_notes()
     if rows:
         sentences += ["Next:", *render_columns(rows)]
     click.echo("\n".join(sentences), err=True)

@@ -209,7 +209,9 @@ def build_response(
 
 
 def find_user_prompt(log: str) -> str:
-    """Return the user's first prompt from the session log of Claude Code or Codex."""
+    """Return the start of the user's first prompt from the session log of Claude Code or Codex."""
+    from mulligan.capture.value_recording import MAX_USER_CHARS, truncate_at_word  # once per session
+
     for line in _read_log_head(log):
         message = line.get("message") or line.get("payload")
         if not isinstance(message, dict) or line.get("isMeta") or "user" not in (line.get("type"), message.get("role")):
@@ -218,7 +220,7 @@ def find_user_prompt(log: str) -> str:
         for part in content if isinstance(content, list) else [{"text": content}]:
             prompt = _text(part.get("text")) if isinstance(part, dict) else ""
             if prompt and not prompt.startswith(("<", "# AGENTS")):
-                return prompt
+                return truncate_at_word(prompt, MAX_USER_CHARS)
     return ""
 
 
@@ -273,6 +275,8 @@ class HookState(msgspec.Struct, omit_defaults=True):
     """Recent calls of events without an id, each with its number in the run, until the log has them."""
     batches: list[str] = []
     """Recent batches, by the ids of their calls."""
+    fingerprints: list[str] = []
+    """Recent failures. General advice about one is given once."""
     compacted: int = 0
     compacted_at: tuple[int, int] = (0, 0)
     """Step and turn of the last compaction; `compacted` is its time in UTC milliseconds."""

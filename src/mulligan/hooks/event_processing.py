@@ -39,7 +39,7 @@ from mulligan.prompt import Prompt
 from mulligan.redaction import Redactor
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.base import DEFAULT_TENANT, FORGOTTEN_KIND, forgotten_key
 from mulligan.store.sql import StoreTransaction
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import sqlite_path
@@ -88,7 +88,8 @@ class EventProcessor:
             "patterns": settings.redact_patterns,
             "allowed": settings.redact_ignore,
         }
-        self.redactor = Redactor(level=settings.level, unredacted_arguments=settings.unredacted_arguments, **options)
+        unredacted: dict[str, Any] = {"unredacted_arguments": settings.unredacted_arguments, "keeps_quantities": True}
+        self.redactor = Redactor(level=settings.level, **unredacted, **options)
         self.prompt = Prompt(Redactor(personal=False, **options))
         self.classify: Callable[..., Failure] = classify
         if settings.kinds or settings.rules:
@@ -106,7 +107,9 @@ class EventProcessor:
         self.spool_bytes = 0
         """Size of the spooled events when they were read."""
         self.has_ended = False
-        """Whether the last event is the end of the session."""
+        """Whether the last event is the end of the session, or nothing of it may be stored."""
+        self.is_first_failure = False
+        """Whether the last failure has not occurred before in the session."""
         self.identical_failures = 0
         """How often the last failure has occurred in a row."""
         self.logged_calls: list[tuple[str, Step]] = []
@@ -168,7 +171,7 @@ class EventProcessor:
             if self.event.agent == "gemini" and (replacement := hints.find_replacement_call(last)):
                 arguments, note = replacement
                 return agents.build_response(self.event, note, (join_tool_name(last), arguments))
-            messages = [message, hints.build_hint(last)]
+            messages = [message, hints.build_hint(last, is_first=self.is_first_failure)]
             if self.identical_failures >= MAX_IDENTICAL_FAILURES and last.failure is not None:
                 kind = str(last.failure.kind)
                 messages.append(self.prompt.spiral([last.name], kind, self.identical_failures, is_same=True))
@@ -206,13 +209,13 @@ class EventProcessor:
         return Step(run="", seq=0, call=0, name=name, server=server, key=key)
 
     def _apply_record_level(self, step: Step) -> Step:
-        """Redact a step and apply the record level."""
-        if self.settings.record == "shape" and isinstance(step.arguments, dict):
-            from mulligan.capture.value_recording import ValueRecorder, shapes  # rarely used
+        """Return a step as it may be stored: without its result, at the record level, redacted."""
+        # The result is a file or the output of a command. In memory it shows what a call recovered.
+        step = replace(step, result=None)
+        if self.settings.record == "shape":
+            from mulligan.capture.value_recording import to_shape  # rarely used
 
-            value_recorder = ValueRecorder(is_shape=True, is_model=False, shareable_texts=tuple)
-            failure = value_recorder.failure(step.failure, step.arguments)
-            step = replace(step, arguments=shapes(step.arguments), failure=failure)
+            step = to_shape(step)
         return self._redact(step)
 
     def _redact(self, step: Step) -> Step:
@@ -222,11 +225,17 @@ class EventProcessor:
 
     def _update_session(self, transaction: StoreTransaction, current: SpooledEvent | None) -> str:
         """Apply spooled events and this one to the stored session. Return the text for the model."""
+        stored_state = transaction.get(HOOK_STATE_KIND, self.session)
+        if stored_state is None and transaction.get(FORGOTTEN_KIND, forgotten_key(self.session)) is not None:
+            self.has_ended = True
+            return ""  # the log still has what was erased
         with suppress(msgspec.MsgspecError, UnicodeError):  # invalid state is replaced
-            self.state = decode(transaction.get(HOOK_STATE_KIND, self.session) or encode(self.state), HookState)
+            self.state = decode(stored_state or encode(self.state), HookState)
         with suppress(msgspec.MsgspecError, UnicodeError):
             self.tracker = tracker.from_json(transaction.get(SESSION_KIND, self.session) or b"")
         self.state.at = self.now
+        if session_files.read_calls(self.event.session, self.state.read)[0]:
+            self.tracker.commit_pending()  # turns ended before the calls that the log has gained
         self._add_logged_calls()
         self._count_successes()
         for spooled in self._read_spool():
@@ -303,8 +312,13 @@ class EventProcessor:
         """Return the links that `scan` finds, by recovering call, each with the id of the failed call."""
         ids = {step.call: id for id, step in self.logged_calls}
         steps = sorted((step for _, step in self.logged_calls), key=lambda step: step.seq)
+        recovery_links: Iterable[Link] = link_recoveries([*steps, *later_steps])
+        if self.settings.record == "shape":
+            from mulligan.capture.value_recording import links_to_shape  # rarely used
+
+            recovery_links = links_to_shape(recovery_links)
         links: dict[int, list[tuple[str, Link]]] = {}
-        for link in link_recoveries([*steps, *later_steps]):
+        for link in recovery_links:
             links.setdefault(link.recovering_call, []).append((ids.get(link.failed_call, ""), link))
         return links
 
@@ -385,6 +399,10 @@ class EventProcessor:
         if step.has_failed and step.failure is not None and not is_proxied:
             self.failed[id] = step
             self.identical_failures = self._count_identical_failures(step)
+            fingerprint = step.failure.fingerprint
+            self.is_first_failure = fingerprint not in state.fingerprints
+            if self.is_first_failure:
+                state.fingerprints = [*state.fingerprints[-HookState.MAX_BATCHES :], fingerprint]
         self.tracker.observe_step(step)
         if not is_proxied:  # the proxy has stored the call and answered the model; a reminder still needs it
             self.events.append(StepEnded(step))
@@ -397,7 +415,7 @@ class EventProcessor:
             session=self.session,
             started_at=self.state.started_at,
             metadata={"project": os.path.basename(folder), "folder": folder} if folder else None,
-            context=agents.find_user_prompt(self.event.log) or None,
+            context=(agents.find_user_prompt(self.event.log) if self.settings.record == "full" else "") or None,
         )
 
     def _add_links(self, step: Step) -> Step:
@@ -452,7 +470,9 @@ class EventProcessor:
             transaction.put(HOOK_STATE_KIND, self.session, encode(state))
 
     def _open_tool_names(self) -> Iterator[str]:
-        """Yield the tools whose success may recover an open failure; `*` stands for any event."""
+        """Yield the tools whose success may recover an open failure, `*` for any event, and the ids of failed calls."""
+        mark = session_files.FAILED_MARK.decode()
+        yield from (mark + id for id in list(self.state.failed_calls)[-HookState.MAX_BATCHES :])
         if not self.tracker.is_reminder_delivered:
             yield "*"
         for failure in (*self.tracker.pending, *self.tracker.failures):

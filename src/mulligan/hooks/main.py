@@ -90,7 +90,9 @@ def should_process(agent: str, data: bytes) -> bool:
             if not calls or _may_have_failed(agent, event, data):
                 return True
             open_tools = session_files.read_open_tools(session)
-            if b"*" in open_tools or any(name in open_tools for name, _ in calls):
+            # A failed call of this batch was reported by an event of its own.
+            names = [name for name, id in calls if session_files.FAILED_MARK + id not in open_tools]
+            if b"*" in open_tools or any(name in open_tools for name in names):
                 return True
             session_files.append_calls(session, calls)
     return False

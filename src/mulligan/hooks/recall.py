@@ -16,7 +16,7 @@ from typing import Any
 from mulligan.classify.fingerprint import build_template
 from mulligan.core.calls import wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
-from mulligan.core.records import RUN_SPECIFIC, Effects, Fix, Lesson, Link, Precedent, Step
+from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, Precedent, Step
 from mulligan.hooks.agents import HookState
 from mulligan.learn.tracker import TrackedFailure, is_read_only
 from mulligan.prompt import Prompt
@@ -37,8 +37,6 @@ MIN_SUCCESS_RATE = 0.5
 """Minimum of the Wilson lower bound of the success rate in this folder: 3 of 3 give 0.65, 3 of 5 give 0.34."""
 MAX_PRECEDENTS = 2
 MAX_LESSONS = 5
-MAX_SEEDS = 1000
-"""Limit of seed lessons that are compared."""
 
 
 # Recovery links
@@ -106,13 +104,16 @@ class Hints:
         self._store, self._prompt, self._settings = store, prompt, settings
         self._now, self._state = now, state
 
-    def build_hint(self, step: Step) -> str:
-        """Return fixes that worked before, else a lesson about the failure, else an empty text."""
+    def build_hint(self, step: Step, *, is_first: bool) -> str:
+        """Return fixes that worked before, else a lesson about the failure, else an empty text.
+
+        General advice is given only if the failure is the first of its kind in the session.
+        """
         fixes = self._find_fixes(step) if self._settings.learn != "off" else []
         precedents = [precedent for fix in fixes if (precedent := self._to_precedent(fix)) is not None]
-        return self._prompt.hint(precedents[:MAX_PRECEDENTS]) or self._find_lesson_hint(step)
+        return self._prompt.hint(precedents[:MAX_PRECEDENTS]) or self._find_lesson_hint(step, is_first)
 
-    def _find_lesson_hint(self, step: Step) -> str:
+    def _find_lesson_hint(self, step: Step, allows_seeds: bool) -> str:
         """Return the best lesson about this failure that a person wrote and approved, or a seed lesson.
 
         Learned lessons are left out: nothing learned in one folder is shown in another.
@@ -124,18 +125,14 @@ class Hints:
             tool=step.name, fingerprint=failure.fingerprint, agent=self._state.agent, now=self._now, limit=MAX_LESSONS
         )
         lessons = self._store.lessons(DEFAULT_TENANT, query)
-        trusted_lessons = (lesson for lesson in lessons if lesson.is_trusted and lesson.source != "learned")
-        lesson = next(trusted_lessons, None) or self._find_seed(step.name, failure)
+        own_lessons = [lesson for lesson in lessons if lesson.source != "learned" and not lesson.is_seed]
+        lesson = next((lesson for lesson in own_lessons if lesson.is_trusted), None)
+        if lesson is None and allows_seeds:
+            from mulligan.learn.seeds import find_matching_seeds
+
+            seeds = find_matching_seeds(self._store, DEFAULT_TENANT, step.name, failure)
+            lesson = next((seed for seed in seeds if seed.is_trusted), None)
         return self._prompt.lesson_hint(lesson) if lesson is not None else ""
-
-    def _find_seed(self, tool: str, failure: Failure) -> Lesson | None:
-        """Return the stored seed lesson whose phrase matches the failure. Reading the seed files would be too slow."""
-        seeds = self._store.lessons(DEFAULT_TENANT, LessonQuery(source="seed", now=self._now, limit=MAX_SEEDS))
-        if not seeds:
-            return None
-        from mulligan.learn.seeds import match_seeds  # few stores have seed lessons
-
-        return next(iter(match_seeds((seed for seed in seeds if seed.is_trusted), tool, failure)), None)
 
     def find_replacement_call(self, step: Step) -> tuple[dict[str, Any], str] | None:
         """Return arguments repaired by a promoted fix, and a note about it. None unless the mode is `repair`."""
@@ -181,8 +178,8 @@ class Hints:
 
     def _to_precedent(self, fix: Fix) -> Precedent | None:
         """Return a fix with its counts in this folder. None if they do not suffice or the fix has nothing to show."""
-        is_run_specific = fix.changes and all(change.after == RUN_SPECIFIC for change in fix.changes)
-        if fix.type == "retry" or not fix.showable or is_run_specific:
+        is_unknown = fix.changes and all(change.after in (RUN_SPECIFIC, HIDDEN_VALUE) for change in fix.changes)
+        if fix.type == "retry" or not fix.showable or is_unknown:
             return None
         trials = [
             trial
@@ -217,7 +214,7 @@ def _fits_call(fix: Fix, step: Step) -> bool:
     arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
     return all(
         not isinstance(change.after, str)
-        or change.after in (RUN_SPECIFIC, *words)
+        or change.after in (RUN_SPECIFIC, HIDDEN_VALUE, *words)
         or str(arguments.get(change.path)).casefold() == change.after.casefold()
         for change in fix.changes
         if change.operation in ("enum", "substitute", "default")

@@ -1,9 +1,9 @@
 """Files of a session next to the store, and the end of the agent's log, read and written with almost no imports.
 
 `.calls` has one line for each turn of successful calls, until the next stored event counts them. `.open` has the tools
-with an open failure. `.snapshot` has the position of the last compression in the log of Gemini CLI. `.proxied` has the
-tools of MCP servers behind our proxy. `.spool` has redacted events that could not be stored, in frames of the journal.
-`.noted` marks that the user was told so.
+with an open failure and the ids of failed calls. `.snapshot` has the position of the last compression in the log of
+Gemini CLI. `.proxied` has the tools of MCP servers behind our proxy. `.spool` has redacted events that could not be
+stored, in frames of the journal. `.noted` marks that the user was told so.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ MAX_ERROR_FILE_BYTES = 65_536
 """Limit of the file that counts internal errors. A larger file is rotated."""
 SNAPSHOT_MARK = b"<state_snapshot>"
 """Start of the summary that Gemini CLI writes when it compresses a conversation."""
+FAILED_MARK = b"!"
+"""Start of a line of `.open` with the id of a failed call."""
 SUFFIXES = (".calls", ".open", ".snapshot", ".proxied", ".spool", ".noted")
 MAX_SPOOL_BYTES = 8_388_608
 """Limit of the spooled events of a session."""
@@ -92,7 +94,10 @@ def read_calls(session: str, offset: int) -> tuple[list[tuple[int, list[tuple[st
 
 
 def read_open_tools(session: bytes) -> list[bytes]:
-    """Return the tools whose last call failed. `*` stands for a reminder that the next event must deliver."""
+    """Return the tools whose last call failed, and the ids of recent failed calls after `FAILED_MARK`.
+
+    `*` stands for a reminder that the next event must deliver.
+    """
     return read_part(session_file_path(session, ".open"), 0, 65_536).split(b"\n")
 
 
