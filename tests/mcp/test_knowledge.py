@@ -97,7 +97,7 @@ def test_a_seed_is_told_as_what_it_is_and_not_where_it_was_removed():
     store = MemoryStore()
     told = asking(store).call("suggest_fix", asked)
     assert "git push -u origin HEAD" in told
-    assert "general advice, not yet seen in this project" in told
+    assert "(general advice)" in told
     seeds.remove_seeds(store, DEFAULT_TENANT)
     assert "origin HEAD" not in asking(store).call("suggest_fix", asked)
 
@@ -222,5 +222,6 @@ def test_without_the_extra_one_sentence_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert (
-        done.stderr == "error: mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]'\n"
+        done.stderr == "error: mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
+        "(from a checkout: pip install '.[mcp]')\n"
     )

@@ -120,7 +120,7 @@ def test_each_tool_answers_from_memory(store):
     assert "Ask for ten" in known
     assert LESSON in known
     assert "git -C DIR" in seeded
-    assert "general advice, not yet seen" in seeded
+    assert "(general advice)" in seeded
     assert recent.count("search, tool/invalid_arguments, recovered") == 3
     assert "counts once" in noted
     kept = SqliteStore(store)

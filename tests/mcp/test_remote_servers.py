@@ -165,7 +165,7 @@ def test_a_server_that_is_away_is_reported_and_used_again_when_it_is_back():
     url = f"http://127.0.0.1:{port}/mcp"
     with connect(url) as client:
         answer = client.ask("initialize", {"protocolVersion": "2025-11-25"})
-        assert "Cannot connect to 127.0.0.1" in answer["error"]["message"]
+        assert "Cannot connect to 127.0.0.1:" in answer["error"]["message"]
         with fake_http_server(port):
             client.open()
             assert texts(call(client, "echo", text="x")) == ["x"]

@@ -84,4 +84,4 @@ def test_a_broken_file_is_refused(tmp_path, text):
 
 def test_a_name_comes_from_the_host():
     assert server_name_from_url("https://mcp.example.com/mcp?key=1") == "example-com"
-    assert server_name_from_url("http://localhost:3000/mcp") == "localhost"
+    assert server_name_from_url("http://localhost:3000/mcp") == "localhost-3000"

@@ -152,7 +152,9 @@ def test_a_tool_of_the_same_name_as_another_servers_is_reported_and_kept_apart()
         client.tools()
         client.call("echo", text="x")
         client.close()
-        assert "other has a tool with the same name as another server: echo (fake)." in "".join(client.complaints)
+        (complaint,) = [line for line in client.complaints if "another server" in line]
+        assert "other has tool names of another server: add" in complaint
+        assert complaint.endswith("(fake).\n")
 
 
 def test_with_pin_the_second_of_two_tools_of_one_name_is_not_shown():

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import time
 
 import pytest
-from mcp_client import Connection, block, proxied, stored_runs, texts
+from mcp_client import FAKE, Connection, block, proxied, stored_runs, texts
 
 from mulligan.core.failure import TookEffect
 from mulligan.core.records import History
@@ -454,6 +455,37 @@ def test_a_command_that_cannot_be_meant_says_what_to_type(types, words):
     code, _, complaint = types("proxy", *words)
     assert code == 2
     assert "mulligan proxy" in complaint
+
+
+def test_show_ends_with_the_rule_that_would_allow_a_repair_after_a_rejection_that_proves_nothing(types):
+    with proxied(options=["--repair"]) as client:
+        client.open()
+        client.tools()
+        client.call("reject", limit=50)
+        client.close()
+    shown = " ".join(types("show", "last")[1].split())
+    assert '[tools."fake.reject"] effects = "none" in ~/.config/mulligan/mulligan.toml' in shown
+    assert "limit: Input should be less than or equal to 10" in shown
+
+
+def test_command_after_options_without_dashes_is_answered_with_the_whole_command(types):
+    code, _, complaint = types("proxy", "--repair", "--name", "notes", "python", "server.py")
+    assert code == 2
+    assert "Use: mulligan proxy --repair --name notes -- python server.py" in complaint
+
+
+def test_command_in_quotes_is_answered_with_the_command_without_them(types):
+    code, _, complaint = types("proxy", "--", "python server.py")
+    assert code == 2
+    assert "Remove the quotes: mulligan proxy -- python server.py" in complaint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("server", [["--url", "http://127.0.0.1:9/mcp"], ["--", sys.executable, str(FAKE)]])
+def test_proxy_whose_input_is_no_pipe_ends_cleanly(server):
+    command = [sys.executable, "-m", "mulligan", "proxy", *server]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_server_that_cannot_be_started_is_told(types):

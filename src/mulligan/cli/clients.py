@@ -59,6 +59,8 @@ class Client(NamedTuple):
     """Units of the timeout of a hook: 1 for seconds, 1000 for milliseconds."""
     windows_shell: str = "cmd"
     """Shell that runs hooks on Windows: `sh`, `cmd` or `powershell`."""
+    program: str = ""
+    """Name of its program, unless that is `name`."""
     next_step: str = "Restart open sessions to apply this."
     """One-time instruction for the user after hooks were installed."""
 
@@ -85,7 +87,7 @@ CLIENTS = (
         _server_files("{claude_home}/.claude.json", "{project}/.mcp.json", local="{claude_home}/.claude.json"),
         hook_files=_hook_files("{claude}/settings.json", "{project}/.claude/settings.local.json"),
         hook_events={"PostToolUseFailure": None, "PostToolBatch": None, "SessionStart": "compact", "SessionEnd": None},
-        windows_shell="sh",
+        windows_shell="sh", program="claude",
     ),
     Client("cursor", "Cursor", _server_files("{home}/.cursor/mcp.json", "{project}/.cursor/mcp.json")),
     Client(
@@ -164,8 +166,17 @@ def select_file(client: Client, files: Sequence[SettingsFile], is_project: bool)
     scope = "project" if is_project else "user"
     for file in files:
         if file.scope == scope:
-            return file
+            return prefer_user_file(file, files)
     raise SettingsError(f"{client.display_name} has no project settings. Remove --project.")
+
+
+def prefer_user_file(file: SettingsFile, files: Sequence[SettingsFile]) -> SettingsFile:
+    """Return the user's file if a project's file is the same one, as in the home folder: no team shares it."""
+    path = settings_path(file).resolve()
+    user_files = (
+        user_file for user_file in files if user_file.scope == "user" and settings_path(user_file).resolve() == path
+    )
+    return next(user_files, file) if file.scope == "project" else file
 
 
 # Start commands
@@ -173,14 +184,15 @@ def select_file(client: Client, files: Sequence[SettingsFile], is_project: bool)
 SCRIPT = Path(__file__).with_name("start.py")
 SCRIPT_PATTERN = re.compile(r"(?:^|[/\\])mulligan[/\\](?:cli|hooks)[/\\]start\.py$")
 _FALL_THROUGH = (
-    'while test $# -gt 0 && test "$1" != -- && test "$1" != --url; do shift; done; '
-    'test "$1" = -- && test $# -gt 1 && shift && exec "$@"; '
-    'test "$1" = --url && echo "mulligan was in front of $2. Without it, put this URL back into this entry." >&2; '
-    "echo 'mulligan is not installed: pip install mulligan' >&2; exit 127"
+    'while test $# -gt 0; do case $1 in --) test $# -gt 1 && shift && exec "$@";; '
+    '--url) echo "Without mulligan, put this URL back into this entry: $2" >&2;; esac; shift; done; '
+    "echo 'mulligan is not installed: pip install mulligan (from a checkout: pip install .)' >&2; exit 127"
 )
-USER_WRAPPER = f'test -x "$0" && test -f "$1" && exec "$0" -ESP "$@"; {_FALL_THROUGH}'
+_USER_START = 'test -x "$0" && test -f "$1" && exec "$0" -ESP "$@"; '
+_SHARED_START = 'case $(command -v mulligan) in /*) exec mulligan "$@";; esac; '
+USER_WRAPPER = _USER_START + _FALL_THROUGH
 """Shell script that runs mulligan of this machine or, without it, the command after `--`. A URL is printed."""
-SHARED_WRAPPER = f'case $(command -v mulligan) in /*) exec mulligan "$@";; esac; {_FALL_THROUGH}'
+SHARED_WRAPPER = _SHARED_START + _FALL_THROUGH
 """Shell script that runs mulligan from the PATH of any machine or, without it, the command after `--`."""
 
 
@@ -216,8 +228,8 @@ def parse_mulligan_arguments(start: StartCommand) -> tuple[str, ...] | None:
     name, words = PurePath(start.command).stem, start.args
     if name == "mulligan":
         return words
-    if name == "sh" and words[:1] == ("-c",) and words[1:2] in ((USER_WRAPPER,), (SHARED_WRAPPER,)):
-        return words[3 if words[1] == SHARED_WRAPPER else 4 :]
+    if name == "sh" and words[:1] == ("-c",) and len(words) > 1 and words[1].startswith((_USER_START, _SHARED_START)):
+        return words[3 if words[1].startswith(_SHARED_START) else 4 :]
     while words and re.fullmatch(r"-[IEPSs]+", words[0]):
         words = words[1:]
     if words[:2] == ("-m", "mulligan"):

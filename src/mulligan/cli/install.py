@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import re
+import shutil
 import sys
 from collections.abc import Sequence, Set
 from functools import partial
@@ -14,19 +16,37 @@ import click
 
 import mulligan
 from mulligan.cli import CommandGroup, clients
-from mulligan.cli.clients import AGENTS, MCP_CLIENTS, Client, check_project_file, select_file, settings_path
-from mulligan.cli.config_edits import Edit, apply_installation, plan_edit, plan_restoration, read_document, read_text
+from mulligan.cli.clients import (
+    AGENTS,
+    MCP_CLIENTS,
+    Client,
+    check_project_file,
+    prefer_user_file,
+    select_file,
+    settings_path,
+)
+from mulligan.cli.config_edits import (
+    Edit,
+    apply_installation,
+    find_installed_files,
+    plan_edit,
+    plan_restoration,
+    read_document,
+    read_text,
+)
 from mulligan.cli.config_text import ConfigText
 from mulligan.cli.options import CommandContext, add_options, command
 from mulligan.cli.server_entries import PLUGIN_START, SERVER_NAME, ServerList
 from mulligan.core.failure import SettingsError
+from mulligan.hooks.event_processing import store_path
+from mulligan.settings import load_settings
 
 HOOK_TIMEOUT_SECONDS = 10
 """Time limit after which an agent continues without the hook. A hook takes about 0.1 seconds."""
 SESSION_END_TIMEOUT_SECONDS = 3
 """Time limit at the end of a session. No agent waits longer."""
 MAX_DIFF_LINE_CHARS = 400
-"""Longest line of a diff on the terminal."""
+"""Longest line of a diff on the terminal. Of a longer one the middle is left out: both ends name the command."""
 EXAMPLES = (
     "Examples:\n\n  mulligan {0} claude-code --dry-run\n\n  mulligan {0} codex\n\n  mulligan {0} gemini --project"
 )
@@ -37,13 +57,27 @@ _edit_options = add_options(
     ),
     click.option("--dry-run", is_flag=True, help="Show the change without writing it."),
 )
+
+
+class ClientChoice(click.Choice[str]):
+    """Name of an MCP client. An unknown one is answered with those that it may stand for."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in self.choices:
+            return str(value)
+        similar = [name for name in self.choices if name.startswith(value) or value.startswith(name)]
+        similar = similar or difflib.get_close_matches(value, self.choices)
+        advice = f"Did you mean {' or '.join(similar)}?" if similar else f"One of: {', '.join(self.choices)}."
+        raise click.BadParameter(f"Unknown client {value!r}. {advice}", ctx, param)
+
+
 _client_option = click.option(
-    "--client", type=click.Choice(list(MCP_CLIENTS)), required=True, help="MCP client whose settings are edited."
+    "--client", type=ClientChoice(list(MCP_CLIENTS)), required=True, help="MCP client whose settings are edited."
 )
 _proxy_options = add_options(
     click.option(
         "--client",
-        type=click.Choice(list(MCP_CLIENTS)),
+        type=ClientChoice(list(MCP_CLIENTS)),
         help="MCP client whose settings are edited. With --all, the default is every client that has settings.",
     ),
     click.option("--server", metavar="NAME", help="Name of the server in these settings."),
@@ -113,16 +147,22 @@ def _apply(
     facts["then"] = next_steps if facts["changed"] else ()
     paths = ", ".join(dict.fromkeys(str(edit.path) for edit in edits))
     if not facts["changed"]:
-        context.print(facts, f"{unchanged} Nothing to change in {paths or 'any settings file'}.".lstrip())
+        context.print(facts, f"{unchanged}Nothing to change in {paths or 'any settings file'}.")
         return
     # Lines keep their layout so that the diff stays readable, but control characters are removed.
     lines = [
-        "".join(letter if letter.isprintable() or letter == "\t" else " " for letter in line[:MAX_DIFF_LINE_CHARS])
+        "".join(letter if letter.isprintable() or letter == "\t" else " " for letter in _shorten_line(line))
         for edit in edits
         for line in edit.to_diff().splitlines()
     ]
-    lines += ["", *([f"Dry run: {paths} was not changed."] if is_dry_run else (success_message, *next_steps))]
+    were = "were" if len({edit.path for edit in edits}) > 1 else "was"
+    lines += ["", *([f"Dry run: {paths} {were} not changed."] if is_dry_run else (success_message, *next_steps))]
     context.print(facts, "\n".join(lines))
+
+
+def _shorten_line(line: str) -> str:
+    half = MAX_DIFF_LINE_CHARS // 2
+    return line if len(line) <= MAX_DIFF_LINE_CHARS else f"{line[:half]} [...] {line[-half:]}"
 
 
 # Hooks of coding agents
@@ -214,7 +254,15 @@ def _build_plugin(agent: str) -> str:
 
 
 def _setup_warnings(agent: Client) -> list[str]:
-    """Return warnings about other settings that disable hooks."""
+    """Return warnings about an agent that is not on this machine, and about other settings that disable hooks."""
+    folder = settings_path(agent.hook_files[0]).parent
+    folder = folder.parent if folder.name == "plugins" else folder
+    if not folder.exists() and shutil.which(agent.program or agent.name) is None:
+        program = agent.program or agent.name
+        return [
+            f"{agent.display_name} was not found on this machine: no {program} on the PATH, no folder {folder}. "
+            "The hooks take effect once it is installed."
+        ]
     if agent.name != "codex":
         return []
     config = clients.find_folders()["codex"] / "config.toml"
@@ -222,6 +270,15 @@ def _setup_warnings(agent: Client) -> list[str]:
     if isinstance(features, dict) and (features.get("hooks") is False or features.get("codex_hooks") is False):
         return [f"{config} turns hooks off. Remove that line from its [features]."]
     return []
+
+
+def _describe_records() -> str:
+    """Return where the records of hooks are and how to delete them."""
+    store = store_path(load_settings(of_user=True))
+    return (
+        f"Recorded sessions stay in {store}. List them: mulligan sessions. Delete one: mulligan forget --session ID. "
+        "To delete everything that mulligan recorded, remove that file and the files whose names start with its name."
+    )
 
 
 def _find_hook_file(agent: Client, project: bool) -> Path:
@@ -251,8 +308,8 @@ def _register_agent(agent: Client) -> None:
             has_plugin = text is not None and text.startswith(PLUGIN_START)
             edit = Edit(path, text, _build_plugin(agent.name))
             change = FileChange(edit, added=frozenset() if has_plugin else {"plugin"})
-            _apply(context, [change], dry_run, PLUGIN_INSTALLED, agent.next_step, unchanged="Already installed.",
-                   agent=agent.name)  # fmt: skip
+            _apply(context, [change], dry_run, PLUGIN_INSTALLED, *warnings, agent.next_step,
+                   unchanged="Already installed. ", agent=agent.name)  # fmt: skip
             return
         before, document = read_document(path, "json")
         has_hooks = _remove_hooks(document, path) is not document
@@ -260,7 +317,7 @@ def _register_agent(agent: Client) -> None:
         change = FileChange(edit, added=frozenset() if has_hooks else {"hooks"})
         message = f"Hooks installed: mulligan records failed calls of {agent.display_name} and reminds it of them"
         steps = (*warnings, agent.next_step)
-        _apply(context, [change], dry_run, f"{message} after a compaction.", *steps, unchanged="Already installed.",
+        _apply(context, [change], dry_run, f"{message} after a compaction.", *steps, unchanged="Already installed. ",
                agent=agent.name)  # fmt: skip
 
     @_uninstall_command(
@@ -276,13 +333,13 @@ def _register_agent(agent: Client) -> None:
             text = read_text(path)
             has_plugin = text is not None and text.startswith(PLUGIN_START)
             change = FileChange(Edit(path, text, None if has_plugin else text), removed={"plugin"})
-            _apply(context, [change], dry_run, "Plugin removed. Recorded sessions stay: mulligan sessions",
-                   unchanged="Not installed.", agent=agent.name)  # fmt: skip
+            _apply(context, [change], dry_run, "Plugin removed.", _describe_records(), unchanged="Not installed. ",
+                   agent=agent.name)  # fmt: skip
             return
         before, document = read_document(path, "json")
         change = FileChange(plan_edit(path, before, document, _remove_hooks(document, path)), removed={"hooks"})
-        message = f"Hooks removed from {agent.display_name}. Recorded sessions stay: mulligan sessions"
-        _apply(context, [change], dry_run, message, unchanged="Not installed.", agent=agent.name)
+        _apply(context, [change], dry_run, f"Hooks removed from {agent.display_name}.", _describe_records(),
+               unchanged="Not installed. ", agent=agent.name)  # fmt: skip
 
 
 _HELP_FOLDERS = {"claude": "~/.claude", "codex": "~/.codex", "home": "~", "config": "~/.config", "project": "."}
@@ -307,7 +364,7 @@ def _read_server_lists(
     for mcp_client in selected_clients:
         if client is not None and project:
             select_file(mcp_client, mcp_client.server_files, is_project=True)
-        for file in mcp_client.server_files:
+        for file in dict.fromkeys(prefer_user_file(file, mcp_client.server_files) for file in mcp_client.server_files):
             is_selected = file.scope == "project" if project else is_all or file.scope != "project"
             if is_selected and (settings_path(file).exists() or (file.scope == "user" and client is not None)):
                 try:
@@ -365,6 +422,7 @@ def _edit_servers(
         except SettingsError as error:
             if not is_all:
                 raise
+            servers.continue_from(before)  # replacing a proxy may have failed halfway
             skipped.append({"server": name, "file": str(servers.path), "reason": str(error)})
         documents[servers.path] = servers.document
         entry = {servers.entry_name(name)} if servers.document is not before else set()
@@ -385,14 +443,23 @@ def _edit_servers(
     steps = [f"Restart {display_names} to apply this."]
     if options is not None and any(item["scope"] == "project" for item in changed_servers):
         steps.append(
-            "Shared files run mulligan from the PATH, or the command of a server without it. Windows needs sh, of Git."
+            "Shared files run mulligan from the PATH, or the command of a server without it."
+            + (" Windows needs sh, of Git." if sys.platform == "win32" else "")
         )
-    steps += [*(f"Skipped: {item['reason']}" for item in skipped)]
+    remarks = [f"Skipped: {item['reason']}" for item in skipped]
+    if options is None:
+        edited_paths = {path.resolve() for path in by_path}
+        remarks += [
+            f"Still installed in {path}. To remove it, run `mulligan uninstall proxy --all` in the project's folder."
+            for path in find_installed_files({"hooks", "plugin"})
+            if path not in edited_paths
+        ]
     _apply(
-        context, list(by_path.values()), dry_run, message, *steps,
-        unchanged="\n".join([*(f"Skipped: {item['reason']}" for item in skipped), ""]) if skipped else "",
-        servers=changed_servers, skipped=skipped,
+        context, list(by_path.values()), dry_run, message, *steps, *remarks,
+        unchanged="".join(f"{remark}\n" for remark in remarks), servers=changed_servers, skipped=skipped,
     )  # fmt: skip
+    if any(item["server"] is None for item in skipped):
+        sys.exit(1)  # a file that cannot be parsed
 
 
 @_install_command(
@@ -456,8 +523,11 @@ def _install_mcp_server(context: CommandContext, client: str, project: bool, dry
     added: Set[str] = frozenset() if servers.has_own_server() else {servers.entry_name(SERVER_NAME)}
     servers.add_own_server()
     message = f"{display_name} can now query mulligan about failures."
-    next_step = f"Restart {display_name} to apply this. Required: pip install 'mulligan[mcp]'"
-    _apply(context, [FileChange(servers.edit, added)], dry_run, message, next_step, unchanged="Already installed.",
+    next_step = (
+        f"Restart {display_name} to apply this. Required: pip install 'mulligan[mcp]' "
+        "(from a checkout: pip install '.[mcp]')"
+    )
+    _apply(context, [FileChange(servers.edit, added)], dry_run, message, next_step, unchanged="Already installed. ",
            client=client, server=SERVER_NAME)  # fmt: skip
 
 
@@ -470,4 +540,4 @@ def _uninstall_mcp_server(context: CommandContext, client: str, project: bool, d
     servers.remove_own_server()
     message = f"Removed: {servers.client.display_name} no longer starts mulligan mcp."
     change = FileChange(servers.edit, removed={servers.entry_name(SERVER_NAME)})
-    _apply(context, [change], dry_run, message, unchanged="Not installed.", client=client, server=SERVER_NAME)
+    _apply(context, [change], dry_run, message, unchanged="Not installed. ", client=client, server=SERVER_NAME)

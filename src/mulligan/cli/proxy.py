@@ -28,6 +28,9 @@ _store_option = click.option(
 )
 
 
+_WORDS_KEY = "mulligan_proxy_words"
+
+
 class ProxyGroup(CommandGroup):
     """Command group that takes everything after `--` as the server's command."""
 
@@ -38,11 +41,16 @@ class ProxyGroup(CommandGroup):
             args = args[:at]
             if not ctx.obj:
                 raise click.UsageError("Missing server command. Put it after --, such as -- npx -y SERVER", ctx)
-        elif args and args[0] not in self.commands and not args[0].startswith("-"):
-            raise click.UsageError(
-                f"Missing -- before the server's command. Use: mulligan proxy -- {' '.join(args)}", ctx
-            )
+        ctx.meta[_WORDS_KEY] = tuple(args)
         return super().parse_args(ctx, args)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        if args[0] not in self.commands:
+            words = ctx.meta[_WORDS_KEY]
+            options = words[: len(words) - len(args)]
+            usage = " ".join(("mulligan", "proxy", *options, "--", *args))
+            raise click.UsageError(f"Missing -- before the server's command. Use: {usage}", ctx)
+        return super().resolve_command(ctx, args)
 
 
 @click.group(
@@ -148,10 +156,11 @@ def proxy(
         try:
             process = start_server_process(target)
         except OSError as error:
-            raise SettingsError(
-                f"Cannot start {target.command[0]!r}: {(error.strerror or str(error)).lower()}. Put the command that "
-                "starts the server after --."
-            ) from None
+            advice = "Put the command that starts the server after --."
+            if len(target.command) == 1 and " " in target.command[0]:
+                advice = f"Remove the quotes: mulligan proxy -- {target.command[0]}"
+            reason = (error.strerror or str(error)).lower()
+            raise SettingsError(f"Cannot start {target.command[0]!r}: {reason}. {advice}") from None
     # Imported after the server's start, so that both load at the same time.
     from mulligan.proxy.config import read_config
     from mulligan.proxy.relay import ProxyOptions

@@ -19,7 +19,6 @@ from typing import Any
 from mulligan.cli.clients import (
     CLIENTS,
     SCRIPT_PATTERN,
-    USER_WRAPPER,
     Client,
     EntryKeys,
     SettingsFile,
@@ -117,13 +116,13 @@ class ServerList:
             if start is None and self.file.is_committed and not can_need_mulligan:
                 raise SettingsError(
                     f"{self.path}: the server {server!r} has a URL. Colleagues without mulligan could not reach it "
-                    "through the proxy, so this shared file was not changed. If all of them have mulligan[mcp], run "
+                    "through the proxy, so this entry was not changed. If all of them have mulligan[mcp], run "
                     f"`mulligan install proxy --client {self.client.name} --project --server {server}`."
                 )
             if start is None and not has_remote_support():
                 raise SettingsError(
                     f"{self.path}: the server {server!r} has a URL, which needs the mcp package: "
-                    "pip install 'mulligan[mcp]'. Nothing was changed for it."
+                    "pip install 'mulligan[mcp]' (from a checkout: pip install '.[mcp]'). Nothing was changed for it."
                 )
             if start is None:
                 self._wrap_url(server, words)
@@ -359,7 +358,7 @@ def _find_missing_program(words: Sequence[str]) -> str | None:
     """Return the missing program of a command that starts mulligan, or None."""
     if parse_mulligan_arguments(StartCommand(words[0], tuple(words[1:]))) is None:
         return None
-    if words[1:3] == ["-c", USER_WRAPPER]:
+    if words[1:2] == ["-c"]:
         words = words[3:]
     paths = [word for word in words[:3] if os.path.isabs(word) and (word == words[0] or SCRIPT_PATTERN.search(word))]
     return next((path for path in paths if not os.path.exists(path)), None)

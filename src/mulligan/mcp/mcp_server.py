@@ -18,7 +18,8 @@ try:
     from mcp import MCPError
 except ImportError:
     raise MissingExtraError(
-        "mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]'"
+        "mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
+        "(from a checkout: pip install '.[mcp]')"
     ) from None
 
 TEXT = "text/plain"

@@ -69,8 +69,12 @@ def check_url(url: str, subject: str) -> str:
 
 
 def server_name_from_url(url: str) -> str:
-    """Derive the server's name from its host, for example `example-com` from `https://mcp.example.com/mcp`."""
-    host = re.sub(r"^(?:mcp|www|api)\.(?=.*\.)", "", urlsplit(url).hostname or "")
+    """Derive the server's name from its host, for example `example-com` from `https://mcp.example.com/mcp`.
+
+    A port is part of it: servers of one machine differ in nothing else.
+    """
+    parts = urlsplit(url)
+    host = re.sub(r"^(?:mcp|www|api)\.(?=.*\.)", "", parts.hostname or "") + (f"-{parts.port}" if parts.port else "")
     return re.sub(r"[^\w-]+", "-", host).strip("-") or "server"
 
 

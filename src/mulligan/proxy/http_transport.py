@@ -19,7 +19,8 @@ try:
     import httpx2
 except ImportError:
     raise MissingExtraError(
-        "Remote servers need the mcp package, version 2. Install it: pip install 'mulligan[mcp]'"
+        "Remote servers need the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
+        "(from a checkout: pip install '.[mcp]')"
     ) from None
 
 CONNECT_TIMEOUT_SECONDS = 20.0
@@ -173,7 +174,7 @@ def describe_error(error: Exception, url: str) -> Exception:
 
     Its text has no header and no query, which may be secret.
     """
-    host = urlsplit(url).hostname
+    host = urlsplit(url).netloc.rpartition("@")[2]  # with the port, without a password
     if isinstance(error, httpx2.ConnectTimeout):
         return AgentError(f"Cannot connect to {host} in {CONNECT_TIMEOUT_SECONDS:g} s", "connection_error")
     if isinstance(error, httpx2.ConnectError):

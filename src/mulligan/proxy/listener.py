@@ -27,7 +27,8 @@ try:
     import uvicorn
 except ImportError:
     raise MissingExtraError(
-        "--listen needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]'"
+        "--listen needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
+        "(from a checkout: pip install '.[mcp]')"
     ) from None
 
 PATH = "/mcp"

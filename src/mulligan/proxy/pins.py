@@ -129,7 +129,7 @@ def load_tool_names(key_value_store: KeyValueStore) -> dict[str, list[str]]:
 
 
 def save_pins(key_value_store: KeyValueStore, server: str, pins: Pins) -> list[ToolListFinding]:
-    """Store the pins of a server. Return a finding for each new tool name that another server has too."""
+    """Store the pins of a server. Return a finding for each other server that has new tool names too."""
     key_value_store.put(DEFAULT_TENANT, PINS_KIND, server, encode_pins(pins))
     servers = load_tool_names(key_value_store)
     tool_names = sorted({*pins.accepted, *pins.waiting})
@@ -138,10 +138,9 @@ def save_pins(key_value_store: KeyValueStore, server: str, pins: Pins) -> list[T
         DEFAULT_TENANT, PINS_KIND, ALL_SERVERS_KEY, msgspec.json.encode({**servers, server: tool_names})
     )
     return [
-        ToolListFinding("shadows", tool, other)
+        ToolListFinding("shadows", ", ".join(sorted(shared_names)), other)
         for other, theirs in servers.items()
-        if other != server
-        for tool in sorted(new_names & set(theirs))
+        if other != server and (shared_names := new_names & set(theirs))
     ]
 
 

@@ -167,7 +167,9 @@ def open_source(
     loop: AbstractEventLoop, fd: int, on_line: Callable[[bytes], None], on_end: Callable[[], None]
 ) -> Source | ThreadedSource:
     """Read the lines of a descriptor until it ends."""
-    is_watchable = CAN_WATCH_PIPES and not stat.S_ISREG(os.fstat(fd).st_mode)
+    mode = os.fstat(fd).st_mode
+    # No event loop watches a file or a device such as /dev/null.
+    is_watchable = CAN_WATCH_PIPES and (stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or os.isatty(fd))
     return (Source if is_watchable else ThreadedSource)(loop, fd, on_line, on_end)
 
 

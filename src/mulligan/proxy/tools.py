@@ -55,7 +55,7 @@ FINDING_SENTENCES = {
     "changed": "changed the definition of a tool",
     "removed": "removed a tool",
     "twice": "lists a tool name twice, the first one is used",
-    "shadows": "has a tool with the same name as another server",
+    "shadows": "has tool names of another server",
 }
 decode_definition = msgspec.json.Decoder(dict[str, Any]).decode
 
@@ -363,7 +363,7 @@ def report_findings(options: ProxyOptions, findings: Sequence[ToolListFinding]) 
         more = f" ({to_line(finding.detail, 200)})" if finding.detail else ""
         is_blocked = options.should_pin and finding.type in ("new", "changed")
         blocked_note = f"; blocked. Review and accept it: mulligan proxy accept {options.name}" if is_blocked else ""
-        message = f"{FINDING_SENTENCES[finding.type]}: {to_line(finding.tool, 80)}{more}{blocked_note}"
+        message = f"{FINDING_SENTENCES[finding.type]}: {to_line(finding.tool, 200)}{more}{blocked_note}"
         print(f"mulligan: {to_line(options.name, 80)} {message}.", file=sys.stderr, flush=True)
 
 
