@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 import mulligan
+from mulligan.core.failure import SettingsError
 from mulligan.integrations import framework_agent
 from mulligan.integrations.framework_agent import FrameworkAgent
+from mulligan.integrations.framework_tools import ToolDefinition
 from mulligan.testing import Sandbox, sandbox
 
 
@@ -55,3 +59,33 @@ def test_a_summary_counts_once_in_a_session_also_in_later_runs(played: Sandbox) 
             run.instructions([], ["summary 1"])
         run.end()
     assert [event.name for event in played.events].count("context.compacted") == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"mulligan": "researcher"}, "or the name as agent='researcher'"),
+        ({"effects": "none"}, "Unknown option 'effects' of an agent. Valid options: agent, tools, model"),
+        ({"inject_lesson": True}, "Did you mean 'inject_lessons'?"),
+        ({"tools": [len]}, 'for example tools={"search": {"effects": "none"}}'),
+        ({"tools": {"fetch": "none"}}, "Invalid options 'none' of the tool 'fetch'"),
+        (
+            {"tools": {"fetch": {"retries": 5}}},
+            "of the tool 'fetch': tool() got an unexpected keyword argument 'retries'",
+        ),
+        ({"tools": {"fetch": {"efects": "none"}}}, "Did you mean 'effects'?"),
+        ({"tools": {"fetch": {"effects": "no"}}}, "of the tool 'fetch': effects must be none, idempotent or once"),
+    ],
+)
+def test_an_invalid_option_is_named_when_the_adapter_is_built(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)):
+        FrameworkAgent(**options)
+
+
+def test_options_for_a_misspelled_tool_are_reported_once(played: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    tools = FrameworkAgent(tools={"fetsh": {"effects": "none"}, "of_another_agent": {}, "search": {}, "*": {}}).tools
+    for _ in range(2):
+        tools.define({"fetch": object(), "search": object()}, lambda tool: ToolDefinition(""))
+    assert [record.message for record in caplog.records] == [
+        "No tool is named 'fetsh', so its options have no effect. Did you mean 'fetch'?"
+    ]

@@ -8,6 +8,7 @@ from typing import Any
 import agent_framework as framework
 from agent_framework import Content, FunctionTool, Message, MiddlewareFailure, ResponseStream
 
+from mulligan.api import Mulligan
 from mulligan.classify.declared_errors import InfraError
 from mulligan.core.records import new_id
 from mulligan.integrations.agent_framework_runs import (
@@ -29,8 +30,8 @@ class MulliganMiddlewareList(list[Any]):
     Add others behind it: `middleware=[*MulliganMiddlewareList(), other]`. The options are those of `FrameworkAgent`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._agent = FrameworkAgent(**options)
+    def __init__(self, mulligan: Mulligan | None = None, **options: Any) -> None:
+        self._agent = FrameworkAgent(mulligan, **options)
         self._paused_runs: dict[str, RunningAgent] = {}
         """Runs that wait for a person, by the id of the request."""
         super().__init__([self.process_run, self.process_chat, self.process_function])

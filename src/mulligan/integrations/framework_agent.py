@@ -43,6 +43,8 @@ from mulligan.recover.plan import RetryLayer
 
 MAX_OPEN_RUNS = 1000
 """Runs of an agent that wait for a person or were never ended. The oldest one is ended as abandoned."""
+RUN_OPTIONS = frozenset(("version", "environment", "metadata", "mode", "record", "learn", "traceparent"))
+"""Options of `mulligan.run` that an agent may have."""
 _conversation_numbers = itertools.count(1)
 
 
@@ -64,7 +66,14 @@ class FrameworkAgent:
         inject_lessons: bool | int = False,
         **run_options: Any,
     ) -> None:
+        if mulligan is not None and not isinstance(mulligan, api.Mulligan):
+            raise SettingsError(
+                f"Invalid mulligan {mulligan!r}. Pass a Mulligan object, or the name as agent={mulligan!r}."
+            )
         self.mulligan = api.default if mulligan is None else mulligan
+        for name in run_options.keys() - RUN_OPTIONS:
+            valid_names = ("agent", "tools", "model", "inject_lessons", *sorted(RUN_OPTIONS))
+            raise SettingsError(f"Unknown option {name!r} of an agent. {api.suggest_option(name, valid_names)}")
         self.tools = FrameworkTools(self.mulligan, tools or {})
         self.lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
         self._name = agent

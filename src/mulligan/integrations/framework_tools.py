@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -17,10 +18,14 @@ from mulligan.capture.run import ContextValue
 from mulligan.capture.signature import qualified_name_of
 from mulligan.capture.wrap import build_wrapper
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, wrapped_of
+from mulligan.core.failure import SettingsError
+from mulligan.core.log import get_logger
 from mulligan.recover.policy import Mode, make_tool_key
 
+log = get_logger(__name__)
 ALL_TOOLS = "*"
 """Options under this name apply to every tool."""
+MIN_MISSPELLED_SIMILARITY = 0.75
 REPORTED_ATTRIBUTE = "__mulligan_reported__"
 
 Attempt = Callable[..., Any]
@@ -45,9 +50,9 @@ class FrameworkTools:
 
     def __init__(self, mulligan: api.Mulligan, options: Mapping[str, Mapping[str, Any]]) -> None:
         self._mulligan = mulligan
-        self._options = {name: dict(values) for name, values in options.items()}
-        for values in self._options.values():
-            mulligan.tool(**values)  # raises on an invalid option
+        self._options = {name: _check_options(mulligan, name, values) for name, values in _iter_options(options)}
+        self._unused_names = self._options.keys() - {ALL_TOOLS}
+        """Names that no tool had so far."""
         self._definitions: dict[str, tuple[Any, ToolDefinition]] = {}
         self._functions: dict[tuple[str, bool], tuple[ToolDefinition, Callable[..., Any]]] = {}
 
@@ -58,7 +63,23 @@ class FrameworkTools:
 
         A tool whose schema cannot be read has none. `mode` is that of all of them, in this call.
         """
+        if self._unused_names:
+            self._warn_of_misspelled(tools.keys())
         return {name: self._define(name, tool, build)._replace(mode=mode) for name, tool in tools.items()}
+
+    def _warn_of_misspelled(self, names: Collection[str]) -> None:
+        """Warn, once per name, of options for a tool that does not exist, if one with a similar name does.
+
+        Others may belong to tools of another agent.
+        """
+        self._unused_names.difference_update(names)
+        candidates = [name for name in names if name not in self._options]
+        for unused_name in sorted(self._unused_names):
+            if near := difflib.get_close_matches(unused_name, candidates, n=1, cutoff=MIN_MISSPELLED_SIMILARITY):
+                self._unused_names.remove(unused_name)
+                log.warning(
+                    "No tool is named %r, so its options have no effect. Did you mean %r?", unused_name, near[0]
+                )
 
     def _define(self, name: str, tool: Any, build: Callable[[Any], ToolDefinition]) -> ToolDefinition:
         cached_tool, definition = self._definitions.get(name, (None, None))
@@ -99,6 +120,26 @@ class FrameworkTools:
             qualified_name = "" if definition.function is None else qualified_name_of(definition.function)
             wrapped.key = make_tool_key(definition.name, None, qualified_name)
         return build_wrapper(wrapped)
+
+
+def _iter_options(options: Any) -> Iterable[tuple[str, Any]]:
+    if not isinstance(options, Mapping):
+        raise SettingsError(
+            f"Invalid tools {options!r}. Map names of tools to their options, "
+            'for example tools={"search": {"effects": "none"}}.'
+        )
+    return options.items()
+
+
+def _check_options(mulligan: api.Mulligan, name: str, values: Any) -> dict[str, Any]:
+    """Return the options of a tool. Raise `SettingsError` if one is unknown or invalid."""
+    if not isinstance(values, Mapping):
+        raise SettingsError(f'Invalid options {values!r} of the tool {name!r}. Use for example {{"effects": "none"}}.')
+    try:
+        mulligan.tool(**values)
+    except (TypeError, SettingsError) as error:
+        raise SettingsError(f"Invalid options of the tool {name!r}: {error}") from None
+    return dict(values)
 
 
 class FrameworkTool(WrappedFunction):

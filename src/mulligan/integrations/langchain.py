@@ -9,6 +9,7 @@ from langchain.agents.middleware import AgentMiddleware, AgentState, ModelReques
 from langchain.agents.middleware.types import PrivateStateAttr, ToolCallRequest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 
+from mulligan.api import Mulligan
 from mulligan.capture.player import run_in_thread
 from mulligan.core.records import new_id
 from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
@@ -30,9 +31,9 @@ class MulliganMiddleware(AgentMiddleware[Any, Any, Any]):
 
     state_schema = MulliganState
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, mulligan: Mulligan | None = None, **options: Any) -> None:
         super().__init__()
-        self._agent = FrameworkAgent(**options)
+        self._agent = FrameworkAgent(mulligan, **options)
 
     # Runs
 

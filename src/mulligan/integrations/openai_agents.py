@@ -13,6 +13,7 @@ from typing import Any
 
 import agents
 from agents import Agent, Handoff, Model, Runner
+from mulligan.api import Mulligan
 from mulligan.capture.player import run_in_thread
 from mulligan.capture.run import ContextValue
 from mulligan.core.records import new_id
@@ -27,8 +28,8 @@ class MulliganRunner:
     The options are those of `FrameworkAgent`.
     """
 
-    def __init__(self, **options: Any) -> None:
-        self._agent = FrameworkAgent(**options)
+    def __init__(self, mulligan: Mulligan | None = None, **options: Any) -> None:
+        self._agent = FrameworkAgent(mulligan, **options)
         self._find_run = functools.partial(_find_run, self._agent)
 
     async def run(self, starting_agent: Agent[Any], input: Any, **options: Any) -> agents.RunResult:

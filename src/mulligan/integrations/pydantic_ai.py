@@ -15,6 +15,7 @@ from pydantic_ai.models import Model, ModelRequestContext
 from pydantic_ai.tools import DeferredToolRequests, RunContext
 from pydantic_ai.tools import ToolDefinition as PydanticTool
 
+from mulligan.api import Mulligan
 from mulligan.core.records import new_id
 from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
 from mulligan.integrations.pydantic_ai_models import RecoveredModel
@@ -38,8 +39,8 @@ class MulliganCapability(AbstractCapability[Any]):
 
     id: str | None = "mulligan"
 
-    def __init__(self, **options: Any) -> None:
-        self._agent = FrameworkAgent(**options)
+    def __init__(self, mulligan: Mulligan | None = None, **options: Any) -> None:
+        self._agent = FrameworkAgent(mulligan, **options)
         self._run: AgentRun | None = None
         self._validations: dict[str, tuple[Any, Any, Handler]] = {}
         """Of each call by id, until it is executed: its arguments as requested and as validated, and the validator."""

@@ -23,6 +23,7 @@ from strands.middleware import (
 )
 from strands.plugins import Plugin
 
+from mulligan.api import Mulligan
 from mulligan.classify.declared_errors import InfraError
 from mulligan.core.records import new_id
 from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent, mark_retried
@@ -48,9 +49,9 @@ class MulliganPlugin(Plugin):
 
     name = "mulligan"
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, mulligan: Mulligan | None = None, **options: Any) -> None:
         super().__init__()
-        self._agent = FrameworkAgent(**options)
+        self._agent = FrameworkAgent(mulligan, **options)
         self._paused_runs: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()
         self._fatal_errors: weakref.WeakKeyDictionary[Any, InfraError] = weakref.WeakKeyDictionary()
         """Errors of tools that end a run. Strands would only tell the model."""

@@ -24,7 +24,7 @@ MEANINGS = {
     "hostile exception text": "The model reads the text inside marks that say that it is data.",
     "response that is an error": "The tool returns an error as a normal result. It is recorded as a failure.",
     "conversation that is too long": "The conversation is compressed, and the model is called again.",
-    "third identical failure": "The tool is not called. The model reads that the call has failed twice.",
+    "third identical failure": "The tool is called. The model reads how often the same call has failed the same way.",
     "cancellation": "A cancelled task passes through. The run is abandoned.",
     "interrupt": "A tool pauses for a person, and the resumed run is the same run.",
 }
