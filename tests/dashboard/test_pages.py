@@ -24,7 +24,7 @@ from mulligan.classify.kinds import KINDS
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import AvoidedTurn, History, MessagePart, RecordedMessage, Recovery, Run, Step
-from mulligan.dashboard import run_pages
+from mulligan.dashboard import formatting, overview_pages, run_pages
 from mulligan.report import call_text
 from mulligan.server.tenants import Tenant
 from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
@@ -641,6 +641,22 @@ def test_the_live_tail_tells_what_happens(week, person):
     connection.close()
 
 
+def test_whoever_compares_without_versions_is_told_how_a_program_sets_one(tmp_path):
+    with dashboards.empty(tmp_path) as shown:
+        shown.running.anybody().post("/v1/runs", {"id": "r", "agent": "a", "end_reason": "finished"})
+        person = shown.running.person()
+        for by in ("version", "environment"):
+            assert f'set it with mulligan.run("agent", {by}="' in words(person.get(f"/compare?by={by}"))
+        assert "Choose a longer period." in words(person.get("/compare?by=agent"))
+
+
+def test_a_name_that_does_not_fit_is_cut_with_an_ellipsis():
+    shown = formatting.line("billing-agent-with-a-name-that-is-longer-than-a-line-of-a-phone", 40)
+    assert "cut" not in shown
+    assert shown.startswith("billing-agent-w")
+    assert "…" in shown
+
+
 def test_comparing_two_versions_says_what_differs(week, person):
     said = words(person.get("/compare?by=version&a=2.0&b=2.1"))
     assert "first-try success" in said
@@ -656,10 +672,13 @@ def test_search_finds_runs_patterns_lessons_tools_and_agents(week, person):
     assert "No results for" in words(person.get("/search?q=zzzz"))
 
 
-def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path):
+@pytest.mark.parametrize("is_store_slow", [False, True])
+def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path, monkeypatch, is_store_slow):
     import http.client
     import time
 
+    if is_store_slow:  # then it is asked seldom
+        monkeypatch.setattr(overview_pages, "POLL_DELAY_FACTOR", 1_000_000)
     with dashboards.empty(tmp_path) as shown:
         cookie = shown.running.person().cookie
         connection = http.client.HTTPConnection("127.0.0.1", shown.running.port, timeout=20)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import pytest
@@ -41,6 +42,20 @@ def test_attempts_are_drawn_to_scale():
     bars = re.findall(r'class="lane-(\w+)" x="([\d.]+)%" y="1" width="([\d.]+)%"', lane["lane"])
     assert bars == [("lost", "0.00", "50.00"), ("won", "75.00", "25.00")]
     assert lane["took"] == 4.0
+
+
+@pytest.mark.parametrize("at", [0, 500, 1000])
+def test_attempts_at_almost_the_same_time_are_drawn_beside_each_other(at):
+    steps = tuple(
+        Step(run="r", seq=number, call=1, attempt=number, name="t", started_at=at + number, duration_seconds=0.0,
+             outcome="failure" if number < 3 else "success", failure=REJECTED if number < 3 else None)
+        for number in (1, 2, 3)
+    )  # fmt: skip
+    history = History(run=Run(id="r", started_at=0, ended_at=1000, end_reason="finished"), steps=steps)
+    (lane,) = run_pages.build_run_page(history)["lanes"]
+    lefts = [float(left) for left in re.findall(r'<rect class="[^"]*" x="([\d.]+)%"', lane["lane"])]
+    assert all(later - earlier >= 1.99 for earlier, later in itertools.pairwise(lefts))
+    assert len(lefts) == 3
 
 
 def test_it_says_what_the_model_was_told():

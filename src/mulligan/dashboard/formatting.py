@@ -17,6 +17,7 @@ from markupsafe import Markup, escape
 from mulligan.core.failure import Failure
 from mulligan.core.records import encode
 from mulligan.redaction import sanitize
+from mulligan.redaction.text_sanitizer import CUT_MARK
 from mulligan.report import tables
 
 MAX_TEXT_CHARS = 900
@@ -60,8 +61,8 @@ def stack_trace(failure: Failure) -> Markup:
 
 
 def line(value: Any, limit: int = 160) -> Markup:
-    """Return untrusted text on one line."""
-    return escape(tables.to_line(value, limit))
+    """Return untrusted text on one line, with an ellipsis where it was cut."""
+    return escape(tables.to_line(value, limit).replace(f" {CUT_MARK} ", "…"))
 
 
 def plain_line(value: Any, limit: int) -> str:

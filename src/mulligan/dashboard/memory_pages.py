@@ -53,11 +53,11 @@ LESSON_STATES = {
     "disabled": "disabled by a person",
     "expired": "not used for too long",
 }
-SEED_DESCRIPTION = "shown to models after active lessons, as general advice not yet seen here"
+SEED_DESCRIPTION = "shown to models after active lessons, as general advice"
 LESSON_SOURCES = {
     "learned": "learned from recovered failures",
     "file": "written by a person",
-    "seed": "ships with mulligan; not seen here, not counted as evidence",
+    "seed": "ships with mulligan; not counted as evidence",
 }
 
 
@@ -280,7 +280,7 @@ def fix(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
         "lesson": next(
             (row for row in lesson_rows(store, tenant, query) if row["lesson"].fix_id == stored_fix.id), None
         ),
-        "uses": list(describe_use(stored_fix)),
+        "uses": list(describe_use(stored_fix, tenant)),
         "unapplied": _unapplied_reason(stored_fix),
     }
 
@@ -356,7 +356,7 @@ def lesson(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[st
     return {
         **build_lesson_row(stored_lesson),
         "fix": stored_fix,
-        "uses": list(describe_use(stored_fix)) if stored_fix else [],
+        "uses": list(describe_use(stored_fix, tenant)) if stored_fix else [],
         "unapplied": _unapplied_reason(stored_fix) if stored_fix else "",
         "pattern": store.pattern(tenant, stored_lesson.pattern) if stored_lesson.pattern else None,
         "changes": [run_pages.describe_change(change, is_learned=True) for change in stored_lesson.changes],

@@ -39,6 +39,10 @@ DIMENSIONS = {
     "time": "periods",
 }  # fmt: skip
 """Dimensions whose values can be compared."""
+HOW_TO_SET = {
+    "version": 'mulligan.run("agent", version="1.4")', "environment": 'mulligan.run("agent", environment="production")',
+}  # fmt: skip
+"""How a program sets the value of a dimension that a run need not have."""
 MAX_CHOICES = 100
 """Limit of values offered for selection."""
 CONTEXT_SAMPLE_RUNS = 200
@@ -133,7 +137,7 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         differences = stats_report.compare_stats(*cells)
     return {
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:MAX_CHOICES],
-        "differences": differences, "missing": missing,
+        "differences": differences, "missing": missing, "how_to_set": HOW_TO_SET,
     }  # fmt: skip
 
 
@@ -178,7 +182,9 @@ async def stream_events(poll: Callable[[], Any], should_stop: Callable[[], bool]
             yield f"data: {encode(to_live_event(event, agent)).decode()}\n\n"
         if number == 0:
             yield "event: ready\ndata: {}\n\n"
-        await asyncio.sleep(max(POLL_INTERVAL_SECONDS, POLL_DELAY_FACTOR * poll_seconds))
+        next_poll = time.monotonic() + max(POLL_INTERVAL_SECONDS, POLL_DELAY_FACTOR * poll_seconds)
+        while not should_stop() and (delay := next_poll - time.monotonic()) > 0:
+            await asyncio.sleep(min(delay, POLL_INTERVAL_SECONDS))
 
 
 def to_live_event(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:

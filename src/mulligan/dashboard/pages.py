@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,14 @@ from mulligan.dashboard import charts, formatting, memory_pages, overview_pages,
 from mulligan.dashboard.page_query import RANGES, PageQuery
 from mulligan.report import conversation_text
 from mulligan.report.resources import STATS_SPEC
-from mulligan.server.access import accepts_page, cookie_name, error_response, safe_redirect_path, sign_in_url
+from mulligan.server.access import (
+    accepts_page,
+    cookie_name,
+    error_response,
+    requested_path,
+    safe_redirect_path,
+    sign_in_url,
+)
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.bodies import ApiError, read_form
 from mulligan.server.tenants import COOKIE_HOURS, ROLE_PERMISSIONS
@@ -149,6 +157,7 @@ class Dashboard:
             yield route(f"/{section}/{{name:path}}", page, "read")
             yield route(f"/{section}/{{name}}", self._decide(change, section), "admin", "POST")
         yield route("/static/{name}", self._asset, "nothing")
+        yield route("/favicon.ico", self._icon, "nothing")
         yield route("/sign-in", self._show_sign_in, "nothing")
         yield route("/sign-in", self._sign_in, "nothing", "POST")
         yield route("/sign-out", self._sign_out, "nothing", "POST")
@@ -191,7 +200,9 @@ class Dashboard:
         return self._render(request, template, page_query, page_context)
 
     def _health(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-        return overview_pages.health(store, tenant, self._server.tenants.settings_for(tenant).retention)
+        page = overview_pages.health(store, tenant, self._server.tenants.settings_for(tenant).retention)
+        # Rejected requests belong to no tenant, so only the operator sees them.
+        return page | {"rejections": self._server.rejections.counts.most_common() if page["is_own"] else []}
 
     def _settings(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         server = self._server
@@ -199,8 +210,13 @@ class Dashboard:
 
     def _error_response(self, request: Request, error: ApiError) -> Response:
         """Build the response for an error: for browsers a page with the navigation, if they are signed in."""
-        if error.status == 401 or not accepts_page(request):
+        if not accepts_page(request):
             return error_response(request, error)
+        if error.status == 401:
+            message = error.message if "authorization" in request.headers else ""
+            response = self._render_sign_in(request, message, 401, requested_path(request))
+            response.headers.update(error.headers or {})
+            return response
         response = self._render_error(request, ERROR_TITLES.get(error.status, "Error"), error.message, error.status)
         response.headers.update(error.headers or {})
         return response
@@ -243,9 +259,18 @@ class Dashboard:
 
     # Sign-in, for people who cannot open the one-time URL that the server prints
 
-    def _render_sign_in(self, request: Request, message: str, status: int) -> Response:
-        action = sign_in_url(request.query_params.get("next", "/"))
-        context = {"message": message, "hours": COOKIE_HOURS, "action": action}
+    def _render_sign_in(self, request: Request, message: str, status: int, target_path: str = "") -> Response:
+        action = sign_in_url(target_path or request.query_params.get("next", "/"))
+        headers = request.headers
+        # Browsers withhold a strict cookie on a cross-site navigation, for example from a link in an alert. They send
+        # it when our own page reloads.
+        is_from_elsewhere = (
+            headers.get("sec-fetch-site") == "cross-site" and headers.get("sec-fetch-mode") == "navigate"
+        )
+        context = {
+            "message": message, "hours": COOKIE_HOURS, "action": action, "is_local": self._server.rules.is_local,
+            "reloads": bool(target_path) and is_from_elsewhere,
+        }  # fmt: skip
         page_query = PageQuery.parse("/sign-in", {}, self._server.clock())
         return self._render(request, "sign_in", page_query, context, status)
 
@@ -257,8 +282,12 @@ class Dashboard:
         server = self._server
         _require_same_origin(request)
         secret = (await read_form(request)).get("token", "").strip()
+        received_at, now = time.monotonic(), server.clock()
         await server.refresh_if_stale()
-        token, now = server.tokens.find_by_secret(secret), server.clock()
+        token = server.tokens.find_by_secret(secret)
+        if token is None:  # It may be new: created a moment ago, or by another process.
+            await server.refresh_since(received_at)
+            token = server.tokens.find_by_secret(secret)
         if token is None or token.state(now) != "active":
             try:
                 # The address of the client, also behind a proxy: the server trusts only the proxies it was told.
@@ -288,7 +317,7 @@ class Dashboard:
         answer: Response = RedirectResponse("/sign-in", 303)
         server.browser_sessions.end_session(request.cookies.get(cookie_name(request), ""))
         try:
-            await server.refresh_if_stale()
+            await server.refresh_since(time.monotonic())  # The cookie's token may be from another process.
             if cookie := request.cookies.get(server.sessions.cookie_name):
                 await server.run_in_reader(server.sessions.sign_out, cookie, server.clock())
         except ApiError as error:  # Report the unavailable store, and delete the browser's cookie anyway.
@@ -313,6 +342,11 @@ class Dashboard:
         self._server.stream_limiter.open(stream_owner)
         on_end = partial(self._server.stream_limiter.close, stream_owner)
         return _LiveEventsResponse(stream, on_end)
+
+    async def _icon(self, request: Request) -> Response:
+        """Serve the icon to pages that name none."""
+        icon = self._assets["icon.svg"]
+        return Response(icon.content, 200, {"Cache-Control": "public, max-age=86400"}, icon.type)
 
     async def _asset(self, request: Request) -> Response:
         asset = self._assets.get(request.path_params["name"])

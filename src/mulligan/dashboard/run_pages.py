@@ -24,6 +24,8 @@ from mulligan.report.resources import RUN_SPEC, SESSION_SPEC
 from mulligan.store import counters
 from mulligan.store.base import RunQuery, Store
 
+MIN_LANE_PERCENT = 2.0
+"""Least width of an attempt on the time axis of its run: about that of its mark."""
 OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
 ROWS_PER_PAGE = 25
 CALLS_PER_PAGE = 100
@@ -149,18 +151,30 @@ class Frame(NamedTuple):
 def render_lane(call: Call, frame: Frame) -> Markup:
     """Render the attempts of a call on the run's time axis. Marks and colors both show the outcome."""
     attempts = []
-    for step in call.steps:
-        if step.is_skipped:
-            continue
-        start = min(frame.to_percent(step.started_at), 98.6)
+    steps = [step for step in call.steps if not step.is_skipped]
+    starts = _spread([frame.to_percent(step.started_at) for step in steps])
+    for step, start in zip(steps, starts, strict=True):
         end = frame.to_percent(step.started_at + step.duration_seconds * 1000)
         look = "lost" if step.has_failed else "quietly" if step.outcome != "success" else "ok"
         css_class = "won" if look == "ok" and call.has_failed else look
         label = f"attempt {step.attempt}: {step.outcome} after {formatting.seconds(step.duration_seconds)}"
-        attempts.append((label, css_class, start, max(1.4, end - start), OUTCOME_MARKS[step.outcome]))
+        attempts.append(
+            (label, css_class, start, min(100 - start, max(MIN_LANE_PERCENT, end - start)), OUTCOME_MARKS[step.outcome])
+        )
     labels = "; ".join(label for label, *_ in attempts) or "not executed"
     description = f"{formatting.line(call.name or call.first.type, 60)}: {labels}"
     return charts.macro("lane", description, attempts)
+
+
+def _spread(starts: Sequence[float]) -> list[float]:
+    """Move the starts of attempts apart, so that no bar hides the mark of the one before it."""
+    gap = min(MIN_LANE_PERCENT, 100 / max(1, len(starts)))
+    spread_starts: list[float] = []
+    for number, start in enumerate(starts):
+        latest = 100 - gap * (len(starts) - number)  # leaves room for the attempts after it
+        earliest = spread_starts[-1] + gap if spread_starts else 0.0
+        spread_starts.append(max(earliest, min(start, latest)))
+    return spread_starts
 
 
 def _locate_call(call: Call, all_calls: Sequence[Call], numbers: Mapping[int, int]) -> dict[str, Any]:

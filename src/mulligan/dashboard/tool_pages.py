@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Fix, Pattern
+from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Fix, Pattern
 from mulligan.dashboard import formatting, memory_pages, metric_cards, run_pages
 from mulligan.dashboard.memory_pages import build_pattern_rows
 from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.report import stats as stats_report
+from mulligan.report.memory_text import allow_command
 from mulligan.report.resources import PATTERN_SPEC, RUN_SPEC
 from mulligan.report.tables import format_count
 from mulligan.store.base import FixQuery, LessonQuery, Store
@@ -45,6 +46,7 @@ ARGUMENT_SENTENCES = {
     "parse": ("`{path}` is structured data, not a JSON string.", "`{path}` is structured data, not a JSON string."),
     "wrap": ("`{path}` is a list, even for one item.", "`{path}` is a list, even for one item."),
     "default": ("`{path}` is required.", "`{path}` is required, for example {value}."),
+    "substitute": ("", "Use `{path}={value}`: it succeeded where other values failed."),
 }  # fmt: skip
 """Sentences about an argument by change operation: without and with the value that succeeded."""
 MAX_SENTENCES = 4
@@ -103,10 +105,13 @@ def _most_corrected_arguments(
     arguments: list[dict[str, Any]] = []
     for tool in names[:MAX_CORRECTED_TOOLS]:
         if wrong := _corrected_arguments(store.stats(tenant, page_query.narrow(tool=tool).stats_query()).total):
-            values = _working_values(store.fixes(tenant, FixQuery(tool=tool, now=page_query.now, limit=MAX_FIXES)))
+            fixes = store.fixes(tenant, FixQuery(tool=tool, now=page_query.now, limit=MAX_FIXES))
+            values = _working_values(fixes)
+            hidden = {change.path for fix in fixes for change in fix.changes if change.after == HIDDEN_VALUE}
             for argument in wrong:
-                sentence = _suggest_sentence(tool, argument["path"], argument["change"], values)
-                arguments.append(argument | {"tool": tool, "sentence": formatting.text(sentence, 400)})
+                sentence = formatting.text(_suggest_sentence(tool, argument["path"], argument["change"], values), 400)
+                allow = formatting.text(allow_command(argument["path"], tenant)) if argument["path"] in hidden else ""
+                arguments.append(argument | {"tool": tool, "sentence": sentence, "allow": allow})
     arguments.sort(key=lambda argument: (-argument["calls"], argument["tool"], argument["argument"]))
     return arguments[:MAX_WRONG_ARGUMENTS]
 
@@ -211,7 +216,8 @@ def _working_values(fixes: Sequence[Fix]) -> dict[tuple[str, str], Any]:
         (change.path, change.operation): change.after
         for fix in sorted(fixes, key=lambda fix: fix.successes)
         for change in fix.changes
-        if change.after not in (None, RUN_SPECIFIC, LAST_PATH_SEGMENT)
+        if change.after not in (None, RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
+        and (change.operation != "substitute" or fix.showable)
     }
 
 
