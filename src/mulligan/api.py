@@ -50,7 +50,17 @@ def _show_options(method: F) -> F:
 def _require_options(method: Any, options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in method.__signature__.parameters:
-            raise TypeError(f"{method.__name__}() got an unexpected keyword argument {name!r}")
+            problem = f"{method.__name__}() got an unexpected keyword argument {name!r}"
+            raise TypeError(f"{problem}. {suggest_option(name, method.__signature__.parameters)}")
+
+
+def suggest_option(name: str, options: Iterable[str]) -> str:
+    """Return the sentence about a misspelled option: the similar one, or all of them."""
+    import difflib  # lazy: needed for mistakes only
+
+    options = [option for option in options if option not in ("self", "function")]
+    near = difflib.get_close_matches(name, options, n=1)
+    return f"Did you mean {near[0]!r}?" if near else f"Valid options: {', '.join(options)}."
 
 
 class Mulligan:

@@ -24,7 +24,12 @@ from mulligan.store.urls import StoreLocation, is_remote
 
 
 def build_redactor(
-    settings: Settings, level: Level | None = None, key: bytes = b"", *, personal: bool = True
+    settings: Settings,
+    level: Level | None = None,
+    key: bytes = b"",
+    *,
+    personal: bool = True,
+    keeps_quantities: bool = True,
 ) -> Redactor:
     """Build the redactor for these settings, optionally at another redaction level."""
     try:
@@ -34,6 +39,7 @@ def build_redactor(
             patterns=settings.redact_patterns,
             allowed=settings.redact_ignore,
             unredacted_arguments=settings.unredacted_arguments,
+            keeps_quantities=keeps_quantities,
             key=key,
             personal=personal,
         )
@@ -101,6 +107,12 @@ def connect_reflector(reflector: Any, store: KeyValueStore, clock: Callable[[], 
     )
 
 
+def _describe_run_access(settings: Settings) -> str:
+    """Return what shows a run of this process: the command, or the dashboard if the token may only send."""
+    may_only_send = is_remote(settings.store_url) and settings.token.startswith("mul_ingest_")
+    return f"{settings.store_url.rstrip('/')}/runs/" if may_only_send else "mulligan show "
+
+
 class Components:
     """The components of one `Mulligan`. Raises `SettingsError` for invalid settings.
 
@@ -164,6 +176,7 @@ class Components:
             "record": settings.record,
             "agent": settings.agent,
             "environment": settings.environment,
+            "show_run": _describe_run_access(settings),
             "reflector": reflector,
             "lookup_precedents": self.recall.precedents,
             "item_arguments": self.recall.item_arguments,

@@ -141,10 +141,11 @@ def _iter_step_records(step: Step) -> Iterator[LogLine]:
         yield LogLine(
             CAPTURE, logging.DEBUG, "step.ended", tool | {"outcome": step.outcome} | seconds | _step_ids(step)
         )
-    for link in step.links:
+    for link in step.links if step.outcome == "success" else ():  # others lead to a re-issue that failed too
         if link.failed_call != step.call:
             by_step = {"tool": step.name, "by": f"step {step.seq}", "changes": describe_changes(link.changes)}
-            yield LogLine(RECOVER, logging.INFO, "recovered", by_step | {"run": step.run, "step": link.failed_call})
+            ids = {"run": step.run, "step": link.failed_call} | ({"provisional": True} if link.provisional else {})
+            yield LogLine(RECOVER, logging.INFO, "recovered", by_step | ids)
     if step.stop is not None:
         word = "blocked" if step.outcome == "blocked" else "stopped"
         fields: dict[str, Any] = {"reason": to_line(step.stop.reason, MAX_MESSAGE_CHARS)}

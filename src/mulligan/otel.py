@@ -18,7 +18,9 @@ try:
     from opentelemetry import metrics, trace
     from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 except ImportError:
-    raise MissingExtraError("OpenTelemetry needs its API. Install it: pip install 'mulligan[otel]'") from None
+    raise MissingExtraError(
+        "OpenTelemetry needs its API. Install it: pip install 'mulligan[otel]' (from a checkout: pip install '.[otel]')"
+    ) from None
 
 INSTRUMENTATION_NAME = "mulligan"
 MAX_OPEN_RUNS = 10_000
@@ -54,10 +56,10 @@ class Otel:
         self._tokens = meter.create_histogram("gen_ai.client.token.usage", "{token}", "Tokens used by model calls.")
         self._cost = meter.create_counter("mulligan.cost", "{USD}", "Cost of model calls, in US dollars.")
         self._recovered = meter.create_counter(
-            "mulligan.calls.recovered", "{call}", "Calls that failed first and succeeded later."
+            "mulligan.calls.recovered", "{call}", "Calls that a later attempt recovered."
         )
         self._unrecovered = meter.create_counter(
-            "mulligan.calls.unrecovered", "{call}", "Failed calls that never succeeded."
+            "mulligan.calls.unrecovered", "{call}", "Calls whose last attempt failed. A later call may recover them."
         )
 
     def __call__(self, event: AnyEvent) -> None:

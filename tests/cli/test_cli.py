@@ -99,6 +99,18 @@ def test_a_misspelt_option_is_told_with_where_to_look(types):
     assert "mulligan runs --help" in err
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["runs", "--limit", "abc"], "'abc' is not a valid integer. ("),
+        (["runs", "--status", "failed"], "'partial', 'failure'. Did you mean 'failure'? ("),
+    ],
+)
+def test_an_invalid_value_of_an_option_is_told_in_plain_words(types, typed, told):
+    code, _, err = types(*typed)
+    assert (code, told in err) == (2, True)
+
+
 def test_runs_are_listed_the_newest_first(types, store):
     code, out, _ = types("runs", "--store", store)
     assert code == 0

@@ -59,7 +59,10 @@ def test_without_psycopg_one_is_told_what_to_install(types, store, monkeypatch, 
     meant = {"STORE": str(store), "URL": "postgresql://db.invalid/mulligan"}
     code, out, err = types(*(meant.get(word, word) for word in typed))
     assert (code, out) == (2, "")
-    assert err == "error: PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]'\n"
+    assert (
+        err == "error: PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]' "
+        "(from a checkout: pip install '.[postgres]')\n"
+    )
 
 
 @pytest.mark.slow

@@ -190,6 +190,15 @@ def test_a_codex_configuration_that_is_no_toml_is_refused(home, types):
     assert not (home / ".codex/hooks.json").exists()
 
 
+def test_agent_that_is_not_on_this_machine_is_told(home, types, monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    note = f"Codex was not found on this machine: no codex on the PATH, no folder {home / '.codex'}."
+    assert note in types("install", "codex")[1]
+    assert "mulligan forget --session ID" in types("uninstall", "codex")[1]
+    (home / ".codex").mkdir(exist_ok=True)
+    assert "was not found" not in types("install", "codex")[1]
+
+
 def test_hooks_that_are_switched_off_are_told(home, types):
     put(home / ".codex/config.toml", "[features]\nhooks = false\n")
     _, said, _ = types("install", "codex")

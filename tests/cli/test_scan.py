@@ -85,6 +85,13 @@ def test_it_says_where_it_looked_when_there_is_nothing(types):
     assert "mulligan demo" in out
 
 
+def test_file_of_another_format_is_named_as_such(types, tmp_path):
+    file = write(tmp_path / "broken.jsonl", "not json at all")
+    code, out, _ = types("scan", str(file))
+    assert code == 1
+    assert f"{file}  (not a log of a supported format)" in out
+
+
 def test_agents_that_keep_their_logs_elsewhere_are_found_there(types, tmp_path, monkeypatch):
     (tmp_path / "cc" / "projects" / "x").mkdir(parents=True)
     (tmp_path / "cx" / "sessions").mkdir(parents=True)

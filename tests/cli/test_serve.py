@@ -153,6 +153,7 @@ def test_a_token_is_made_listed_without_its_secret_and_revoked(types):
     assert "not shown again" in err
 
     assert "expires (UTC)" in types("token", "list")[1]
+    assert re.search(r"role ingest, ci, expires 20\d\d-\d\d-\d\d", types("audit")[1])
     _, listed, _ = types("token", "list", "--json")
     (token,) = json.loads(listed)
     assert (token["name"], token["role"], token["state"]) == ("ci", "ingest", "active")
@@ -184,6 +185,18 @@ def test_env_prints_the_variables_of_opentelemetry(types):
         "export OTEL_EXPORTER_OTLP_COMPRESSION=gzip",
         "export OTEL_EXPORTER_OTLP_HEADERS=Authorization=Bearer%20mul_x",
     ]
+
+
+def test_env_is_for_the_server_that_is_set_and_sends_its_token_nowhere_else(types, monkeypatch):
+    monkeypatch.setenv("MULLIGAN_STORE", "https://mulligan.example.com/")
+    monkeypatch.setenv("MULLIGAN_TOKEN", "mul_x")
+
+    own, other = types("env")[1], types("env", "--url", "http://h:1")[1]
+
+    assert "export OTEL_EXPORTER_OTLP_ENDPOINT=https://mulligan.example.com\n" in own
+    assert "export OTEL_EXPORTER_OTLP_HEADERS=Authorization=Bearer%20mul_x" in own
+    assert "export OTEL_EXPORTER_OTLP_ENDPOINT=http://h:1\n" in other
+    assert "mul_x" not in other
 
 
 def test_env_for_claude_code_makes_it_send_its_logs(types):
@@ -241,6 +254,32 @@ def test_serve_alerts_a_command_of_what_only_a_person_can_fix(command, tmp_path,
     alert = json.loads(told.read_text())
     assert (alert["type"], alert["kind"], alert["tool"]) == ("person_needed", "model/quota_exceeded", "pay")
     assert alert["link"].startswith("http://127.0.0.1:")
+
+
+@pytest.mark.slow
+def test_a_server_that_ends_sends_its_queued_alerts_first(command, tmp_path):
+    told = tmp_path / "told.json"
+    process = command("--alert-command", f"sh -c 'sleep 0.3; cat >> {told}'")
+    at = re.search(r"Listening on (\S+) with store ", process.stdout.readline())[1]
+    steps = [{"name": name, "failure": {"type": "model", "code": "quota_exceeded"}} for name in ("pay", "ship")]
+    run = {"id": "r", "end_reason": "finished", "steps": steps}
+    sent = urllib.request.Request(f"{at}/v1/runs", json.dumps(run).encode(), {"Content-Type": "application/json"})
+    urllib.request.urlopen(sent, timeout=20).close()
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
+    assert [json.loads(line)["tool"] for line in told.read_text().splitlines()] == ["pay", "ship"]
+
+
+@pytest.mark.slow
+def test_whoever_presses_ctrl_c_does_not_wait_for_a_balancer(command):
+    process = command("--drain", "3600")
+    process.stdout.readline()
+    process.send_signal(signal.SIGTERM)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
 
 
 @pytest.mark.slow

@@ -49,6 +49,54 @@ def put(path: Path, text: str) -> Path:
     return path
 
 
+# The home folder
+
+
+@pytest.mark.parametrize("is_home", [True, False])
+def test_file_that_is_both_the_users_and_the_projects_is_the_users(types, project, monkeypatch, is_home):
+    text = (
+        '{"mcpServers": {"notes": {"command": "python", "args": ["server.py"]},\n'
+        '  "remote": {"url": "http://127.0.0.1:9/mcp", "headers": {"Authorization": "Bearer abcdef"}}}}\n'
+    )
+    monkeypatch.chdir(Path.home() if is_home else project)
+    path = put(Path.home() / ".cursor/mcp.json", text)
+    code, output, _ = types("install", "proxy", "--client", "cursor", "--all", "--repair")
+    assert code == 0
+    assert "Calls to notes, remote from Cursor now go through mulligan." in output
+    assert "Skipped" not in output
+    assert "proxy --name notes --repair -- python" in output.replace('", "', " ")
+    for entry in json.loads(path.read_text())["mcpServers"].values():
+        assert entry["args"][:2] == ["-c", USER_WRAPPER]
+    assert types("uninstall", "proxy", "--all")[0] == 0
+    assert path.read_text() == text
+    assert not list(hook_folder().with_name("installed").glob("*"))
+
+
+def test_uninstalling_elsewhere_names_the_files_where_it_is_still_installed(types, project, tmp_path, monkeypatch):
+    path = put(project / ".mcp.json", '{"mcpServers": {"git": {"command": "uvx"}}}')
+    assert types("install", "proxy", "--all")[0] == 0
+    monkeypatch.chdir(tmp_path)
+    assert f"Still installed in {path}." in types("uninstall", "proxy", "--all")[1]
+    monkeypatch.chdir(project)
+    assert "Still installed" not in types("uninstall", "proxy", "--all")[1]
+
+
+def test_replacing_the_proxy_of_a_url_in_a_shared_file_changes_all_or_nothing(types, project):
+    put(project / ".mcp.json", '{"mcpServers": {"far": {"url": "https://mcp.example/"}}}')
+    assert types("install", "proxy", "--client", "claude-code", "--project", "--server", "far")[0] == 0
+    before = (project / ".mcp.json").read_text()
+    output = types("install", "proxy", "--all", "--repair")[1]
+    assert "so this entry was not changed" in output
+    assert "now go through" not in output
+    assert (project / ".mcp.json").read_text() == before
+
+
+def test_unknown_client_is_answered_with_those_it_may_stand_for(types):
+    code, _, complaint = types("install", "proxy", "--client", "claude", "--all")
+    assert code == 2
+    assert "Unknown client 'claude'. Did you mean claude-desktop or claude-code?" in complaint
+
+
 # All servers at once
 
 STDIO = '{"command": "uvx", "args": ["a"], "env": {"K": "v"}, "cwd": "/srv", "disabled": true}'
@@ -316,7 +364,7 @@ def test_file_that_cannot_be_parsed_is_named_and_the_others_are_changed(types, p
     put(Path.home() / ".cursor/mcp.json", '{"mcpServers": {"a": ]}')
     put(project / ".mcp.json", '{"mcpServers": {"git": {"command": "uvx"}}}')
     code, output, _ = types("install", "proxy", "--all")
-    assert code == 0
+    assert code == 1
     assert "mcp.json is not valid JSON: not a JSON value (line 1, column 22)" in output
     assert "Calls to git from Claude Code now go through mulligan." in output
     assert types("install", "proxy", "--client", "cursor", "--server", "a")[0] == 2
@@ -465,7 +513,7 @@ def test_entry_without_a_server_behind_it_says_what_is_missing(monkeypatch, tmp_
     start = build_start_command("proxy", "--url", "https://mcp.example/")
     result = run_entry([start.command, *start.args])
     assert result.returncode == 127
-    assert "mulligan was in front of https://mcp.example/. Without it, put this URL back" in result.stderr
+    assert "Without mulligan, put this URL back into this entry: https://mcp.example/" in result.stderr
     assert "mulligan is not installed" in result.stderr
 
 

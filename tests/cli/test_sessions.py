@@ -70,7 +70,7 @@ def test_sessions_are_listed_with_what_is_remembered(kept, types):
 def test_one_is_shown_with_what_the_model_was_told(kept, types):
     code, said, _ = types("sessions", "show", "bc1")
     assert code == 0
-    assert "in Bash, turn 0" in said
+    assert "in Bash\n" in said
     assert "Recent Failures" in said
     told = json.loads(types("sessions", "show", "bc15e4d3", "--json")[1])
     assert [each["tool"] for each in told["remembered"]] == ["Bash"]
@@ -95,3 +95,12 @@ def test_a_session_that_was_not_heard_of_for_long_goes_with_its_runs(kept, home)
     store.prune(DEFAULT_TENANT, Retention(), at + 91 * DAY)
     assert store.keys(DEFAULT_TENANT, "session") == store.keys(DEFAULT_TENANT, "hook") == []
     store.close()
+
+
+def test_unknown_and_ambiguous_ids_have_different_answers(kept, types):
+    for number in range(2):
+        event = {"session_id": f"bc15e4d3-{number}", "cwd": "/src/shop", "hook_event_name": "PostToolUseFailure",
+                 "tool_name": "Bash", "tool_input": {}, "tool_use_id": "t1", "error": "Exit code 2\nboom"}  # fmt: skip
+        handle_event("claude-code", json.dumps(event).encode())
+    assert "No session matches 'nope'. List sessions" in types("sessions", "show", "nope")[2]
+    assert "2 sessions start with 'bc15e4d3-': bc15e4d3-0, bc15e4d3-1." in types("sessions", "show", "bc15e4d3-")[2]

@@ -27,6 +27,12 @@ def suggest(*lines: Any) -> list[dict[str, Any]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def test_empty_input_is_an_error_that_shows_an_example(types):
+    code, out, err = types("suggest", "/dev/null")
+    assert (code, out) == (2, "")
+    assert 'The input is empty. Pipe one failed call per line in, such as {"tool": "search"' in err
+
+
 @pytest.mark.slow
 def test_each_line_is_answered_in_order_and_one_that_cannot_be_read_gets_an_error():
     first, second, third, fourth, fifth, sixth = suggest(

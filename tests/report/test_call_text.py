@@ -136,7 +136,7 @@ def test_exact_characters_of_a_value_stay_readable():
 
 def test_size_of_a_text_that_was_cut_when_recorded_is_the_original_one():
     text = truncate_text("x" * 1_000_000)
-    assert call_text.format_value(text, 100).endswith(f"... (1,000,000 characters, {len(text):,} stored)")
+    assert call_text.format_value(text, 100).endswith(f'..." (1,000,000 characters, {len(text):,} stored)')
 
 
 @given(st.recursive(st.text() | st.integers() | st.none() | st.booleans(), lambda inner: st.lists(inner), max_leaves=8))
@@ -194,3 +194,15 @@ def test_suggested_prerequisite_is_shown():
     suggestion = Recovery(remedy=Remedy.REPAIR, source="reflection", confidence=0.6, prerequisites=("log_in",))
     lines = show(failed(stop=RecoveryStop(reason="no repair found", suggestions=(suggestion,))))
     assert "     > suggestion: call log_in first (source: reflection, 60% confidence)" in lines
+
+
+def test_answer_of_a_model_is_shown_as_its_text_and_the_calls_that_it_requests():
+    call = {"name": "search", "args": {"query": "fish", "top_k": 50}, "id": "1", "type": "tool_call"}
+    message = {"type": "ai", "content": "Let me look.", "additional_kwargs": {}, "tool_calls": [call]}
+    text = "\n".join(show(success(1, type="model", result=message, tokens={"input": 9})))
+    assert '  result     "Let me look."; calls search(query="fish", top_k=50)' in text
+    assert "additional_kwargs" not in text
+
+
+def test_a_cut_text_has_both_of_its_quotation_marks():
+    assert call_text.format_value("timed out " * 40, 40) == '"timed out timed ou..." (402 characters)'

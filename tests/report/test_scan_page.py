@@ -135,3 +135,11 @@ def test_nothing_found_is_a_page_too():
 def test_a_page_is_small():
     assert len(render_page(findings("x" * 200), 0)) < 100_000
     assert to_builtins(findings("x"))["failures"] == 9
+
+
+def test_page_hides_home_folders_and_counts_one_call_as_one():
+    text = r"/home/ada/shop/a.py, /Users/bob/b.py, C:\Users\carl\c.py, /srv/dora/d.py, /srv/doras/e.py"
+    page = render_page(findings(text), 0, home="/srv/dora")
+    assert r"~/shop/a.py, ~/b.py, ~\c.py, ~/d.py, /srv/doras/e.py" in page
+    assert not [name for name in ("/ada", "/bob", "carl", "dora/") if name in page]
+    assert "1 call rejected by the user" in page

@@ -145,10 +145,32 @@ def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Sandbox,
         mulligan.tool(name="strict")(book)(9)
     assert len(service.asked) == 1
     assert played.steps[0].stop is not None
-    reason = 'the tool has effects="once", and nothing proves that the call did not execute'
-    assert played.steps[0].stop.reason == reason
+    reason = 'the tool has effects="once", and nothing proves that the call did not execute (raise AgentError before'
+    assert played.steps[0].stop.reason.startswith(reason)
     assert mulligan.tool(name="lenient", rejection_statuses={422})(book)(9) == "booked"
     assert [path.rpartition("=")[2] for path in service.asked] == ["9", "9", "7"]
+
+
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        ("width must be 4096 or less, got 9000", "raise AgentError before it does anything"),
+        ("width is too large", "no repair found for the arguments"),  # another declaration would not help
+    ],
+)
+def test_plain_exception_of_a_tool_with_side_effects_says_what_would_allow_a_repair(
+    played: Sandbox, message: str, reason: str
+) -> None:
+    @mulligan.tool
+    def resize(width: int) -> str:
+        raise ValueError(message)
+
+    with pytest.raises(ValueError, match="width") as raised:
+        resize(9000)
+    stop = played.steps[0].stop
+    assert stop is not None
+    assert reason in stop.reason
+    assert reason in raised.value.__notes__[0]
 
 
 def test_an_async_service_that_hangs_is_cut_off(played: Sandbox) -> None:

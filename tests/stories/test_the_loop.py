@@ -216,10 +216,15 @@ def test_the_demo_shows_seven_failures_a_third_pass_that_goes_better_and_a_lesso
     assert second["turns"] == first["turns"], "what worked once may be a coincidence"
     assert third["turns"] < second["turns"]
     assert third["failed_attempts"] < second["failed_attempts"]
+    assert [passed["failed_attempts"] for passed in facts["passes"]] == [7, 7, 5]  # those of the MCP server included
+    assert [passed["unrecovered"] for passed in facts["passes"]] == [1, 1, 1], "only the payment"
     assert facts["payments"] == ["INV-1", "INV-2", "INV-3"]  # each once, although all answers were lost
     assert {"tool/invalid_arguments", "tool/rate_limit", "tool/timeout", "tool/unknown_tool"} <= first["kinds"].keys()
     assert (facts["lesson"]["tool"], facts["lesson"]["runs"]) == ("search_docs", 3)
     assert "top_k=10 (succeeded in 3 of 3 runs)" in facts["lesson"]["text"]
+    steps = user.sees("show", first["run"], "--store", facts["store"])["steps"]
+    rejected = next(step for step in steps if "failure" in step)
+    assert "demo_world.py" in rejected["failure"]["trace"], "the tools of the demo stand for those of a user"
     (lesson,) = user.sees("lessons", "--store", facts["store"], "--tool", "search_docs")
     assert (lesson["id"], lesson["state"]) == (facts["lesson"]["id"], "active")
     newest, ticket_run = user.sees("runs", "--store", facts["store"], "--limit", "2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from typing import Any
 
@@ -147,12 +148,24 @@ def main() -> None:
     except click.ClickException as error:
         typed = next((name for name in sys.argv[1:2] if name in COMMANDS), "")
         where = error.ctx.command_path if isinstance(error, click.UsageError) and error.ctx else f"mulligan {typed}"
-        _fail(f"{error.format_message()} (see `{where.strip()} --help`)")
+        _fail(f"{_describe_usage_error(error)} (see `{where.strip()} --help`)")
     except MulliganError as error:
         _fail(str(error))
     except (click.Abort, KeyboardInterrupt):
         code = 130
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _describe_usage_error(error: click.ClickException) -> str:
+    """Return the message of click, in plain words for a number and with the similar choice for a misspelled one."""
+    import difflib  # only for a mistake
+
+    message = error.format_message().replace("valid integer range", "valid integer")
+    value_type = getattr(getattr(error, "param", None), "type", None)
+    choices = value_type.choices if isinstance(value_type, click.Choice) else ()
+    typed = re.search(r"'([^']{1,80})' is not one of", message)
+    near = difflib.get_close_matches(typed[1], list(map(str, choices)), n=1) if typed else []
+    return f"{message} Did you mean {near[0]!r}?" if near else message
 
 
 def _fail(message: str) -> None:

@@ -293,6 +293,8 @@ def suggest(context: CommandContext, file: str | None, no_memory: bool) -> None:
             rows.append(row)
             if not is_table:
                 _print_json_line(facts)
+    if not rows:
+        raise click.UsageError(f"The input is empty. Pipe one failed call per line in, such as {_CALL_EXAMPLE}")
     if is_table:
         suggestion_count = sum(1 for row in rows if row[1] != "error" and row[2])
         summary = f"{format_count(suggestion_count, 'suggestion')} for {format_count(len(rows), 'line')}"

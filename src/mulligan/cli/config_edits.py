@@ -103,6 +103,18 @@ def _read_record(path: Path, text: str | None) -> InstallRecord | None:
     return record if record.after_hash == _hash(text) else None
 
 
+def find_installed_files(ignored_entries: Set[str]) -> list[Path]:
+    """Return the files that still contain other entries of ours than these, by the records of their installation."""
+    paths = []
+    for record_path in sorted(_record_path(Path()).parent.glob("*.json")):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not a record
+            fields = json.loads(record_path.read_bytes())
+            path = Path(fields["file"])
+            if set(fields["entries"]) - ignored_entries and path.exists():
+                paths.append(path)
+    return paths
+
+
 def plan_restoration(edit: Edit, entries: Set[str]) -> Edit:
     """Return the edit that restores a file byte for byte, if these are all our entries and it was not edited since."""
     record = _read_record(edit.path, edit.before)

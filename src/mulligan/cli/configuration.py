@@ -14,7 +14,7 @@ from mulligan import settings as settings_file
 from mulligan.cli import cli
 from mulligan.cli.options import CommandContext, command
 from mulligan.report.tables import render_columns, trusted_line
-from mulligan.store.urls import redact_password
+from mulligan.store.urls import is_remote, redact_password
 
 DEFAULT_URL = "http://127.0.0.1:4700"
 """Default address of `mulligan serve`."""
@@ -27,16 +27,21 @@ DEFAULT_URL = "http://127.0.0.1:4700"
     "mulligan env --url https://mulligan.example.com --token mul_...",
     has_store=False,
 )
-@click.option("--url", default=DEFAULT_URL, show_default=True, help="Address of the server.")
-@click.option("--token", help="Token with role ingest, if the server requires one.")
+@click.option("--url", help=f"Address of the server.  [the store if it is a server, otherwise {DEFAULT_URL}]")
+@click.option("--token", help="Token with role ingest, if the server requires one.  [without --url: token]")
 @click.option(
     "--for",
     "agent",
     type=click.Choice(["claude-code", "langfuse", "traceloop"]),
     help="Also print the variables that this agent or SDK reads.",
 )
-def env(context: CommandContext, url: str, token: str | None, agent: str | None) -> None:
+def env(context: CommandContext, url: str | None, token: str | None, agent: str | None) -> None:
     """Print environment variables that make OpenTelemetry export to a server."""
+    if url is None:
+        settings = settings_file.load_settings()
+        if is_remote(settings.store_url):
+            url, token = settings.store_url, token or settings.token
+    url = url or DEFAULT_URL
     variables = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": url.rstrip("/"),
         # Without this, an SDK that configures itself uses gRPC, which this server does not support.

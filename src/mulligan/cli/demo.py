@@ -78,11 +78,14 @@ def demo(context: CommandContext, fast: bool, serves: bool | None, opens: bool) 
         narrator.say(_OPENING)
         narrator.say(f"\n  {_SYMBOLS}")
         passes: list[world.PassResult] = []
+        failed_attempts: list[int] = []
         for title, request, is_silent in _PASSES:
             narrator.title(title)
             narrator.is_silent = is_silent
             service.busy_city = request.city
+            failed_before = narrator.failed_attempts
             passes.append(agent.run(request.text, partial(agent.handle_request, request)))
+            failed_attempts.append(narrator.failed_attempts - failed_before)
             narrator.is_silent = False
             if not is_silent:
                 narrator.say(f"\n     The agent's answer: {passes[-1].answer}")
@@ -98,7 +101,7 @@ def demo(context: CommandContext, fast: bool, serves: bool | None, opens: bool) 
         lesson_facts = None
         if lesson is not None:
             lesson_facts = {"id": lesson.id, "tool": lesson.tool, "runs": lesson.successes, "text": lesson_line}
-        pass_facts = [_facts(result, cell) for result, cell in zip(passes, cells, strict=True)]
+        pass_facts = [_facts(*details) for details in zip(passes, failed_attempts, cells, strict=True)]
         facts = {"passes": pass_facts, "payments": service.payments, "lesson": lesson_facts}
         print_json(facts | {"store": str(store_path)})
         return
@@ -106,7 +109,7 @@ def demo(context: CommandContext, fast: bool, serves: bool | None, opens: bool) 
     rows = [
         ("", "first", "second", "third"),
         ("model turns", *(str(result.turns) for result in passes)),
-        ("failed attempts", *(str(_failed_attempts(cell)) for cell in cells)),
+        ("failed attempts", *map(str, failed_attempts)),
     ]
     print_lines(render_columns(rows, right=(1, 2, 3)))
     narrator.say(
@@ -120,7 +123,15 @@ def demo(context: CommandContext, fast: bool, serves: bool | None, opens: bool) 
         (f"show {passes[0].run[:12]}", "every call of the first pass"),
         ("patterns", "failures that recur"),
         ("fixes", "what recovered them, with evidence"),
-        ("serve --open", "the dashboard" + ("" if has_server_extra else ", with: pip install 'mulligan[server]'")),
+        (
+            "serve --open",
+            "the dashboard"
+            + (
+                ""
+                if has_server_extra
+                else ", with: pip install 'mulligan[server]', from a checkout: pip install '.[server]'"
+            ),
+        ),
     ):
         click.echo(f"  {program} {words:<19} {explanation}")
     click.echo("\n  In your own code: put @mulligan.tool above a function.")
@@ -185,18 +196,14 @@ def _typed_program() -> str:
         return typed
 
 
-def _facts(result: world.PassResult, cell: Cell) -> dict[str, Any]:
+def _facts(result: world.PassResult, failed_attempts: int, cell: Cell) -> dict[str, Any]:
     return {
         "run": result.run,
         "status": result.status,
         "turns": result.turns,
-        "failed_attempts": _failed_attempts(cell),
+        "failed_attempts": failed_attempts,
         "recovered": cell.recovered,
         "unrecovered": cell.unrecovered,
         "backoff_seconds": cell.backoff_micros / 1e6,
         "kinds": {kind: kind_cell.failures for kind, kind_cell in cell.kinds.items()},
     }
-
-
-def _failed_attempts(cell: Cell) -> int:
-    return sum(kind.failures for kind in cell.kinds.values())

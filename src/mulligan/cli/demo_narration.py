@@ -27,6 +27,8 @@ class Narrator:
         """Whether output is suppressed for now."""
         self._pause = pause
         self._number = 0
+        self.failed_attempts = 0
+        """Failed attempts so far, printed or not, those of the MCP server included."""
 
     def say(self, text: str, **style: Any) -> None:
         """Print a text, wrapped. Its continuation lines are indented like the text after its symbol."""
@@ -59,7 +61,7 @@ class Narrator:
     def narrate_mcp_result(self, result: Mapping[str, Any], failure_comment: str) -> None:
         """Print the result of an MCP tool as the proxy passes it on."""
         if (answer := result.get("_meta", {}).get("mulligan/failure")) is not None:
-            self.say(f"     x {answer['error']}: {to_line(result['content'][0]['text'], 48)}", fg="red")
+            self._say_failed(answer["error"], result["content"][0]["text"])
             self._narrate_failure(answer, (), failure_comment)
         else:
             text, *notes = (part["text"] for part in result["content"])
@@ -69,6 +71,10 @@ class Narrator:
             for note in notes:
                 self.say(f'     " {note}', fg="cyan")
         self._pause_for_reader()
+
+    def _say_failed(self, kind: str, message: str) -> None:
+        self.failed_attempts += 1
+        self.say(f"     x {kind}: {to_line(message, 48)}", fg="red")
 
     def _narrate_failure(self, answer: Mapping[str, Any], notes: Sequence[str], comment: str) -> None:
         if comment:
@@ -94,7 +100,7 @@ class Narrator:
     def on_event(self, event: AnyEvent) -> None:
         match event:
             case StepEnded(step) if step.type == "tool" and step.failure is not None:
-                self.say(f"     x {step.failure.kind}: {to_line(step.failure.message, 48)}", fg="red")
+                self._say_failed(step.failure.kind, step.failure.message)
             case StepEnded(step) if step.type == "tool":
                 self.say(f"     + {to_line(step.result, 70)}", fg="green")
                 if step.recovery is not None and step.recovery.changes:

@@ -5,37 +5,51 @@ from __future__ import annotations
 import collections
 import contextlib
 import platform
+import shlex
 import sqlite3
 import sys
 from pathlib import Path
 from typing import Any
 
+import click
+
 from mulligan import __version__
 from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.cli.server_entries import find_broken_entries
 from mulligan.core.failure import StoreError
+from mulligan.core.prices import PriceTable
 from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
-from mulligan.record.journal_import import count_dropped, read_hook_errors
+from mulligan.record.journal_import import count_dropped, read_hook_errors, recover_journals
 from mulligan.recover.budget import PROCESS_BUDGET_EXHAUSTED, TOOL_BUDGET_EXHAUSTED
-from mulligan.report.tables import escape_hidden, format_age, format_count, render_pairs, to_line
+from mulligan.report.tables import escape_hidden, format_age, format_count, render_pairs, to_line, trusted_line
 from mulligan.settings import Settings, hook_folder
 from mulligan.store import diagnostics, urls
 from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
 from mulligan.store.diagnostics import Diagnostics
+from mulligan.store.remote import ADDRESS_FILE, RemoteStore
 
 MAX_SHOWN_TABLES = 5
 """Number of tables, and of tools with an exhausted retry budget, shown as text. The JSON output has all of them."""
+MAX_CLOCK_DIFFERENCE_SECONDS = 30
 MAX_RECENT_RUNS = 500
 """Number of recent runs that are checked for a task description and for exhausted retry budgets."""
 
 
-@command("mulligan doctor", "mulligan doctor --store ./failures.db --json")
-def doctor(context: CommandContext) -> None:
+@command("mulligan doctor", "mulligan doctor --store ./failures.db --json", "mulligan doctor --send FOLDER")
+@click.option(
+    "--send", "folder", metavar="FOLDER", type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="First bring the records that wait in this folder into the store, wherever they were meant to go.",
+)  # fmt: skip
+def doctor(context: CommandContext, folder: Path | None) -> None:
     """Check the installation and the store, and show where records are stored.
 
-    Exits 1 if there is a problem: a damaged store, dropped records, orphaned journals, or settings of coding agents and
-    MCP clients that start a mulligan which is not there.
+    Of a server, it tests the connection: address, TLS, token, version and clock.
+
+    Exits 1 if there is a problem: a damaged store, an unreachable server, dropped or waiting records, or settings of
+    coding agents and MCP clients that start a mulligan which is not there.
     """
+    if folder is not None:
+        _send_waiting(context.settings, folder)
     facts = _facts(context.settings)
     problems = _problems(facts)
     lines = [*(problems or ["Healthy."]), "", *render_pairs(_rows(facts), context.width)]
@@ -45,14 +59,13 @@ def doctor(context: CommandContext) -> None:
 
 def _facts(settings: Settings) -> dict[str, Any]:
     url = settings.store_url
-    # For a server, sqlite_path raises an error that says what to do.
-    path = urls.sqlite_path(url) if urls.is_remote(url) else urls.local_path(url, settings.folder)
+    path = urls.local_path(url, settings.folder)
     policy = settings.policy
     facts: dict[str, Any] = {
         "mulligan": __version__,
         "python": platform.python_version(),
         "sqlite": sqlite3.sqlite_version,
-        "store": urls.redact_password(url) if urls.is_postgres(url) else str(path),
+        "store": urls.redact_password(url) if urls.is_networked(url) else str(path),
         "journals": str(urls.journals_of(path)),
         "retry_budget_burst": policy.retry_budget_burst,
         "retry_budget_ratio": policy.retry_budget_ratio,
@@ -60,8 +73,14 @@ def _facts(settings: Settings) -> dict[str, Any]:
     }
     count, last_error, at = read_hook_errors(hook_folder())
     facts |= _journal_facts(urls.journals_of(path)) | {"hook_faults": count}
+    if urls.is_remote(url):
+        facts["orphaned_records"] = 0  # they are among those that wait: no query imports them
+    own_folder = None if urls.is_remote(url) else urls.journals_of(path)
+    facts["waiting"] = _find_waiting(settings.folder, own_folder)
     facts |= {"hook_fault": last_error, "hook_fault_at": at} if count else {}
     facts["broken_entries"] = [escape_hidden(entry) for entry in find_broken_entries()]
+    if urls.is_remote(url):
+        return facts | _server_facts(settings)
     if not urls.may_have_records(url):
         return facts | {"healthy": None, "detail": "no records yet"}
     try:
@@ -76,6 +95,35 @@ def _facts(settings: Settings) -> dict[str, Any]:
     except StoreError as error:
         facts |= {"healthy": False, "detail": str(error)}
     return facts
+
+
+def _server_facts(settings: Settings) -> dict[str, Any]:
+    """Test the connection to a server."""
+    with contextlib.closing(RemoteStore(settings.store_url, settings.token)) as server:
+        try:
+            check = server.check_connection()
+        except StoreError as error:
+            return {"healthy": False, "detail": str(error)}
+        facts = {"healthy": True, "detail": "", "server": check._asdict()}
+        return facts | (_store_facts(server) if not check.query_denial else {})
+
+
+def _find_waiting(home: Path, own_folder: Path | None) -> list[dict[str, Any]]:
+    """Return the other folders of networked stores in which records of ended processes wait."""
+    waiting = []
+    for folder in sorted({*home.glob("server-*.journals"), *home.glob("postgres-*.journals")} - {own_folder}):
+        if count := _journal_facts(folder)["orphaned_records"]:
+            address_file = folder / ADDRESS_FILE
+            address = address_file.read_text()[:300] if address_file.is_file() else ""
+            waiting.append({"folder": str(folder), "records": count, "server": address})
+    return waiting
+
+
+def _send_waiting(settings: Settings, folder: Path) -> None:
+    url = settings.store_url
+    with contextlib.closing(urls.open_store(url, settings.fsync, settings.token, folder)) as store:
+        count = recover_journals(store, DEFAULT_TENANT, folder, PriceTable(settings.prices).add_costs)
+    click.echo(f"Sent {format_count(count, 'record')} to {urls.redact_password(url)}.", err=True)
 
 
 def _store_facts(store: Store) -> dict[str, Any]:
@@ -120,6 +168,17 @@ def _problems(facts: dict[str, Any]) -> list[str]:
     problems = []
     if facts.get("healthy") is False:
         problems.append(f"The store cannot be used: {facts['detail']}")
+    server = facts.get("server")
+    if server is not None and server["send_denial"]:
+        problems.append(f"No records can be sent: {server['send_denial']}")
+    if server is not None and abs(server["clock_difference"]) > MAX_CLOCK_DIFFERENCE_SECONDS:
+        problems.append(f"{_describe_clock(server['clock_difference'])} Times of runs are wrong: set the clocks.")
+    for waiting in facts["waiting"]:
+        purpose = f" for {trusted_line(waiting['server'])}" if waiting["server"] else ""
+        problems.append(
+            f"{format_count(waiting['records'], 'record')}{purpose} not sent yet. Send to {facts['store']}: "
+            f"mulligan doctor --send {shlex.quote(waiting['folder'])}"
+        )
     if facts["orphaned_records"]:
         problems.append(
             f"{format_count(facts['orphaned_records'], 'record')} in orphaned journals of killed "
@@ -140,6 +199,21 @@ def _problems(facts: dict[str, Any]) -> list[str]:
     return problems
 
 
+def _describe_clock(difference: int) -> str:
+    if abs(difference) <= 1:
+        return "The server's clock agrees with this one."
+    return f"The server's clock is {abs(difference):,} s {'ahead of' if difference > 0 else 'behind'} this one."
+
+
+def _server_rows(server: dict[str, Any]) -> dict[str, str]:
+    query = server["query_denial"].partition("denied access: ")[2]
+    return {
+        "server": f"mulligan {server['version']} answers. {_describe_clock(server['clock_difference'])}",
+        "send": "no" if server["send_denial"] else "yes",
+        "query": f"no: {query}" if query else "yes",
+    }
+
+
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the rows of the text output, without empty ones."""
     share = facts.get("with_context")
@@ -148,6 +222,7 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     rows = {
         "mulligan": f"{facts['mulligan']} on Python {facts['python']}, SQLite {facts['sqlite']}",
         "store": facts["store"],
+        **(_server_rows(facts["server"]) if "server" in facts else {}),
         "journals": facts["journals"],
         "stored": ", ".join(amounts),
         "schema": f"{facts['schema']} (current version {facts['newest']})" if "schema" in facts else "",

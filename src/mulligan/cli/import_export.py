@@ -15,18 +15,20 @@ import click
 from msgspec.structs import replace
 
 from mulligan.build import build_classifier, build_redactor
+from mulligan.capture.value_recording import to_shape
 from mulligan.cli.config_edits import replace_file
 from mulligan.cli.options import CommandContext, command, find_run, parse_time_option, show_read_progress
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import attach_links
 from mulligan.core.prices import PriceTable
-from mulligan.core.records import History, RecordedMessage, Step, encode, message_numbers
+from mulligan.core.records import History, RecordedMessage, Run, Step, encode, message_numbers
 from mulligan.hooks.agents import HOOK_STATE_KIND, join_tool_name, run_id_prefix
 from mulligan.hooks.session_files import TOOL_NAME_TEMPLATES, tool_key
 from mulligan.redaction import Redactor
 from mulligan.report import tables
-from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
+from mulligan.settings import Recording
+from mulligan.store.base import DEFAULT_TENANT, FORGOTTEN_KIND, RunQuery, Store, forgotten_key
 from mulligan.store.urls import is_remote
 from mulligan.transcripts import formats
 from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
@@ -46,8 +48,13 @@ RESUMABLE_FORMATS = (EXPORT_NAME, CALLS_NAME)
 class Importer:
     """Stores runs from files, each once, with secrets redacted."""
 
-    def __init__(self, store: Store, redactor: Redactor, prices: PriceTable | None = None) -> None:
+    def __init__(
+        self, store: Store, redactor: Redactor, prices: PriceTable | None = None, record: Recording = "full"
+    ) -> None:
+        if record == "off":
+            raise SettingsError("Nothing may be stored: record is 'off'. To import, set it to 'full' or 'shape'.")
         self._store = store
+        self._record = record
         self._prices = prices or PriceTable()
         self._redactor = redactor
         self.runs = 0
@@ -56,8 +63,11 @@ class Importer:
         """Records that the store did not have."""
         self.skipped = 0
         """Files that were imported in part or in full before."""
+        self.forgotten = 0
+        """Runs that were not imported because they were erased."""
         self.hooked_sessions: set[str] = set()
         """Sessions that hooks have recorded already."""
+        self._forgotten_keys: set[str] | None = None
         self._checked_sessions: set[tuple[str, str]] = set()
 
     def import_histories(
@@ -82,11 +92,24 @@ class Importer:
             yield history
             self.runs += 1
             self.steps += len(history.steps)
-            if next_offset > stored_offset and not self._is_hooked(format.name, history.run.session):
+            is_new = next_offset > stored_offset and not self._is_forgotten(history.run)
+            if is_new and not self._is_hooked(format.name, history.run.session):
                 history = self._without_proxied_calls(format.name, history)
                 batch += self.build_events(history, is_export=format.name == EXPORT_NAME)
         if batch or lines.offset > max(next_offset, stored_offset):
             self.new += self._store.append(DEFAULT_TENANT, batch, journal, max(next_offset, lines.offset))
+
+    def _is_forgotten(self, run: Run) -> bool:
+        """Return whether the run or its session was erased. Its log still has it."""
+        from mulligan.store.remote import RemoteStore  # imported only where it is needed
+
+        if self._forgotten_keys is None:
+            # A server is not asked: an ingest token cannot read.
+            is_local = not isinstance(self._store, RemoteStore)
+            self._forgotten_keys = set(self._store.keys(DEFAULT_TENANT, FORGOTTEN_KIND) if is_local else ())
+        is_forgotten = any(forgotten_key(id) in self._forgotten_keys for id in (run.session, run.id) if id)
+        self.forgotten += is_forgotten
+        return is_forgotten
 
     def _is_hooked(self, format: str, session: str | None) -> bool:
         """Return whether hooks recorded this session: importing its log would count every call twice."""
@@ -135,20 +158,28 @@ class Importer:
         links = tuple(link for link in history.links if {link.failed_call, link.recovering_call} <= calls)
         return replace(history, steps=steps, links=links)
 
-    def hooked_note(self) -> str:
-        """Return a sentence about skipped sessions, or an empty text."""
-        if not self.hooked_sessions:
-            return ""
-        number = tables.format_count(len(self.hooked_sessions), "session")
-        were = "was" if len(self.hooked_sessions) == 1 else "were"
-        return f"{number} {were} not imported: hooks have recorded the same calls, which would be counted twice."
+    def skipped_notes(self) -> Iterator[str]:
+        """Yield a sentence about each reason for which runs were skipped."""
+        if self.hooked_sessions:
+            yield (
+                f"{_count_skipped(len(self.hooked_sessions), 'session')}: hooks have recorded the same calls, which "
+                "would be counted twice."
+            )
+        if self.forgotten:
+            yield f"{_count_skipped(self.forgotten, 'run')}: deleted with mulligan forget."
 
     def to_facts(self) -> dict[str, int]:
-        return {"runs": self.runs, "steps": self.steps, "new": self.new, "hooked": len(self.hooked_sessions)}
+        return {"runs": self.runs, "steps": self.steps, "new": self.new, "hooked": len(self.hooked_sessions)} | (
+            {"forgotten": self.forgotten} if self.forgotten else {}
+        )
 
     def build_events(self, history: History, is_export: bool) -> Iterator[AnyEvent]:
-        if self._redactor.level == "shared" or self._hides_linked_values(history):
+        is_shape = self._record == "shape" and not is_export  # an export was recorded at a level of its own
+        if is_shape or self._redactor.level == "shared" or self._hides_linked_values(history):
             history = attach_links(history)
+        if is_shape:
+            run = replace(history.run, context=None)
+            history = replace(history, run=run, steps=tuple(map(to_shape, history.steps)), messages=())
         # An exported run may exist in this store with more data. RunStarted does not overwrite it.
         yield redact_event(RunStarted(history.run) if is_export else RunEnded(history.run), self._redactor)
         remaining = {message.number: message for message in history.messages}
@@ -170,6 +201,10 @@ class Importer:
         calls = {call for link in links for call in (link.failed_call, link.recovering_call)}
         steps = [step for step in history.steps if step.call in calls]
         return any(redact_event(StepEnded(step), self._redactor) != StepEnded(step) for step in steps)
+
+
+def _count_skipped(count: int, noun: str) -> str:
+    return f"{tables.format_count(count, noun)} {'was' if count == 1 else 'were'} not imported"
 
 
 def _journal_name(lines: LogLines, format: formats.Format) -> str:
@@ -195,7 +230,9 @@ def import_(context: CommandContext, files: tuple[str, ...], format_name: str | 
     """
     store = context.create_store()
     reading = ReaderState(build_classifier(context.settings), keeps_results=True)
-    importer = Importer(store, build_redactor(context.settings), PriceTable(context.settings.prices))
+    importer = Importer(
+        store, build_redactor(context.settings), PriceTable(context.settings.prices), context.settings.record
+    )
     try:
         for file in files:
             with open_log(Path(file), "reading", format_name) as (lines, format, report_progress):
@@ -213,7 +250,7 @@ def import_(context: CommandContext, files: tuple[str, ...], format_name: str | 
     if importer.new:
         runs, steps = tables.format_count(importer.runs, "run"), tables.format_count(importer.steps, "step")
         text = f"{runs} with {steps} read, {tables.format_count(importer.new, 'new record')} in {context.where}."
-    elif importer.hooked_sessions and not importer.skipped:
+    elif (importer.hooked_sessions or importer.forgotten) and not importer.skipped:
         text = "Nothing was imported."
     elif importer.runs or importer.skipped:
         text = f"Nothing new: everything is already in {context.where}."
@@ -223,8 +260,8 @@ def import_(context: CommandContext, files: tuple[str, ...], format_name: str | 
     context.print(importer.to_facts() | counts, text)
     if context.as_json:
         return
-    if left_out := importer.hooked_note():
-        click.echo(left_out, err=True)
+    for note in importer.skipped_notes():
+        click.echo(note, err=True)
     if reading.unrecognized_lines:
         were = "was" if reading.unrecognized_lines == 1 else "were"
         click.echo(
@@ -290,7 +327,7 @@ def export(
     store = context.require_store()
     named_runs = {history.run.id: history for history in (find_run(store, run, context.now) for run in runs)}
     key = _export_key(store, context.settings.store_url) if level == "shared" else b""
-    redactor = build_redactor(context.settings, level, key)
+    redactor = build_redactor(context.settings, level, key, keeps_quantities=False)
     since = parse_time_option(past)
     run_count = step_count = 0
     header = ExportHeader("export", EXPORT_VERSION, level, context.now, since)

@@ -58,19 +58,22 @@ def lessons(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -
     """List lessons: the mistake, its correction, and the evidence."""
     store, matches = context.read_list(LESSON_SPEC, filters, limit)
     if not context.print_list(LESSON_SPEC, matches, limit, as_csv):
-        advice = f"No lessons yet. {_explain_missing_lessons(context, store is not None)}"
+        advice = f"No lessons of your own yet. {_explain_missing_lessons(context, store is not None)}"
         click.echo("No lesson matches." if has_filters(filters) else advice)
 
 
 def _explain_missing_lessons(context: CommandContext, has_store: bool) -> str:
     """Return why there are no lessons and what to do."""
+    shipped = (
+        f"{format_count(len(seeds.load_seeds()), 'lesson')} ship with mulligan and are used without the store. "
+        f"List them: mulligan seed --list. To edit or approve them: mulligan seed{context.suffix}"
+    )
     if not has_store:
         begin = "Wrap a function with @mulligan.tool and call it, or import existing logs: mulligan scan --import"
-        return f"Store {context.where} does not exist yet. Name another with --store. {begin}"
+        return f"Store {context.where} does not exist yet. Name another with --store. {begin}\n{shipped}"
     return (
         f"To turn fixes that recovered {MIN_SUCCESSFUL_RUNS} or more runs into lessons: mulligan "
-        f"consolidate{context.suffix}\n"
-        f"To install the lessons that ship with mulligan: mulligan seed{context.suffix}"
+        f"consolidate{context.suffix}\n{shipped}"
     )
 
 

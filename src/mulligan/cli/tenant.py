@@ -46,7 +46,7 @@ TENANT_OPTIONS = (
     ("requests", "N", "Requests per day, such as 500k, or `unlimited`."),
     ("records", "N", "Records per day, such as 2m, or `unlimited`."),
     ("bytes", "N", "Bytes per day, such as 5g, or `unlimited`."),
-    ("unredacted-arguments", "NAMES", "Arguments stored with their values, separated by commas."),
+    ("unredacted-arguments", "NAMES", "Arguments stored with their values, separated by commas; +NAMES adds to them."),
     ("alert-command", "CMD", "Run this command for each alert of this tenant."),
     ("alert-webhook", "URL", "Post alerts of this tenant to this URL."),
 )
@@ -81,8 +81,10 @@ def _apply_options(tenant: Tenant, options: dict[str, str | None]) -> Tenant:
     if "note" in texts:
         fields["note"] = to_line(texts["note"], 200)
     if "unredacted_arguments" in texts:
-        names = {name.strip() for name in texts["unredacted_arguments"].split(",")}
-        fields["unredacted_arguments"] = tuple(sorted(names - {""}))
+        text = texts["unredacted_arguments"]
+        names = {name.strip() for name in text.removeprefix("+").split(",")} - {""}
+        names |= set(tenant.unredacted_arguments) if text.startswith("+") else set()
+        fields["unredacted_arguments"] = tuple(sorted(names))
     tenant = replace(with_quotas(with_retention_days(tenant, days, default_fields), quotas), **fields)
     if tenant.alert_command or tenant.alert_webhook:
         Alerts(command=tenant.alert_command, webhook=tenant.alert_webhook)  # raises for an invalid one

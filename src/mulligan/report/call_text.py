@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from mulligan.core import calls
-from mulligan.core.failure import Failure, TookEffect
+from mulligan.core import calls, conversation
+from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.records import TOKEN_PARTS, VERIFY, Change, Link, LinkEvidence, Recovery, RecoveryStop, Step
 from mulligan.prompt.failure_messages import MIN_SHOWN_CONFIDENCE
 from mulligan.report import stats
@@ -121,7 +121,8 @@ class CallRenderer:
             yield from self._wrap(f"{self._indent}{OUTCOME_MARKS[step.outcome]} {attempt}", self._indent + "    ")
             yield from self._render_details(step, previous_step)
             previous_step = step
-        for note in (*_iter_notes(call.last.stop, link), *(f"fact: {to_line(fact)}" for fact in facts)):
+        notes = (*_iter_notes(call.last.stop, link), *_iter_rules(call.last))
+        for note in (*notes, *(f"fact: {to_line(fact)}" for fact in facts)):
             yield from self._wrap(f"{self._indent}> {note}", self._indent + "    ")
 
     def _render_reflection(self, call: calls.Call) -> Iterator[str]:
@@ -164,13 +165,17 @@ class CallRenderer:
             return f"recovered by {actor}call {number}"
         if stop is not None:
             # The stop reason is the most important fact, so it is part of the first line.
-            suggestions = ", with suggestions" if stop.suggestions else ""
+            suggestions = " (suggestions below)" if stop.suggestions else ""
             return f"unrecovered: {to_line(stop.reason, MAX_MESSAGE_CHARS)}{suggestions}"
         return call.outcome_label
 
     def _format_call(self, step: Step) -> str:
         arguments = format_arguments(step.arguments, self._value_chars) if step.arguments else "()"
-        return f"{arguments} -> {format_value(step.result, self._value_chars)}"
+        # None is also the result of a call whose result was not recorded.
+        answer = self._describe_answer(step) or (
+            "" if step.result is None else format_value(step.result, self._value_chars)
+        )
+        return f"{arguments} -> {answer}" if answer else arguments
 
     def _fits(self, line: str) -> bool:
         if self._is_full and "\\n" in line:
@@ -193,12 +198,12 @@ class CallRenderer:
                 rows.append(("raised", self._format_trace(failure)))
             texts = (("detail", failure.detail), ("hint", failure.hint)) if self._is_full else ()
             rows += [(name, self._format_text(text)) for name, text in texts if text]
-        if step.result is not None or (step.outcome == "success" and not step.tokens):
-            rows.append(("result", self._format_value(step.result)))
+        if step.result is not None:
+            rows.append(("result", self._describe_answer(step) or self._format_value(step.result)))
         if tokens := format_tokens([step]):
             rows.append(("tokens", tokens))
-        if cost := format_cost([step]):
-            rows.append(("cost", cost))
+        if step.cost_nanos is not None:  # the head of the run says that a cost is unknown
+            rows.append(("cost", format_cost([step])))
         shown_names = ("cost",) if self._is_full else ("cost", "compressed", "cut")
         if metadata := {name: value for name, value in (step.metadata or {}).items() if name not in shown_names}:
             rows.append(("metadata", self._format_arguments(metadata)))
@@ -217,6 +222,19 @@ class CallRenderer:
 
     def _format_value(self, value: Any) -> str | list[str]:
         return _format_full(value) if self._is_full else format_value(value, self._value_chars)
+
+    def _describe_answer(self, step: Step) -> str:
+        """Describe the answer of a model by its text and the calls that it requests; empty if it has none of both."""
+        if step.type != "model" or self._is_full or not isinstance(step.result, Mapping):
+            return ""
+        answer = conversation.parse_answer(step.result) or conversation.parse_message(step.result)
+        texts = [block.value for block in answer.blocks if block.type == "text" and block.value]
+        phrases = [format_value(" ".join(map(str, texts)), self._value_chars)] if texts else []
+        for block in answer.blocks:
+            if block.type == "call":
+                arguments = _parse_arguments(block.value)
+                phrases.append(f"calls {to_line(block.name, 40)}({format_arguments(arguments, self._value_chars)})")
+        return "; ".join(phrases)
 
     def _format_text(self, text: str) -> str | list[str]:
         return list(map(escape_hidden, text.splitlines())) if self._is_full else to_line(text, MAX_MESSAGE_CHARS)
@@ -238,7 +256,16 @@ def format_value(value: Any, limit: int) -> str:
     size = format_count(len(value), "item") if isinstance(value, list) else format_count(len(text), "character")
     if isinstance(value, str) and (note := _CUT_NOTE.search(value)):
         size = f"{format_count(len(value) - len(note[0]) + int(note[1]), 'character')}, {len(value):,} stored"
-    return f"{text[: max(0, limit - len(size) - 6)]}... ({size})"
+    quote = '"' if isinstance(value, str) else ""
+    return f"{text[: max(0, limit - len(size) - len(quote) - 6)]}...{quote} ({size})"
+
+
+def _parse_arguments(arguments: Any) -> Any:
+    """Return the arguments of a requested call. Some providers send them as JSON text."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments
 
 
 def format_arguments(arguments: Any, limit: int) -> str:
@@ -427,6 +454,19 @@ def _iter_notes(stop: RecoveryStop | None, link: Link | None) -> Iterator[str]:
         elif link.intermediate_tools:
             yield f"calls in between: {to_line(', '.join(link.intermediate_tools))}"
         yield f"linked because: {describe_evidence(link)}"
+
+
+def _iter_rules(step: Step) -> Iterator[str]:
+    """Yield the rule that allows to repeat a call of an MCP server, if only its unknown side effects forbid it."""
+    stop, failure = step.stop, step.failure
+    if stop is None or failure is None or not step.server or 'effects="once"' not in stop.reason:
+        return
+    if stop.suggestions or failure.remedy is Remedy.RETRY:
+        name = to_line(step.name if step.name.startswith(f"{step.server}.") else f"{step.server}.{step.name}")
+        yield (
+            f'to allow it, if the tool only reads: [tools."{name}"] effects = "none" in '
+            "~/.config/mulligan/mulligan.toml, or --trust-annotations if the server marks it with readOnlyHint"
+        )
 
 
 def describe_evidence(link: Link) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
+    HIDDEN_VALUE,
     LAST_PATH_SEGMENT,
     REQUOTED,
     RUN_SPECIFIC,
@@ -33,7 +35,7 @@ from mulligan.report.tables import (
     to_facts,
     to_line,
 )
-from mulligan.store.base import TrialReport
+from mulligan.store.base import DEFAULT_TENANT, TrialReport
 from mulligan.store.counters import DAY
 
 MAX_DAYS = 14
@@ -88,7 +90,7 @@ def render_pattern(pattern: Pattern, precedents: Sequence[Precedent], now: int, 
         yield style_heading("Example runs", width)
         for example in pattern.examples:
             age = format_age(example.started_at, now)
-            yield f"  mulligan show {example.run[:SHOWN_ID_CHARS]}  step {example.seq}, {age}"
+            yield f"  mulligan show {example.run[:SHOWN_ID_CHARS]}  {age}"
 
 
 def _pattern_rows(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
@@ -164,7 +166,7 @@ def _describe_change(change: Change) -> str:
             return f"trim {path} to its last segment" if change.after == LAST_PATH_SEGMENT else f"trim {path}"
     return (
         f"use a different {path}"
-        if change.after == RUN_SPECIFIC
+        if change.after in (RUN_SPECIFIC, HIDDEN_VALUE)
         else f"{path}={sanitize(_format_value(change.after), 40)}"
     )
 
@@ -179,6 +181,8 @@ def not_automatic_reason(fix: Fix) -> str:
         return "the kind and the tool's effects decide whether a call is retried"
     if any(change.after == RUN_SPECIFIC for change in fix.changes):
         return "the value was specific to one run and is not stored"
+    if any(change.after == HIDDEN_VALUE for change in fix.changes):
+        return "the value is hidden at redaction level shared"
     privileged = [change.path for change in fix.changes if change.path != TOOL_NAME_PATH and is_privileged(change.path)]
     if privileged:
         return f"{sanitize(privileged[0], 40)} is a privileged argument"
@@ -189,7 +193,7 @@ def not_automatic_reason(fix: Fix) -> str:
 
 def _sets_value(change: Change) -> bool:
     """Return whether a change sets a remembered value instead of converting the value of the call."""
-    converted = (RUN_SPECIFIC, LAST_PATH_SEGMENT, REQUOTED)
+    converted = (RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
     return change.operation in ("substitute", "clamp", "default") and change.after not in converted
 
 
@@ -198,11 +202,20 @@ def is_automatic(fix: Fix) -> bool:
     return fix.state in ("promoted", "approved") and not not_automatic_reason(fix)
 
 
-def describe_use(fix: Fix) -> Iterator[tuple[str, str]]:
+def allow_command(path: str, tenant: str) -> str:
+    """Return the command that makes redaction level shared store the values of an argument."""
+    name = shlex.quote(f"+{sanitize(path.rpartition('.')[2], 40)}")
+    return f"mulligan tenant set {tenant} --unredacted-arguments {name}"
+
+
+def describe_use(fix: Fix, tenant: str = DEFAULT_TENANT) -> Iterator[tuple[str, str]]:
     """Yield label and text rows: whether a fix is applied automatically and shown to models, or why not."""
     reason = not_automatic_reason(fix) or f"state is {fix.state}"
     yield "applied", "automatically" if is_automatic(fix) else f"no: {reason}"
     yield "shown", "to models" if fix.showable else f"no: {sanitize(fix.hidden_reason or 'not shown to models', 120)}"
+    for change in fix.changes:
+        if change.after == HIDDEN_VALUE:
+            yield "allow", f"{allow_command(change.path, tenant)} (on the server; for values stored from then on)"
 
 
 def render_fix(

@@ -68,11 +68,12 @@ def render_headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
 
 
 def format_statuses(counters: Cell) -> str:
-    """Format the runs by status, those that have not ended, and how many ended unrecovered."""
+    """Format the runs by status, those that have not ended, and how many ended unrecovered if two statuses say so."""
     counts = [(status, counters.runs.get(status)) for status in get_args(Status)]
     parts = [f"{count:,} {name}" for name, count in (*counts, ("running", counters.running)) if count]
-    unrecovered = stats_report.unrecovered_runs(counters)
-    return f"{', '.join(parts)}{f'; {unrecovered:,} unrecovered' if counters.runs.get('partial') else ''}"
+    has_both = counters.runs.get("partial") and counters.runs.get("failure")
+    unrecovered = f"; {stats_report.unrecovered_runs(counters):,} unrecovered runs" if has_both else ""
+    return f"{', '.join(parts)}{unrecovered}"
 
 
 def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, width: int | None) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from html import escape
@@ -28,6 +29,9 @@ MAX_MARKS = 24
 FILLED, LOST, HATCHED = 'class="fill"', 'class="lost"', 'fill="url(#hatch)"'
 """Attributes of the parts of a bar."""
 
+HOME_FOLDERS = r"(?:/home|/Users|\b[A-Za-z]:\\Users)[/\\][^/\\\s<>&'\"]+"
+"""Home folders of any machine, in HTML."""
+
 PageColumn = tuple[str, Callable[[Any], str], str]
 """Title, HTML of a cell, and CSS classes."""
 
@@ -43,8 +47,8 @@ class PageSection(NamedTuple):
     columns: Sequence[PageColumn]
 
 
-def render_page(findings: Findings, now: int, sources_text: str = "") -> str:
-    """Render the complete HTML document."""
+def render_page(findings: Findings, now: int, sources_text: str = "", home: str = "") -> str:
+    """Render the complete HTML document. Home folders become `~`: they name a person, and the page may be shared."""
     folder = Path(__file__).parent
     style = (folder / "page.css").read_text(encoding="utf-8")
     sections = [section for section in _list_sections(findings) if section.rows]
@@ -53,12 +57,17 @@ def render_page(findings: Findings, now: int, sources_text: str = "") -> str:
         digest=base64.b64encode(hashlib.sha256(style.encode()).digest()).decode(),
         date=_format_day(now),
         links="".join(f'<a href="#{section.id}">{section.link}</a>' for section in sections),
-        sources=" · ".join(filter(None, _describe_sources(findings))),
+        sources=_hide_homes(" · ".join(filter(None, _describe_sources(findings))), home),
         summary=escape(summarize_findings(findings)),
         cards="".join(_render_cards(findings)),
-        sections="".join(map(_render_section, sections)),
+        sections=_hide_homes("".join(map(_render_section, sections)), home),
         read="".join(_describe_reading(findings, sources_text)),
     )
+
+
+def _hide_homes(text: str, home: str) -> str:
+    own_home = [re.escape(escape(home)) + r"(?![\w.-])"] if len(home) > 1 else []
+    return re.sub("|".join([*own_home, HOME_FOLDERS]), "~", text)
 
 
 def _list_sections(findings: Findings) -> Iterator[PageSection]:
@@ -167,7 +176,7 @@ def _describe_reading(findings: Findings, sources_text: str) -> Iterator[str]:
     if sources_text:
         yield f"<p>{escape(sources_text)}.</p>\n"
     if findings.user_rejected or findings.cancelled:
-        yield f"<p>Not counted as failures: {findings.user_rejected:,} calls rejected by the user, "
+        yield f"<p>Not counted as failures: {format_count(findings.user_rejected, 'call')} rejected by the user, "
         yield f"{findings.cancelled:,} cancelled or skipped after a concurrent failure.</p>\n"
 
 

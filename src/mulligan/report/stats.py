@@ -496,6 +496,14 @@ def render_unrecognized_spans(counts: Mapping[str, int]) -> Iterator[str]:
     )
 
 
+def render_rejected_requests(counts: Mapping[str, int]) -> Iterator[str]:
+    """Yield the lines of the metric about requests that a server rejected."""
+    description = "Requests that the server rejected, by reason, since it started."
+    yield from render_metric(
+        "mulligan_rejected_requests_total", "counter", description, _label_counts("reason", counts)
+    )
+
+
 def render_metric(name: str, metric_type: str, description: str, values: Mapping[str, float]) -> Iterator[str]:
     """Yield the lines of a metric. The names of its values are labels, or suffixes of its name."""
     yield f"# HELP {name} {description}"
@@ -512,9 +520,12 @@ def render_workers(workers: Sequence[Worker]) -> Iterator[str]:
     for name, description, values in (
         ("up", "Whether the worker answers.", [int(worker.reachable) for worker in workers]),
         ("shards", "Shards on the worker.", [worker.shards for worker in workers]),
-        ("bytes", "Size of the database on the worker.", [worker.bytes or 0 for worker in workers]),
+        ("bytes", "Size of the database on the worker.", [worker.bytes for worker in workers]),
+        ("shard_bytes", "Size of the shards on the worker.", [worker.shard_bytes for worker in workers]),
+        ("largest_shard_bytes", "Size of the largest of them.", [worker.largest_shard_bytes for worker in workers]),
     ):
-        by_label = dict(zip(labels.values(), values, strict=True))
+        # The sizes of a worker that does not answer are unknown, not 0.
+        by_label = {label: value for label, value in zip(labels.values(), values, strict=True) if value is not None}
         yield from render_metric(f"mulligan_store_worker_{name}", "gauge", description, by_label)
 
 
