@@ -610,3 +610,8 @@ def test_the_signature_of_a_decorator_shows_its_options(method: Any) -> None:
 def test_a_decorator_refuses_options_that_it_does_not_have(method: Any, option: str) -> None:
     with pytest.raises(TypeError, match=rf"\(\) got an unexpected keyword argument '{option}'"):
         method(**{option: None})
+
+
+def test_a_misspelled_option_of_a_decorator_gets_the_right_name() -> None:
+    with pytest.raises(TypeError, match=r"'efects'\. Did you mean 'effects'\?"):
+        default.tool(efects="none")  # type: ignore[call-overload]

@@ -205,7 +205,7 @@ def test_each_page_of_a_framework_starts_and_ends_alike(page):
     start, *_ = page.read_text().split("\n## ")
     title, install, *_ = start.split("\n\n")
     assert title.startswith("# ")
-    assert re.match(r"`pip install '?mulligan[\[ ]", install)
+    assert re.match(r"In a checkout of mulligan, `pip install '?\.[\[ ]", install)
     assert "```python" in start
     assert "`mulligan runs` lists the runs, and `mulligan show` has each call of the last one." in start
     assert re.search(r"^Tested with \S+ [0-9.]+", page.read_text().splitlines()[-1])

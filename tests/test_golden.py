@@ -270,6 +270,7 @@ def test_commands_keep_their_json(
     freeze_time(monkeypatch)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("LOGNAME", "ann")
+    monkeypatch.setenv("PATH", "")  # `install` names an agent that is not on the machine
     store = Path(shutil.copy(filled_store, tmp_path / "store.db"))
     session = ClaudeCode()
     logs = write(
@@ -332,7 +333,7 @@ def wire_arguments(ids: Ids) -> dict[str, tuple[Any, ...]]:
         "run": (ids.run,),
         "find": ("run_rep", 2),
         "find_ids": ("patterns", "pat_", 2),
-        "existing_runs": ([ids.run, "run_nowhere"],),
+        "runs_by_id": ([ids.run, "run_nowhere"],),
         "health": (),
         "evidence": (ids.fix, 2),
         "value_profiles": ("search", ""),

@@ -312,6 +312,21 @@ def test_failure_that_a_later_call_recovered_is_named():
     assert 'recovered tool=search by="step 5" changes="k 50 -> 10" run=run_1 step=2' in lines(StepEnded(step))
 
 
+def test_repeated_call_that_always_fails_is_never_logged_as_recovered(caplog):
+    ours = quick(log="info")
+
+    @ours.tool
+    def boom(city: str) -> str:
+        raise RuntimeError("boom")
+
+    with ours.run("agent") as run:
+        for _ in range(5):
+            with pytest.raises(RuntimeError):
+                boom("Rome")
+    assert (run.status, run.links()) == ("failure", [])
+    assert {word for _, _, word in read(caplog)} == {"failed", "stopped"}
+
+
 def test_summary_of_a_model_recovered_nothing():
     summary = Step(run="run_1", seq=2, call=2, name="chat summary", recovery=Recovery(remedy=Remedy.COMPRESS))
     (line,) = lines(StepEnded(summary))

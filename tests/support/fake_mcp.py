@@ -30,6 +30,9 @@ TOOLS = [
     tool("add", {"a": NUMBER, "b": {"type": "integer", "default": 1, "maximum": 100}}, ["a"]),
     tool("look", {"id": TEXT, "unit": {"type": "string", "enum": ["metric", "imperial"]}}, ["id"],
          annotations={"readOnlyHint": True}),
+    tool("delete_note", {"note_id": {"type": "integer", "minimum": 1}}, ["note_id"]),
+    tool("delete_note_unchecked", {"note_id": NUMBER}, ["note_id"]),
+    tool("reject", {"limit": NUMBER}, ["limit"]),
     tool("wipe", {"size": NUMBER}, ["size"], annotations={"destructiveHint": True}),
     tool("fail", {"text": TEXT}),
     tool("says_error", {"text": TEXT}),
@@ -86,6 +89,12 @@ def call(id, name, arguments, meta):
             text(id, "unit must be one of metric, imperial", isError=True)
         else:
             text(id, f"{arguments.get('id')} in {arguments.get('unit')}")
+    elif name.startswith("delete_note"):
+        is_note = arguments.get("note_id", 0) >= 1
+        text(id, f"deleted {arguments['note_id']}" if is_note else "note_id must be at least 1", isError=not is_note)
+    elif name == "reject":
+        reason = "Input should be less than or equal to 10 [type=less_than_equal, input_value=50, input_type=int]"
+        text(id, f"Error executing tool: 1 validation error for rejectArguments\nlimit\n  {reason}", isError=True)
     elif name == "wipe":
         text(id, "wiped" if isinstance(arguments.get("size"), int) else "size must be an integer",
              isError=not isinstance(arguments.get("size"), int))  # fmt: skip

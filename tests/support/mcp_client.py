@@ -149,7 +149,7 @@ WITH_THREADS = PATIENT.replace("STOP_GRACE_SECONDS = 60.0", "CAN_WATCH_PIPES = F
 
 PATIENT_LISTS = """
 from mulligan.proxy import tools
-tools.MAX_STORE_DELAY_SECONDS = 30.0
+tools.MAX_STORE_DELAY_SECONDS = tools.SAVE_SECONDS = 30.0
 from mulligan.cli import main
 main()
 """

@@ -325,6 +325,8 @@ def emptied() -> str:
     if _own is None:
         # Never closed: it goes with the server, or with the next test run on a server that is there.
         _own = make_database(shared_url(), f"mulligan_worker_{os.getpid()}_{secrets.token_hex(3)}")
+        if CITUS:
+            _distribute(_own)
         return _own
     with psycopg.connect(_own, autocommit=True) as made:
         made.execute(
@@ -344,6 +346,18 @@ def emptied() -> str:
         elif tables:
             made.execute(f"TRUNCATE {', '.join(name for (name,) in tables)} RESTART IDENTITY")
     return _own
+
+
+def _distribute(url: str) -> None:
+    """Make the tables while no other worker of this run makes its own: each tells every node of the same roles, and
+    two at once get "tuple concurrently updated".
+    """
+    from mulligan.store.postgres.postgres_store import PostgresStore
+
+    assert _folder is not None
+    with (_folder / "distribute.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        PostgresStore(url).close()
 
 
 def pooled(url: str) -> str:
@@ -407,12 +421,13 @@ def _join_nodes(urls: Sequence[str]) -> None:
             connection.execute("SELECT citus_add_node('127.0.0.1', %s)", (port,))
 
 
-def start_cluster(watched: int, durable: bool = False) -> list[Server]:
+def start_cluster(watched: int, durable: bool = False, **options: str) -> list[Server]:
     """Start two workers and their coordinator, which is the last. They trust each other."""
     install = citus_installation()
+    options = {"autovacuum": "off", **CITUS_OPTIONS, **options}
     servers: list[Server] = []
     for _ in range(WORKERS + 1):
-        servers.append(Server(durable, watched, install=install, auth="trust", autovacuum="off", **CITUS_OPTIONS))
+        servers.append(Server(durable, watched, install=install, auth="trust", **options))
         servers[-1].process.returncode = 0
     _join_nodes([server.url for server in servers])
     return servers

@@ -40,8 +40,8 @@ FILES = {
         "stories/test_memory.py", "stories/test_told_beforehand.py",
     ),
     "postgres": (
-        "cli/test_postgres_upkeep.py", "store/postgres/test_postgres_copy.py", "stories/test_postgres.py",
-        "test_postgres_server.py",
+        "cli/test_postgres_upkeep.py", "store/postgres/test_postgres_copy.py", "stories/test_behind_a_balancer.py",
+        "stories/test_postgres.py", "test_postgres_server.py",
     ),
     "safety": (
         "cli/test_installed_entries.py", "cli/test_tenant_matrix.py", "proxy/test_server.py", "proxy/test_pins.py",
