@@ -103,6 +103,8 @@ def test_who_listens_everywhere_is_told_so_and_how_it_is_reached(command, tmp_pa
     _, secret, _ = types("token", "create", "--role", "admin", "--store", str(tmp_path / "s.db"))
     process = command(*words)
     port = re.search(r"Listening on all interfaces, port (\d+) with store ", process.stdout.readline())[1]
+    assert process.stdout.readline().startswith("Level shared hides the values of arguments")
+    assert process.stdout.readline().startswith("Plain HTTP: tokens and records cross the network unencrypted.")
     assert process.stdout.readline() == (
         f"Local address: http://{own}:{port}. From other machines, use its IP address{told}.\n"
     )
