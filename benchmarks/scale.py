@@ -658,7 +658,13 @@ def main() -> None:
     parser.add_argument("--capacity", metavar="FILE", type=Path, help="instead: the tables from the output of --json")
     given = parser.parse_args()
     if given.capacity:
-        print("\n".join(render_tables(json.loads(given.capacity.read_text()))))
+        try:
+            figures = json.loads(given.capacity.read_text())
+        except (OSError, ValueError) as error:
+            parser.error(
+                f"--capacity {given.capacity}: {error}. Write it first: python benchmarks/scale.py --json > FILE"
+            )
+        print("\n".join(render_tables(figures)))
         return
     if not Path("/proc/self/schedstat").exists():
         print("error: this benchmark reads /proc, which is not here.", file=sys.stderr)

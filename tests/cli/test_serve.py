@@ -299,3 +299,9 @@ def test_an_alert_that_cannot_be_meant_is_refused_at_once(command, words, told):
     assert process.returncode == 2
     assert told in err
     assert "Traceback" not in err
+
+
+def test_time_that_is_no_number_is_refused_in_plain_words(types):
+    code, _, message = types("serve", "--drain", "soon")
+    assert code == 2
+    assert "Invalid value for '--drain': 'soon' is not a valid number." in message

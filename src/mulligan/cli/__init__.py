@@ -160,7 +160,11 @@ def _describe_usage_error(error: click.ClickException) -> str:
     """Return the message of click, in plain words for a number and with the similar choice for a misspelled one."""
     import difflib  # only for a mistake
 
-    message = error.format_message().replace("valid integer range", "valid integer")
+    message = (
+        error.format_message()
+        .replace("valid integer range", "valid integer")
+        .replace("valid float range", "valid number")
+    )
     value_type = getattr(getattr(error, "param", None), "type", None)
     choices = value_type.choices if isinstance(value_type, click.Choice) else ()
     typed = re.search(r"'([^']{1,80})' is not one of", message)

@@ -321,7 +321,7 @@ class PostgresConnection:
         if insert.table == "runs":
             self._remember_days(tenant, columns, rows)
         if insert.table in ORDERED:
-            return self._insert_one_by_one(insert, rows)
+            return self._insert_values(insert, rows)
         sql = _insert_sql(insert.table, columns, insert.conflict)
         type_ids = postgres_tables.column_type_ids()[insert.table]
         column_types = [COLUMN_TYPES[type_ids[name]] for name in columns[1:]]
@@ -332,8 +332,8 @@ class PostgresConnection:
             cursors.append(self._execute(sql, [tenant, *arrays]))
         return cursors
 
-    def _insert_one_by_one(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> list[RawCursor[Any]]:
-        """Insert rows one by one in a few statements: of arrays, Citus would give all rows the same row number."""
+    def _insert_values(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> list[RawCursor[Any]]:
+        """Insert rows with one parameter per value: of arrays, Citus would give all rows the same row number."""
         (packed_tenant, *_), *packed_columns = [
             value_type.pack_all(values)
             for value_type, values in zip(_value_types(insert), zip(*rows, strict=True), strict=True)
