@@ -345,13 +345,13 @@ def test_text_in_place_of_a_number_is_not_converted_silently(played: Sandbox) ->
 
 
 def test_repaired_arguments_are_converted_again(played: Sandbox) -> None:
-    def book(day: date, nights: Annotated[int, pydantic.Field(le=7)], color: Color = Color.RED) -> str:
+    def find_rooms(day: date, nights: Annotated[int, pydantic.Field(le=7)], color: Color = Color.RED) -> str:
         received.append((day, nights, color))
-        return "booked"
+        return "found"
 
     received: list[Any] = []
     (outcome,) = [
-        turn.call([book], "book", {"day": DAY, "nights": 30, "color": "Blue"}) for turn in mulligan.turns(limit=1)
+        turn.call([find_rooms], "find_rooms", {"day": DAY, "nights": 30, "color": "Blue"}) for turn in mulligan.turns(limit=1)
     ]
     assert outcome.ok
     assert received == [(date(2026, 3, 1), 7, Color.BLUE)]

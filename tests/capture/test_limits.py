@@ -352,15 +352,15 @@ def test_a_status_that_proves_that_nothing_was_done_lets_a_once_tool_be_repaired
 
     made: list[Any] = []
 
-    def book(days: int) -> str:
-        made.append(days)
-        if days > 7:
-            raise Unprocessable("days must be 7 or less")
-        return "booked"
+    def send(batch_size: int) -> str:
+        made.append(batch_size)
+        if batch_size > 7:
+            raise Unprocessable("batch_size must be 7 or less")
+        return "sent"
 
     with pytest.raises(Unprocessable):
-        mulligan.tool(book)(days=9)
-    assert mulligan.tool(rejection_statuses={422})(book)(days=9) == "booked"
+        mulligan.tool(send)(batch_size=9)
+    assert mulligan.tool(rejection_statuses={422})(send)(batch_size=9) == "sent"
     assert made == [9, 9, 7]
 
 

@@ -109,14 +109,14 @@ def test_a_stream_that_never_starts_is_given_up_with_its_own_error(played: Sandb
 
 def test_a_repaired_stream_is_announced(played: Sandbox) -> None:
     @mulligan.tool
-    def words(count: int) -> Iterator[int]:
-        if count > 10:
-            raise mulligan.AgentError("count must be 10 or less.")
-        yield count
+    def words(limit: int) -> Iterator[int]:
+        if limit > 10:
+            raise mulligan.AgentError("limit must be 10 or less.")
+        yield limit
 
     with mulligan.run("agent"):
         assert list(words(50)) == [10]
-        assert "count 50 -> 10" in mulligan.drain_notes()[0]
+        assert "limit 50 -> 10" in mulligan.drain_notes()[0]
 
 
 # As it was before

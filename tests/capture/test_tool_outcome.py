@@ -19,7 +19,7 @@ from mulligan.testing import Sandbox
 
 
 def call(tool: Callable[..., Any], /, **arguments: Any) -> ToolOutcome:
-    (outcome,) = [turn.call({"tool": tool}, "tool", arguments) for turn in mulligan.turns(limit=1)]
+    (outcome,) = [turn.call({"fetch": tool}, "fetch", arguments) for turn in mulligan.turns(limit=1)]
     return outcome
 
 
@@ -96,7 +96,7 @@ def test_failure_has_its_kind_no_value_and_its_answer_as_message(played: Sandbox
     assert outcome.value is None
     assert outcome.failure is not None
     assert outcome.failure.kind == "tool/timeout"
-    assert outcome.answer == outcome.failure.to_tool_response("tool")
+    assert outcome.answer == outcome.failure.to_tool_response("fetch")
     assert json.loads(outcome.to_message()) == outcome.answer
 
 

@@ -611,12 +611,12 @@ def test_what_can_be_read_only_once_is_not_handed_to_a_second_attempt(
 
 def test_arguments_that_were_turned_away_are_repaired_beside_what_can_be_read_only_once(played: Sandbox) -> None:
     @mulligan.tool(effects="idempotent")
-    def upload(lines: Any, parts: int = 5) -> int:
-        if parts > 10:
-            raise mulligan.AgentError(f"parts must be 10 or less, got {parts}.")
+    def upload(lines: Any, chunk_size: int = 5) -> int:
+        if chunk_size > 10:
+            raise mulligan.AgentError(f"chunk_size must be 10 or less, got {chunk_size}.")
         return len(list(lines))
 
-    assert upload(iter("ab"), parts=50) == 2
+    assert upload(iter("ab"), chunk_size=50) == 2
 
 
 def test_a_cursor_is_a_tool_of_the_trade_and_not_what_is_read(played: Sandbox) -> None:

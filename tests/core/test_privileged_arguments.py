@@ -23,7 +23,7 @@ def test_what_names_identity_authority_money_destination_or_code_is_privileged(n
 @pytest.mark.parametrize(
     "name",
     "userId user-id USER_ID is_admin callback_url options.force a.b.toAddress fileName URLPath APIToken user2 userid "
-    "\uff55\uff52\uff4c".split(),
+    "refund_cents euros max_bid usd \uff55\uff52\uff4c".split(),
 )
 def test_a_name_is_known_in_every_spelling_and_at_every_depth(name):
     assert is_privileged(name)

@@ -17,7 +17,11 @@ PRIVILEGED_WORDS: dict[str, str] = {
         "confirmed approve approved dry dryrun verify verified auth oauth authorization token secret password passwd "
         "credential credentials key apikey override bypass unsafe insecure trust trusted"
     ),
-    "money": "amount price total payment pay currency iban card fee discount refund balance credit debit salary",
+    "money": (
+        "amount price total payment pay currency iban card fee discount refund balance credit debit salary wage bonus "
+        "commission tax deposit donation bid bet wager stake tip cent euro dollar usd eur gbp chf jpy pence penny yen "
+        "coin satoshi wei"
+    ),
     "destination": (
         "to cc bcc recipient receiver payee beneficiary email mail phone address path file filename filepath dir "
         "directory folder url uri host hostname domain endpoint webhook port bucket target destination dest branch "

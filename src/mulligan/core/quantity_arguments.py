@@ -1,7 +1,8 @@
-"""Numeric arguments that measure something, as opposed to those that name an object.
+"""Numeric arguments that measure something, and when one may be changed to a bound without asking.
 
 A bound may replace a quantity: `top_k=50` asks for as much as possible. It never replaces the name of an object:
-`note_id=1` is another note than `note_id=0`. An unknown name counts as the name of an object.
+`note_id=1` is another note than `note_id=0`. An unknown name counts as the name of an object. A tool that may have
+effects does something else with another quantity: `delete_logs(older_than_days=30)` deletes more than 365 days would.
 """
 
 from __future__ import annotations
@@ -26,6 +27,41 @@ _QUANTITY_WORDS = frozenset(
     "meter metre kilometer mile kilogram gram kg km cm mm mb gb kb".split()
 )
 """Words in names of arguments that say how much."""
+_SIZE_WORDS = frozenset(
+    "limit top k per size take first last batch chunk buffer timeout concurrency parallelism results rows lines "
+    "entries hits matches candidates tokens".split()
+)
+"""Words in names of arguments that say how much to return or to do at a time. A smaller one does nothing else."""
+_READING_WORDS = frozenset("get list search find fetch read query lookup show describe view browse forecast".split())
+"""First words of tools that only read."""
+_CONSEQUENTIAL_WORDS = frozenset(
+    "pay payment payout refund charge transfer remit wire buy purchase sell sale trade order bid bet wager stake tip "
+    "donate credit debit deposit withdraw withdrawal invest loan lend borrow mint burn swap bill subscribe renew "
+    "delete remove purge drop erase wipe destroy clear clean cleanup truncate prune expire retention retain keep "
+    "rotate revoke kill terminate shutdown reset rollback uninstall evict trim dose administer prescribe inject "
+    "infuse".split()
+)
+"""Words in names of tools that spend, destroy or treat."""
+
+
+def is_other_action(tool: str, effects: str, path: str, *values: Any) -> bool:
+    """Return whether another number would be another action: about another object, or spending or destroying less."""
+    return not measures_quantity(path, *values) or (
+        effects != "none" and not _CONSEQUENTIAL_WORDS.isdisjoint(_tool_words(tool))
+    )
+
+
+def clamp_objection(tool: str, effects: str, path: str, before: Any, after: Any) -> str:
+    """Return why a bound must not replace a number of this call automatically, or an empty string."""
+    name = _argument_name(path)
+    if not measures_quantity(path, before, after):
+        return f"{name} may identify an object, and the bound would be another one"
+    size_words = _SIZE_WORDS.intersection(word.casefold() for word in split_words(name))
+    is_smaller_size = bool(size_words) and _is_less(after, before)
+    is_reading = effects == "none" or not _READING_WORDS.isdisjoint(_tool_words(tool)[:1])
+    if (is_reading or is_smaller_size) and not is_other_action(tool, effects, path, before, after):
+        return ""
+    return f'{tool} may do something else with another {name}; declare effects="none" if it only reads'
 
 
 def measures_quantity(path: str, *values: Any) -> bool:
@@ -33,10 +69,27 @@ def measures_quantity(path: str, *values: Any) -> bool:
 
     The name decides: a word for a quantity, or a plural (`days`). Without one, only a fraction is certainly no object.
     """
-    name = next((part for part in reversed(path[:MAX_NAME_CHARS].split(".")) if not part.isdigit()), "")
-    words = [word.casefold() for word in split_words(name)]
+    words = [word.casefold() for word in split_words(_argument_name(path))]
     if not words or (not _OBJECT_WORDS.isdisjoint(words) and words[:2] != ["number", "of"]):
         return False
     if any(isinstance(value, float) for value in values) or not _QUANTITY_WORDS.isdisjoint(words):
         return True
     return len(words[-1]) > 3 and words[-1].endswith("s") and not words[-1].endswith(("ss", "us", "is"))
+
+
+def _argument_name(path: str) -> str:
+    """Return the last name in a path, without positions of a list: `filter.days` and `days.0` are both `days`."""
+    return next((part for part in reversed(path[:MAX_NAME_CHARS].split(".")) if not part.isdigit()), "")
+
+
+def _tool_words(tool: str) -> list[str]:
+    """Return the words in the name of a tool, without its server."""
+    return [word.casefold() for word in split_words(tool.rpartition(".")[2][:MAX_NAME_CHARS])]
+
+
+def _is_less(after: Any, before: Any) -> bool:
+    """Compare two numbers, of which the second may be a text. A missing number is not compared."""
+    try:
+        return bool(float(after) < float(before))
+    except (TypeError, ValueError, OverflowError):
+        return False

@@ -17,7 +17,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.conversation import replace_at
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
-from mulligan.core.quantity_arguments import measures_quantity
+from mulligan.core.quantity_arguments import clamp_objection, is_other_action
 from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
 from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values
@@ -385,7 +385,7 @@ class _SuggestionBuilder:
         is_approved = fix is not None and fix.fix.state == "approved"
         is_untrusted = draft.source == "error" or draft.source in ADDED_SOURCES
         is_privileged_guess = is_untrusted and not is_approved and self._touches_privileged(draft)
-        if is_privileged_guess or self._find_other_object(draft):
+        if is_privileged_guess or self._is_other_action(draft):
             # The model sees the error text anyway. A smaller payment, or that of another object, is a different call.
             confidence = min(confidence, MAX_HIDDEN_CONFIDENCE)
         reason = self._not_automatic_reason(draft, confidence)
@@ -410,11 +410,23 @@ class _SuggestionBuilder:
         names = (name for change in draft.argument_changes for name in _changed_names(change))
         return any(is_protected or not self._can_change(name) for name in names)
 
-    def _find_other_object(self, draft: Draft) -> str:
-        """Return the argument that a bound would make name another object, or an empty string."""
-        clamped = (change for change in draft.argument_changes if change.operation == "clamp")
-        names = (change.path for change in clamped if not measures_quantity(change.path, change.before, change.after))
-        return next((name for name in names if self.tool.unprivileged.isdisjoint((name, *name.split(".")))), "")
+    def _iter_clamps(self, draft: Draft) -> Iterator[Change]:
+        """Yield the changes to a bound, except of arguments that the operator releases."""
+        for change in draft.argument_changes:
+            is_released = not self.tool.unprivileged.isdisjoint((change.path, *change.path.split(".")))
+            if change.operation == "clamp" and not is_released:
+                yield change
+
+    def _is_other_action(self, draft: Draft) -> bool:
+        """Return whether a bound would make the call do something else than the model asked for."""
+        tool, clamps = self.tool, self._iter_clamps(draft)
+        return any(is_other_action(tool.name, tool.effects, c.path, c.before, c.after) for c in clamps)
+
+    def _clamp_objection(self, draft: Draft) -> str:
+        """Return why a bound is not applied automatically, or an empty string."""
+        tool, clamps = self.tool, self._iter_clamps(draft)
+        reasons = (clamp_objection(tool.name, tool.effects, c.path, c.before, c.after) for c in clamps)
+        return next(filter(None, reasons), "")
 
     def _not_automatic_reason(self, draft: Draft, confidence: float) -> str:
         """Return why a suggestion is not automatic, or an empty string."""
@@ -452,10 +464,10 @@ class _SuggestionBuilder:
         for name in changed_names:
             if not self._can_change(name):
                 return f"{name} is a privileged argument"
-        if name := self._find_other_object(draft):
-            return f"{name} may name an object, and its bound names another one"
+        if reason := self._clamp_objection(draft):
+            return reason
         if draft.source == "error" and "bound in error" not in draft.strategies:
-            return "of the numbers in an error, only the bound of a number in the call is applied automatically"
+            return "the error names no bound for exactly one number of the call"
         if not changes or not draft.is_rejected:
             return ""
         if self.failure.kind.code in _ARGUMENTS_ACCEPTED_CODES:
