@@ -519,15 +519,15 @@ def test_a_fix_that_is_used_too_often_at_once_waits_for_an_operator():
     tally = FixRecord(id="fix_1", tool="t", fingerprint="f", action=FixAction())
     for number in range(21):
         tally.add(Vote(f"run_{number}", "local", "", NOW - 60_000 + number, NOW // DAY, True, "fix"))
-    assert fixes.fix_state(tally, Writers(), NOW)[0] == "paused"
-    assert fixes.fix_state(tally, Writers(), NOW, OperatorDecision(approved=NOW))[0] == "approved"
+    assert fixes.fix_state(tally, Writers, NOW)[0] == "paused"
+    assert fixes.fix_state(tally, Writers, NOW, OperatorDecision(approved=NOW))[0] == "approved"
 
 
 def test_a_fix_that_fails_too_often_later_waits_for_an_operator():
     tally = FixRecord(id="fix_1", tool="t", fingerprint="f", action=FixAction())
     for number in range(40):
         tally.add(Vote(f"run_{number}", "local", "", number * DAY, number, number < 20 or number % 3 != 0, "fix"))
-    assert fixes.fix_state(tally, Writers(), 40 * DAY)[0] == "paused"
+    assert fixes.fix_state(tally, Writers, 40 * DAY)[0] == "paused"
 
 
 def met(store: Store, digest: str, at: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -525,7 +525,7 @@ EXPIRY_MS = 30 * DAY
 
 
 def fix_state(
-    record: FixRecord, writers: Writers, now: int, decision: OperatorDecision | None = None
+    record: FixRecord, load_writers: Callable[[], Writers], now: int, decision: OperatorDecision | None = None
 ) -> tuple[FixState, str]:
     """Return the state of a fix, and the reason if it is not applied automatically."""
     approved, revoked = (decision.approved, decision.revoked) if decision is not None else (0, 0)
@@ -543,11 +543,11 @@ def fix_state(
         return "demoted", "failed twice in a row"
     if approved:
         return "approved", ""
-    reason = _missing_for_promotion(record, writers)
+    reason = _missing_for_promotion(record, load_writers)
     return ("proposed", reason) if reason else ("promoted", "")
 
 
-def _missing_for_promotion(record: FixRecord, writers: Writers) -> str:
+def _missing_for_promotion(record: FixRecord, load_writers: Callable[[], Writers]) -> str:
     """Return the first unmet condition for promotion; empty if all are met."""
     if not record.key:
         return "the tool is identified by its name only"
@@ -555,6 +555,7 @@ def _missing_for_promotion(record: FixRecord, writers: Writers) -> str:
     local_successes = [trial for trial in successes if trial.principal != IMPORT_PRINCIPAL]
     if len(successes) < MIN_SUCCESSES:
         return f"needs {MIN_SUCCESSES} successful trials with different arguments to be promoted (has {len(successes)})"
+    writers = load_writers()
     if writers.total > 1:
         principals = {trial.principal for trial in local_successes}
         if len(principals) < (required := writers.required_confirmations(principals)):

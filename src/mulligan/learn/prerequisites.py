@@ -211,15 +211,21 @@ def _is_shareable(value: Any) -> bool:
     return value is None or isinstance(value, bool | int | float)
 
 
-class FixContext(msgspec.Struct, frozen=True):
-    """Data beside the fix records, supplied by the store."""
+class PromotionFacts(msgspec.Struct, frozen=True):
+    """What decides about the promotion of fixes besides their records."""
 
-    writers: Writers
+    writers: Writers = Writers()
+    schema_changed_at: Mapping[str, int] = {}
+    """By tool, when its schema last changed."""
+
+
+class FixContext(msgspec.Struct, frozen=True):
+    """Data beside the fix records, supplied by the store. The functions read more when it is needed."""
+
     decisions: Mapping[str, OperatorDecision]
+    promotion_facts: Callable[[], PromotionFacts]
     samples: Callable[[Sequence[str]], Mapping[str, Sequence[tuple[int, Sequence[tuple[str, dict[str, Any]]]]]]]
     """Return, by fix, when it succeeded and with which calls: the newest `MAX_SAMPLES_PER_FIX` trials."""
-    schema_changed_at: Mapping[str, int]
-    """By tool, when its schema last changed."""
     recount_since: Callable[[FixRecord, int], FixRecord]
     """Recount a record from the trials since a time."""
     profile: Callable[[str, str], Profile]
@@ -353,10 +359,13 @@ def _add_prerequisites(judged_fixes: Sequence[JudgedFix], context: FixContext) -
 def _state(record: FixRecord, parts: Sequence[FixRecord], query: FixQuery, context: FixContext) -> tuple[FixState, str]:
     """Return the state of a fix and the reason. After a schema change of the tool, only later trials count."""
     decision = context.decisions.get(record.id)
-    state = fix_state(record, context.writers, query.now, decision)
-    since = context.schema_changed_at.get(record.tool)
-    if since is None or state[0] not in ("promoted", "approved") or (decision and decision.approved >= since):
+    state = fix_state(record, lambda: context.promotion_facts().writers, query.now, decision)
+    if state[0] not in ("promoted", "approved"):
+        return state
+    facts = context.promotion_facts()
+    since = facts.schema_changed_at.get(record.tool)
+    if since is None or (decision and decision.approved >= since):
         return state
     fresh = _merge_records(record, [context.recount_since(part, since) for part in parts])
-    is_confirmed = fix_state(fresh, context.writers, query.now)[0] == "promoted"
+    is_confirmed = fix_state(fresh, lambda: facts.writers, query.now)[0] == "promoted"
     return state if is_confirmed else ("demoted", "the tool's schema has changed since then")

@@ -130,8 +130,13 @@ class Connection(Protocol):
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Return the rows for many keys. Each row starts with its key values."""
 
-    def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        """Execute a query for each key, which is its parameter ?1. Each row starts with its key."""
+    def execute_by_key(
+        self, sql: str, keys: Sequence[str], values: Sequence[Any], max_rows: int | None = None
+    ) -> Iterable[tuple[Any, ...]]:
+        """Execute a query for each key, which is its parameter ?1. Each row starts with its key.
+
+        With `max_rows`, return only so many rows, those of the first keys.
+        """
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         """Remember when these runs were stored until the transaction ends. This may save statements about steps."""
@@ -149,9 +154,11 @@ class RowReader:
     def __call__(self, sql: str, values: Iterable[Any] = ()) -> list[Any]:
         return self._connection.execute(sql, tuple(values)).fetchall()
 
-    def by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[Any]:
+    def by_key(
+        self, sql: str, keys: Sequence[str], values: Sequence[Any], max_rows: int | None = None
+    ) -> Iterable[Any]:
         """Read the rows of `Connection.execute_by_key`."""
-        return self._connection.execute_by_key(sql, keys, values) if keys else []
+        return self._connection.execute_by_key(sql, keys, values, max_rows) if keys else ()
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         self._connection.remember_runs(tenant, stored_at)

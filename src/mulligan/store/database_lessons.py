@@ -91,7 +91,7 @@ def _evaluate_lessons(
             basis = lesson_rules.LessonBasis(
                 fix,
                 pattern.runs if pattern is not None else 0,
-                context.schema_changed_at.get(lesson.tool, 0),
+                context.promotion_facts().schema_changed_at.get(lesson.tool, 0),
                 context.decisions.get(lesson.fix_id),
             )
             lessons.append(lesson_rules.with_state(stored_lesson, basis, query.now))

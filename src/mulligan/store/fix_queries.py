@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -41,18 +42,21 @@ MAX_FIXES_PER_PATTERN = 64
 MAX_RECOUNTED_VOTES = 500
 """Latest votes that are recounted after a schema change of the tool."""
 _UPSERT_DECISION_SQL = upsert("fix_decisions", "tenant id", "body")
-_CONTEXT_SQL = (
-    "SELECT 'verdict', id, NULL, NULL, NULL, body FROM fix_decisions WHERE tenant = ? "
-    "UNION ALL SELECT 'revoked', principal, tool, since, until, NULL FROM revocations WHERE tenant = ? "
-    "UNION ALL SELECT 'principal', principal, NULL, last_seen_at, NULL, NULL FROM principals WHERE tenant = ? "
-    "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM key_values WHERE tenant = ? AND kind = ?"
+# A statement costs about as much as the tables it names: Citus plans each of them twice, every time.
+_DECISIONS_SQL = "SELECT 'decision', id, NULL, body FROM fix_decisions WHERE tenant = ?1"
+_FAILURE_SQL = (
+    "SELECT 'fix', NULL, last_tried_at, body FROM (SELECT last_tried_at, body FROM fixes WHERE tenant = ?1 "
+    "AND pattern = ?2 ORDER BY last_tried_at DESC LIMIT ?3) AS own "
+    "UNION ALL SELECT 'stamp', NULL, stamp, NULL FROM tool_sketches WHERE tenant = ?1 AND tool = ?4 "
+    f"UNION ALL {_DECISIONS_SQL}"
 )
-"""All that an answer needs besides fix records: decisions, revocations, principals and schemas, in one statement."""
-_OWN_FIXES_SQL = (
-    " UNION ALL SELECT 'fix', NULL, NULL, last_tried_at, NULL, body FROM (SELECT last_tried_at, body FROM fixes "
-    "WHERE tenant = ? AND pattern = ? ORDER BY last_tried_at DESC LIMIT ?) AS own"
+"""The fixes of a pattern, the stamp of the sketches of its tool, and the decisions about fixes."""
+_PROMOTION_SQL = (
+    "SELECT 'revoked', principal, tool, since, until, NULL FROM revocations WHERE tenant = ?1 "
+    "UNION ALL SELECT 'principal', principal, NULL, last_seen_at, NULL, NULL FROM principals WHERE tenant = ?1 "
+    "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM key_values WHERE tenant = ?1 AND kind = ?2"
 )
-_STAMP_SQL = " UNION ALL SELECT 'stamp', NULL, NULL, stamp, NULL, NULL FROM tool_sketches WHERE tenant = ? AND tool = ?"
+"""What decides about promotion besides fix records and decisions: revocations, principals and schemas."""
 PATTERN_FIXES_SQL = (
     "SELECT last_tried_at, body FROM fixes WHERE tenant = ?2 AND pattern = ?1 ORDER BY last_tried_at DESC LIMIT ?3"
 )
@@ -68,11 +72,14 @@ VOTES_SQL = (
 )
 """Latest successful votes for one fix with stored prerequisite calls, without those of one run."""
 SUCCESSES_SQL = (
-    "SELECT seq, body FROM steps WHERE tenant = ?2 AND run = ?1 "
-    "AND seq > (SELECT max(seq) FROM steps WHERE tenant = ?2 AND run = ?1) - ?3 "
-    "AND name = ?4 AND outcome = 'success' AND length(body) < ?5 ORDER BY seq DESC LIMIT ?6"
+    "SELECT seq, body FROM (SELECT seq, "
+    "CASE WHEN name = ?4 AND outcome = 'success' AND length(body) < ?5 THEN body END AS body "
+    "FROM steps WHERE tenant = ?2 AND run = ?1 ORDER BY seq DESC LIMIT ?3) AS latest WHERE body IS NOT NULL LIMIT ?6"
 )
-"""Latest successful calls of a tool in one run."""
+"""Successful calls of a tool among the latest steps of one run, latest first.
+
+The outer query keeps the order of the inner one. With an order of its own, SQLite would read all of these steps.
+"""
 _UNREVOKED_SQL = (
     "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = ?1 "
     f"AND (v.principal IS NULL OR v.principal = coalesce(nullif(r.principal, ''), '{fixes.LOCAL_PRINCIPAL}')) "
@@ -302,13 +309,13 @@ def _find_fixes_for_failure(
         return not query.timeout_seconds or clock() - start_time < query.timeout_seconds
 
     tool = query.tool or ""
-    rows = _read_context_rows(read, tenant, query, _OWN_FIXES_SQL + _STAMP_SQL,
-                   (tenant, id_of(tool, query.fingerprint or ""), MAX_FIXES_PER_PATTERN, tenant, tool))  # fmt: skip
-    latest_first = sorted((row for row in rows if row[0] == "fix"), key=itemgetter(3), reverse=True)
-    own_records = _exclude_run(read, tenant, [FixSummary.of(row[5]) for row in latest_first], query.excluded_run)
+    pattern = id_of(tool, query.fingerprint or "")
+    rows = read(_FAILURE_SQL, (tenant, pattern, MAX_FIXES_PER_PATTERN, tool))
+    latest_first = sorted((row for row in rows if row[0] == "fix"), key=itemgetter(2), reverse=True)
+    own_records = _exclude_run(read, tenant, [FixSummary.of(row[3]) for row in latest_first], query.excluded_run)
     groups = [(1.0, own_records)]
     if query.text and not own_records:
-        stamp = next((row[3] for row in rows if row[0] == "stamp"), None)
+        stamp = next((row[2] for row in rows if row[0] == "stamp"), None)
         similar_patterns = find_similar(read, tenant, tool, query.text, stamp) if stamp is not None else []
         if similar_patterns and has_time():
             groups += _load_similar_groups(read, tenant, similar_patterns, query)
@@ -339,18 +346,12 @@ def _load_similar_groups(
 
 def load_context(read: RowReader, tenant: str, query: FixQuery) -> prerequisites.FixContext:
     """Load everything besides fix records that an answer needs."""
-    return _build_context(read, tenant, query, _read_context_rows(read, tenant, query))
-
-
-def _read_context_rows(
-    read: RowReader, tenant: str, query: FixQuery, extra_sql: str = "", values: tuple[Any, ...] = ()
-) -> list[Any]:
-    """Read the context rows, together with those of a further statement, in one round trip."""
-    where, tool = (" AND key = ?", (query.tool,)) if query.tool is not None else ("", ())
-    return read(_CONTEXT_SQL + where + extra_sql, (tenant, tenant, tenant, tenant, SCHEMA_KIND, *tool, *values))
+    return _build_context(read, tenant, query, read(_DECISIONS_SQL, (tenant,)))
 
 
 def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence[Any]) -> prerequisites.FixContext:
+    """Build the context with the decisions of these rows. All else is read when it is needed."""
+
     def load_samples(ids: Sequence[str]) -> dict[str, list[tuple[int, Any]]]:
         samples_by_fix: dict[str, list[tuple[int, Any]]] = {}
         values = (tenant, query.excluded_run, prerequisites.MAX_SAMPLES_PER_FIX)
@@ -362,10 +363,16 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
     def recount_since(record: FixRecord, since: int) -> FixRecord:
         return record.recount(votes(read, tenant, record.id, since, query.excluded_run, MAX_RECOUNTED_VOTES))
 
-    principals = {row[1]: row[3] for row in rows if row[0] == "principal"}
-    revocations = [Revocation(*row[1:5]) for row in rows if row[0] == "revoked"]
-    decisions = {row[1]: decode(row[5], OperatorDecision) for row in rows if row[0] == "verdict"}
-    since = schema_change_times([(row[1], row[5]) for row in rows if row[0] == "schema"], query)
+    @functools.cache
+    def load_promotion_facts() -> prerequisites.PromotionFacts:
+        where, tool = (" AND key = ?3", (query.tool,)) if query.tool is not None else ("", ())
+        promotion_rows = read(_PROMOTION_SQL + where, (tenant, SCHEMA_KIND, *tool))
+        principals = {row[1]: row[3] for row in promotion_rows if row[0] == "principal"}
+        revocations = [Revocation(*row[1:5]) for row in promotion_rows if row[0] == "revoked"]
+        return prerequisites.PromotionFacts(
+            fixes.find_writers(principals, revocations, query.now),
+            schema_change_times([(row[1], row[5]) for row in promotion_rows if row[0] == "schema"], query),
+        )
 
     def load_profile(tool: str, key: str) -> Profile:
         """Build the profile of a tool from its latest successful calls."""
@@ -379,8 +386,10 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
     def load_items(tool: str, key: str) -> frozenset[str]:
         return parse_items(_read_entry(read, tenant, ITEMS_KIND, key or tool))
 
-    writers = fixes.find_writers(principals, revocations, query.now)
-    return prerequisites.FixContext(writers, decisions, load_samples, since, recount_since, load_profile, load_items)
+    decisions = {row[1]: decode(row[3], OperatorDecision) for row in rows if row[0] == "decision"}
+    return prerequisites.FixContext(
+        decisions, load_promotion_facts, load_samples, recount_since, load_profile, load_items
+    )
 
 
 def _read_entry(read: RowReader, tenant: str, kind: str, key: str) -> bytes | None:
@@ -401,40 +410,37 @@ def find_value_profiles(read: RowReader, tenant: str, tool: str, key: str) -> li
     return profiles.build_value_profiles(profiled_calls[:MAX_PROFILED_CALLS], items)
 
 
-FIRST_READ_RUNS = 4
-"""Latest runs of a tool whose calls are read first. Usually they are sufficient."""
 MAX_PROFILED_CALLS = 64
 """Latest successful calls that make up a tool's profile."""
+MAX_READ_CALLS = MAX_PROFILED_CALLS + profiles.MAX_EXEMPLARS
+"""Successful calls that are read at a time. Usually they are sufficient."""
 
 
 def _find_successes(
     read: RowReader, tenant: str, tool: str, excluded_run: str, run_limit: int = profiles.MAX_EXEMPLARS
 ) -> Iterator[tuple[int, list[profiles.ExemplarArguments]]]:
-    """Yield the latest unrevoked runs that used a tool: their start, and their latest successful calls of the tool.
-
-    Several short runs are read at once, to save round trips; long ones one by one, to scan few steps.
-    """
+    """Yield the latest unrevoked runs with successful calls of a tool: their start, and the latest of these calls."""
     runs = read(
-        "SELECT u.run, u.started_at, (SELECT max(seq) FROM steps s WHERE s.tenant = ?1 "
-        "AND s.run = u.run), r.stored_at FROM run_callees u JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
+        "SELECT u.run, u.started_at, r.stored_at FROM run_callees u "
+        "JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
         f"WHERE u.tenant = ?1 AND u.type = 'tool' AND u.name = ?2 AND {_UNREVOKED_SQL} "
         "ORDER BY u.started_at DESC, u.run DESC LIMIT ?3",
         (tenant, tool, run_limit),
     )
-    read.remember_runs(tenant, {run: stored_at for run, *_, stored_at in runs})
+    read.remember_runs(tenant, {run: stored_at for run, _, stored_at in runs})
+    start_times = {run: started_at for run, started_at, _ in runs if run != excluded_run}
     values = (tenant, profiles.MAX_SCANNED_STEPS, tool, profiles.MAX_BODY_BYTES, profiles.MAX_EXEMPLARS)
-    max_runs = FIRST_READ_RUNS
-    while runs:
-        step_counts = itertools.accumulate(last or 0 for _, _, last, _ in runs[:max_runs])
-        size = max(1, sum(count <= profiles.MAX_SCANNED_STEPS for count in step_counts))
-        chunk, runs, max_runs = runs[:size], runs[size:], profiles.MAX_EXEMPLARS
-        calls: dict[str, list[tuple[int, bytes]]] = {}
-        for run, seq, body in read.by_key(SUCCESSES_SQL, [run for run, *_ in chunk], values):
-            calls.setdefault(run, []).append((seq, body))
-        for run, started_at, *_ in chunk:
-            if run != excluded_run:
-                latest_first = sorted(calls.get(run, ()), key=itemgetter(0), reverse=True)
-                yield started_at, [decode_body(body, profiles.ExemplarArguments) for _, body in latest_first]
+    while start_times:
+        rows = read.by_key(SUCCESSES_SQL, list(start_times), values, MAX_READ_CALLS)
+        unread_count = MAX_READ_CALLS
+        for run, call_rows in itertools.groupby(rows, itemgetter(0)):
+            latest_first = sorted(call_rows, key=itemgetter(1), reverse=True)
+            unread_count -= len(latest_first)
+            if not unread_count:  # the run may have more of them: it is read again, with those after it
+                break
+            yield start_times.pop(run), [decode_body(body, profiles.ExemplarArguments) for *_, body in latest_first]
+        else:
+            return
 
 
 def _load_exemplars(read: RowReader, tenant: str, query: FixQuery) -> list[ArgumentTypes]:

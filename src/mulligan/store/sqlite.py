@@ -95,8 +95,11 @@ class SqliteConnection(sqlite3.Connection):
             rows += [(*same, *row) for row in self.execute(_batch_lookup_sql(lookup, len(portion)), (*same, *portion))]
         return rows
 
-    def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
-        return [(key, *row) for key in keys for row in self.execute(sql, (key, *values))]
+    def execute_by_key(
+        self, sql: str, keys: Sequence[str], values: Sequence[Any], max_rows: int | None = None
+    ) -> Iterator[tuple[Any, ...]]:
+        rows = ((key, *row) for key in keys for row in self.execute(sql, (key, *values)))
+        return itertools.islice(rows, max_rows)
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         """Do nothing: steps are found by their run alone."""

@@ -57,7 +57,7 @@ class ListLessons:
                 basis = consolidation.LessonBasis(
                     fix,
                     len(tally.runs) if tally is not None else 0,
-                    facts.fix_context.schema_changed_at.get(stored_lesson.lesson.tool, 0),
+                    facts.fix_context.promotion_facts().schema_changed_at.get(stored_lesson.lesson.tool, 0),
                     facts.fix_context.decisions.get(stored_lesson.lesson.fix_id),
                 )
                 candidates.append(consolidation.with_state(stored_lesson, basis, query.now))

@@ -207,14 +207,14 @@ class Votes:
             some = ((trial.tried_call, vote) for trial, vote in votes if trial.fix == tally.id and vote.at >= since)
             return tally.recount(fixes.select_counted_votes(some)[-fix_queries.MAX_RECOUNTED_VOTES :])
 
-        crowd = fixes.find_writers(self._heard, self._revocations, query.now)
+        promotion = prerequisites.PromotionFacts(
+            fixes.find_writers(self._heard, self._revocations, query.now), schema_change_times(seen, query)
+        )
 
         def profile(tool: str, key: str) -> Profile:
             return self._profile(tool, key, query.excluded_run)
 
-        return prerequisites.FixContext(
-            crowd, self._verdicts, samples, schema_change_times(seen, query), fresh, profile, self._items
-        )
+        return prerequisites.FixContext(self._verdicts, lambda: promotion, samples, fresh, profile, self._items)
 
     def value_profiles(self, tool: str, key: str) -> list[ValueProfile]:
         """What the latest successful calls had in common, since the schema of the tool changed."""

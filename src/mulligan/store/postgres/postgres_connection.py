@@ -27,6 +27,7 @@ from mulligan.store.postgres.value_encoding import (
     VALUE_TYPES,
     Column,
     ColumnValue,
+    IntegerColumn,
     TextColumn,
     register_adapters,
 )
@@ -57,7 +58,7 @@ _DAYS_SQL = (
     "UNION ALL SELECT run, stored_at FROM orphaned_runs WHERE tenant = ? AND run = ANY (?)"
 )
 BY_KEY = 0
-"""In `Statement.steps_of`: the run is the key of `execute_by_key`, and all keys are runs of the same day."""
+"""In `Statement.steps_of`: the runs are the keys of `execute_by_key`, and their days are an array."""
 
 
 class Statement(NamedTuple):
@@ -85,7 +86,8 @@ def translate_sql(sql: str) -> Statement:
         key = int(match[1]), int(match[2] or BY_KEY)
         if key not in steps_of:
             steps_of.append(key)
-        return f"{match[0]} AND day = ${parameter_count + 1 + steps_of.index(key)}"
+        day = f"${parameter_count + 1 + steps_of.index(key)}"
+        return f"{match[0]} AND day = {day if match[2] else f'ANY ({day})'}"
 
     sql = _OF_STEP.sub(rf"\1 AND s.day = r.stored_at / {DAY}", _OF_RUN.sub(add_day, sql))
     return Statement(sql, tuple(steps_of))
@@ -258,21 +260,21 @@ class PostgresConnection:
             *(self._find_day(values[tenant - 1], values[run - 1]) for tenant, run in statement.steps_of),
         )
 
-    def execute_by_key(self, sql: str, keys: Sequence[str], values: Sequence[Any]) -> list[tuple[Any, ...]]:
+    def execute_by_key(
+        self, sql: str, keys: Sequence[str], values: Sequence[Any], max_rows: int | None = None
+    ) -> list[tuple[Any, ...]]:
         """Execute one statement for all keys, with a LATERAL join. A UNION would check row security for each part."""
         query = re.sub(r"\?1\b", "n.key", sql)
+        order = "" if max_rows is None else f" ORDER BY n.number LIMIT {max_rows:d}"
         statement = translate_sql(
-            f"SELECT n.key, f.* FROM unnest(CAST(?1 AS text[])) AS n (key) CROSS JOIN LATERAL ({query}) f"
+            "SELECT n.key, f.* FROM unnest(CAST(?1 AS text[])) WITH ORDINALITY AS n (key, number) "
+            f"CROSS JOIN LATERAL ({query}) f{order}"
         )
-        if not statement.steps_of:
-            return self._execute(statement.sql, (TextColumn(keys), *values)).fetchall()
-        ((tenant, _),) = statement.steps_of
-        days = self._find_days(values[tenant - 2], keys)  # the keys are parameter 1
-        rows: list[tuple[Any, ...]] = []
-        for day in sorted(set(days.values())):
-            runs_of_day = TextColumn([run for run in keys if days[run] == day])
-            rows += self._execute(statement.sql, (runs_of_day, *values, day)).fetchall()
-        return rows
+        days: list[IntegerColumn] = []
+        if statement.steps_of:
+            ((tenant, _),) = statement.steps_of
+            days = [IntegerColumn(sorted(set(self._find_days(values[tenant - 2], keys).values())))]  # the keys are ?1
+        return self._execute(statement.sql, (TextColumn(keys), *values, *days)).fetchall()
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute a statement for many rows in pipelined round trips."""
