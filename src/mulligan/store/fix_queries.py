@@ -51,12 +51,11 @@ _FAILURE_SQL = (
     f"UNION ALL {_DECISIONS_SQL}"
 )
 """The fixes of a pattern, the stamp of the sketches of its tool, and the decisions about fixes."""
-_PROMOTION_SQL = (
-    "SELECT 'revoked', principal, tool, since, until, NULL FROM revocations WHERE tenant = ?1 "
-    "UNION ALL SELECT 'principal', principal, NULL, last_seen_at, NULL, NULL FROM principals WHERE tenant = ?1 "
-    "UNION ALL SELECT 'schema', key, NULL, NULL, NULL, value FROM key_values WHERE tenant = ?1 AND kind = ?2"
+_SCHEMAS_SQL = "SELECT 'schema', key, NULL, NULL, NULL, value FROM key_values WHERE tenant = ?1 AND kind = ?2"
+_WRITERS_SQL = (
+    " UNION ALL SELECT 'revoked', principal, tool, since, until, NULL FROM revocations WHERE tenant = ?1 "
+    "UNION ALL SELECT 'principal', principal, NULL, last_seen_at, NULL, NULL FROM principals WHERE tenant = ?1"
 )
-"""What decides about promotion besides fix records and decisions: revocations, principals and schemas."""
 PATTERN_FIXES_SQL = (
     "SELECT last_tried_at, body FROM fixes WHERE tenant = ?2 AND pattern = ?1 ORDER BY last_tried_at DESC LIMIT ?3"
 )
@@ -366,7 +365,7 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
     @functools.cache
     def load_promotion_facts() -> prerequisites.PromotionFacts:
         where, tool = (" AND key = ?3", (query.tool,)) if query.tool is not None else ("", ())
-        promotion_rows = read(_PROMOTION_SQL + where, (tenant, SCHEMA_KIND, *tool))
+        promotion_rows = read(_SCHEMAS_SQL + where + _WRITERS_SQL, (tenant, SCHEMA_KIND, *tool))
         principals = {row[1]: row[3] for row in promotion_rows if row[0] == "principal"}
         revocations = [Revocation(*row[1:5]) for row in promotion_rows if row[0] == "revoked"]
         return prerequisites.PromotionFacts(

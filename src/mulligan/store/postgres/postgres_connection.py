@@ -58,7 +58,7 @@ _DAYS_SQL = (
     "UNION ALL SELECT run, stored_at FROM orphaned_runs WHERE tenant = ? AND run = ANY (?)"
 )
 BY_KEY = 0
-"""In `Statement.steps_of`: the runs are the keys of `execute_by_key`, and their days are an array."""
+"""In `Statement.steps_of`: the runs are the keys of `execute_by_key`."""
 
 
 class Statement(NamedTuple):
@@ -86,8 +86,7 @@ def translate_sql(sql: str) -> Statement:
         key = int(match[1]), int(match[2] or BY_KEY)
         if key not in steps_of:
             steps_of.append(key)
-        day = f"${parameter_count + 1 + steps_of.index(key)}"
-        return f"{match[0]} AND day = {day if match[2] else f'ANY ({day})'}"
+        return f"{match[0]} AND day = ${parameter_count + 1 + steps_of.index(key)}"
 
     sql = _OF_STEP.sub(rf"\1 AND s.day = r.stored_at / {DAY}", _OF_RUN.sub(add_day, sql))
     return Statement(sql, tuple(steps_of))
@@ -270,11 +269,16 @@ class PostgresConnection:
             "SELECT n.key, f.* FROM unnest(CAST(?1 AS text[])) WITH ORDINALITY AS n (key, number) "
             f"CROSS JOIN LATERAL ({query}) f{order}"
         )
-        days: list[IntegerColumn] = []
-        if statement.steps_of:
-            ((tenant, _),) = statement.steps_of
-            days = [IntegerColumn(sorted(set(self._find_days(values[tenant - 2], keys).values())))]  # the keys are ?1
-        return self._execute(statement.sql, (TextColumn(keys), *values, *days)).fetchall()
+        if not statement.steps_of:
+            return self._execute(statement.sql, (TextColumn(keys), *values)).fetchall()
+        ((tenant, _),) = statement.steps_of
+        days = sorted(set(self._find_days(values[tenant - 2], keys).values()))  # the keys are parameter 1
+        if len(days) == 1:
+            return self._execute(statement.sql, (TextColumn(keys), *values, *days)).fetchall()
+        # One statement for all days costs less than one for each, but the steps of each run are then sorted.
+        parameter = f"${len(values) + 2}"
+        sql = statement.sql.replace(f"day = {parameter}", f"day = ANY ({parameter})")
+        return self._execute(sql, (TextColumn(keys), *values, IntegerColumn(days))).fetchall()
 
     def executemany(self, sql: str, rows: Iterable[Sequence[Any]]) -> int:
         """Execute a statement for many rows in pipelined round trips."""
