@@ -79,13 +79,20 @@ SUCCESSES_SQL = (
 
 The outer query keeps the order of the inner one. With an order of its own, SQLite would read all of these steps.
 """
-_UNREVOKED_SQL = (
-    "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = ?1 "
-    f"AND (v.principal IS NULL OR v.principal = coalesce(nullif(r.principal, ''), '{fixes.LOCAL_PRINCIPAL}')) "
-    "AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR r.started_at >= v.since) "
-    "AND (v.until IS NULL OR r.started_at < v.until))"
+_LATEST_RUNS_SQL = (
+    "SELECT u.run, u.started_at, coalesce((SELECT r.stored_at FROM runs r WHERE r.tenant = ?1 AND r.id = u.run), 0), "
+    "EXISTS (SELECT 1 FROM revocations WHERE tenant = ?1) FROM run_callees u "
+    "WHERE u.tenant = ?1 AND u.type = 'tool' AND u.name = ?2 ORDER BY u.started_at DESC, u.run DESC LIMIT ?3"
 )
-"""Condition: no revocation of tenant ?1 covers run `r` for its used tool `u`."""
+"""Latest runs that used a tool, and whether the tenant has revocations. Joins are slower: `runs` has many indexes."""
+_UNREVOKED_SQL = (
+    "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = ?1 AND (v.principal IS NULL OR v.principal = "
+    f"(SELECT coalesce(nullif(r.principal, ''), '{fixes.LOCAL_PRINCIPAL}') FROM runs r WHERE r.tenant = ?1 "
+    "AND r.id = u.run)) AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR u.started_at >= v.since) "
+    "AND (v.until IS NULL OR u.started_at < v.until))"
+)
+"""Condition: no revocation of tenant ?1 covers run `u.run` for its used tool."""
+_LATEST_UNREVOKED_RUNS_SQL = _LATEST_RUNS_SQL.replace(" ORDER BY", f" AND {_UNREVOKED_SQL} ORDER BY")
 
 
 def find_run_trials(run: Run, steps: Iterable[Step], is_settled: bool = False) -> list[Trial]:
@@ -200,13 +207,12 @@ def store_decision(writer: Connection, tenant: str, fix: str, approved: bool, at
 MAX_READ_LINKS = 200
 """Newest links that are read for one query."""
 _PRECEDENTS_SQL = (
-    "SELECT run, body, CAST(count AS BIGINT) FROM (SELECT run, body, NULL AS count FROM links WHERE tenant = ? "
-    "AND name = ? AND fingerprint = ? ORDER BY rowid DESC LIMIT ?) AS latest "
-    "UNION ALL SELECT 'runs', NULL, runs FROM patterns WHERE tenant = ? AND id = ? "
-    "UNION ALL SELECT 'revoked', NULL, 1 WHERE EXISTS (SELECT 1 FROM revocations WHERE tenant = ?) "
-    "UNION ALL SELECT 'own', NULL, 1 WHERE EXISTS (SELECT 1 FROM runs r CROSS JOIN run_failures m "
-    "ON m.tenant = r.tenant AND m.pattern = ? AND m.started_at = r.started_at AND m.run = r.id "
-    "WHERE r.tenant = ? AND r.id = ?)"
+    "SELECT run, body, CAST(count AS BIGINT) FROM (SELECT run, body, NULL AS count FROM links WHERE tenant = ?1 "
+    "AND name = ?2 AND fingerprint = ?3 ORDER BY rowid DESC LIMIT ?4) AS latest "
+    "UNION ALL SELECT 'runs', NULL, runs FROM patterns WHERE tenant = ?1 AND id = ?5 "
+    "UNION ALL SELECT 'revoked', NULL, 1 WHERE EXISTS (SELECT 1 FROM revocations WHERE tenant = ?1) "
+    "UNION ALL SELECT 'own', NULL, 1 WHERE EXISTS (SELECT 1 FROM run_failures WHERE tenant = ?1 AND pattern = ?5 "
+    "AND started_at = (SELECT started_at FROM runs WHERE tenant = ?1 AND id = ?6) AND run = ?6)"
 )
 """Latest links, runs of the pattern, whether revocations exist, and whether the querying run had the pattern."""
 METHOD_KEY = b'"method":'
@@ -216,8 +222,7 @@ METHOD_KEY = b'"method":'
 def find_precedents(read: RowReader, tenant: str, query: RecallQuery) -> list[Precedent]:
     """Return what recovered a failure in earlier runs, with one statement."""
     pattern = pattern_id(query.tool, query.fingerprint)
-    link_values = (tenant, query.tool, query.fingerprint, MAX_READ_LINKS)
-    rows = read(_PRECEDENTS_SQL, (*link_values, tenant, pattern, tenant, pattern, tenant, query.run))
+    rows = read(_PRECEDENTS_SQL, (tenant, query.tool, query.fingerprint, MAX_READ_LINKS, pattern, query.run))
     links = [(run, body) for run, body, _ in rows if body is not None]
     if not links:
         return []
@@ -419,15 +424,11 @@ def _find_successes(
     read: RowReader, tenant: str, tool: str, excluded_run: str, run_limit: int = profiles.MAX_EXEMPLARS
 ) -> Iterator[tuple[int, list[profiles.ExemplarArguments]]]:
     """Yield the latest unrevoked runs with successful calls of a tool: their start, and the latest of these calls."""
-    runs = read(
-        "SELECT u.run, u.started_at, r.stored_at FROM run_callees u "
-        "JOIN runs r ON r.tenant = u.tenant AND r.id = u.run "
-        f"WHERE u.tenant = ?1 AND u.type = 'tool' AND u.name = ?2 AND {_UNREVOKED_SQL} "
-        "ORDER BY u.started_at DESC, u.run DESC LIMIT ?3",
-        (tenant, tool, run_limit),
-    )
-    read.remember_runs(tenant, {run: stored_at for run, _, stored_at in runs})
-    start_times = {run: started_at for run, started_at, _ in runs if run != excluded_run}
+    runs = read(_LATEST_RUNS_SQL, (tenant, tool, run_limit))
+    if any(has_revocations for *_, has_revocations in runs):
+        runs = read(_LATEST_UNREVOKED_RUNS_SQL, (tenant, tool, run_limit))
+    read.remember_runs(tenant, {run: stored_at for run, _, stored_at, _ in runs})
+    start_times = {run: started_at for run, started_at, *_ in runs if run != excluded_run}
     values = (tenant, profiles.MAX_SCANNED_STEPS, tool, profiles.MAX_BODY_BYTES, profiles.MAX_EXEMPLARS)
     while start_times:
         rows = read.by_key(SUCCESSES_SQL, list(start_times), values, MAX_READ_CALLS)
