@@ -58,24 +58,29 @@ class RunTrials(msgspec.Struct, frozen=True):
     run: Run
     start: int
     trials: list[Trial]
+    stored_at: int = 0
 
 
-def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], principal: str | None = None) -> None:
-    """Replace the votes of some runs, from their first changed call on."""
+def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], principal: str = "") -> None:
+    """Replace the votes of some runs, from their first changed call on.
+
+    Without `principal`, the author of each run and the time when it was stored are read.
+    """
     stored_votes = _load_votes(writer, tenant, batch)
     changed_runs = [run_trials for run_trials in batch if run_trials.trials or run_trials.run.id in stored_votes]
     if not changed_runs:
         return
     revoked = revocations(RowReader(writer), tenant)
-    run_keys = [(tenant, run_trials.run.id) for run_trials in changed_runs]
-    writers_and_times = {run: row for _, run, *row in writer.look_up(_RUN_LOOKUP, run_keys)}
+    authors_and_times = {run_trials.run.id: (principal, run_trials.stored_at) for run_trials in changed_runs}
+    if not principal:
+        rows = writer.look_up(_RUN_LOOKUP, [(tenant, run) for run in authors_and_times])
+        authors_and_times = {run: (author or fixes.LOCAL_PRINCIPAL, stored_at) for _, run, author, stored_at in rows}
     stale: list[tuple[str, str, int, int]] = []
     uncertain: set[str] = set()
     new_votes: list[tuple[Trial, Vote]] = []
     for run_trials in changed_runs:
         run = run_trials.run
-        run_writer, stored_at = writers_and_times[run.id]
-        author = principal or run_writer or fixes.LOCAL_PRINCIPAL
+        author, stored_at = authors_and_times[run.id]
         current_trials = {
             (trial.failed_call, trial.tried_call): trial
             for trial in run_trials.trials

@@ -171,14 +171,15 @@ class StoredRun(NamedTuple):
     status: Status
     is_failure_free: bool = True
     """Whether all of its calls succeeded at the first attempt."""
+    stored_at: int = 0
 
 
 def load_runs(writer: Connection, tenant: str, ids: Iterable[str]) -> dict[str, StoredRun]:
     """Return the stored ones of these runs. Other writers cannot change them until the end of the transaction."""
     rows = writer.look_up(_STORED_RUN, [(tenant, id) for id in sorted(ids)])  # sorted: no two writers deadlock
     return {
-        id: StoredRun(decode_body(body, Run), status, bool(is_failure_free))
-        for _, id, body, status, is_failure_free, _ in rows
+        id: StoredRun(decode_body(body, Run), status, bool(is_failure_free), stored_at)
+        for _, id, body, status, is_failure_free, stored_at in rows
     }
 
 

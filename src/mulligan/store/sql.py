@@ -511,6 +511,11 @@ def _advance_offsets(writer: Connection, tenant: str, batches: list[tuple[int, B
 
     Journal positions only grow: a batch that was applied before is skipped. One without a journal never is.
     """
+    if len(batches) == 1:
+        [(number, batch)] = batches
+        row = (tenant, batch.journal, batch.offset)
+        is_new = not batch.journal or (batch.offset > 0 and writer.put(_POSITION_INSERT, [row]) > 0)
+        return [number] if is_new else []
     keys = {(tenant, batch.journal) for _, batch in batches if batch.offset > 0}
     positions = {journal: position for _, journal, position in writer.look_up(_POSITION_LOOKUP, sorted(keys))}
     new_numbers: list[int] = []

@@ -195,6 +195,10 @@ class _Transaction(msgspec.Struct):
     replaced: dict[str, dict[int, Step]] = {}
     """Stored steps that are replaced or removed, by run and number, as they were before the batch."""
 
+    def find_stored_time(self, new_run: str) -> int:
+        """Return since when a new run counts as stored: since its first record, which may have arrived as an orphan."""
+        return self.orphans.get(new_run) or self.now
+
     def require_exclusive(self) -> None:
         if not self.writer.is_exclusive:
             raise ConcurrentAppendError
@@ -328,10 +332,9 @@ class BatchWriter:
             new_counts[id] = changes.apply_updates(old)
             if changes.run is not None and changes.run is not old:
                 (new_runs if old is None else updated_runs).append(changes.run)
-        # A run counts as stored since its first record, which may have arrived as an orphan.
         rows = [
             run_row(
-                transaction.tenant, run, transaction.orphans.get(run.id) or transaction.now, is_imported,
+                transaction.tenant, run, transaction.find_stored_time(run.id), is_imported,
                 transaction.principals[run.id],
             )
             for run in new_runs
@@ -419,7 +422,8 @@ class BatchWriter:
         if is_new:
             counters.new_runs.add(run.id)
         if trials or not is_new:
-            transaction.trials.append(fix_votes.RunTrials(run, start, trials))
+            stored_at = transaction.find_stored_time(run.id) if old is None else old.stored_at
+            transaction.trials.append(fix_votes.RunTrials(run, start, trials, stored_at))
         new_seqs = {step.seq for step in steps}
         earlier = [] if is_new else [step for step in all_steps if step.seq not in new_seqs]
         if replaced:

@@ -263,6 +263,8 @@ class PostgresConnection:
         self, sql: str, keys: Sequence[str], values: Sequence[Any], max_rows: int | None = None
     ) -> list[tuple[Any, ...]]:
         """Execute one statement for all keys, with a LATERAL join. A UNION would check row security for each part."""
+        if len(keys) == 1:  # Citus plans a statement about one table faster
+            return [(keys[0], *row) for row in self.execute(sql, (keys[0], *values))][:max_rows]
         query = re.sub(r"\?1\b", "n.key", sql)
         order = "" if max_rows is None else f" ORDER BY n.number LIMIT {max_rows:d}"
         statement = translate_sql(
@@ -362,7 +364,7 @@ class PostgresConnection:
         if not keys:
             return []
         tenant = _find_tenant(keys)
-        if lookup.table == "steps":
+        if lookup.table == "steps" and len(keys) > 1:
             days = self._find_days(tenant, {key[1] for key in keys})
             keys_by_day: dict[int, list[tuple[Any, ...]]] = {}
             for key in keys:
@@ -374,6 +376,9 @@ class PostgresConnection:
         return rows
 
     def _look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]], *day: int) -> list[tuple[Any, ...]]:
+        if len(keys) == 1:  # Citus plans a statement about one table faster
+            sql = lookup.single_key_sql + _render_lock(lookup)
+            return [(*keys[0], *row) for row in self.execute(sql, keys[0])]
         sql, types = _lookup_sql(lookup)
         (tenant, *_), *columns = zip(*keys, strict=True)
         values = [tenant, *(type(column) for type, column in zip(types, columns, strict=True)), *day]
@@ -450,9 +455,13 @@ def _lookup_sql(lookup: Lookup) -> tuple[str, list[type[Column]]]:
     where = lookup.where([f"t.{key}" for key in lookup.keys], ["$1", *(f"n.{name}" for name in names)])
     if lookup.table == "steps":
         where += f" AND t.day = ${len(names) + 2}"
-    lock = " FOR NO KEY UPDATE" if lookup.is_locking else ""
     sql = (
         f"SELECT n.row_number, f.* FROM unnest({arrays}) WITH ORDINALITY AS n ({', '.join(names)}, row_number) "
-        f"CROSS JOIN LATERAL (SELECT {', '.join(lookup.columns)} FROM {lookup.table} t WHERE {where} OFFSET 0{lock}) f"
+        f"CROSS JOIN LATERAL (SELECT {', '.join(lookup.columns)} FROM {lookup.table} t WHERE {where} OFFSET 0"
+        f"{_render_lock(lookup)}) f"
     )
     return sql, types
+
+
+def _render_lock(lookup: Lookup) -> str:
+    return " FOR NO KEY UPDATE" if lookup.is_locking else ""
