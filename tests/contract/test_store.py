@@ -664,6 +664,29 @@ def test_loop_over_items_has_no_link_when_its_run_has_ended(store, write):
     assert (found(store)[0].recovered, found(store)[0].unrecovered) == (0, 1)
 
 
+def successes(run_id: str, started: int, count: int, **fields: Any) -> list[AnyEvent]:
+    """A run of successful calls of one tool."""
+    calls = [StepEnded(step(seq, run=run_id, arguments={"unit": "days"}, **fields)) for seq in range(1, count + 1)]
+    return [RunStarted(run(run_id, started)), *calls]
+
+
+def test_values_of_a_tool_are_found_beyond_many_later_calls_of_another_tool_with_its_name(store, write):
+    write(*(event for at in range(3) for event in successes(f"run_{at}", at, 5, key="of_server_a")))
+    expected = store.value_profiles(DEFAULT_TENANT, "search", "of_server_a")
+    write(*(event for at in range(3, 12) for event in successes(f"run_{at}", at, 15, key="of_server_b")))
+    assert expected
+    assert store.value_profiles(DEFAULT_TENANT, "search", "of_server_a") == expected
+
+
+def test_values_of_a_tool_are_found_in_a_run_with_a_failure_of_no_step(store, write):
+    """A server numbers such failures far behind the steps."""
+    write(*successes("run_a", 1, 5))
+    expected = store.value_profiles(DEFAULT_TENANT, "search")
+    write(StepEnded(step(FIRST_FAILURE_SEQ + 7, failure=TIMEOUT)))
+    assert expected
+    assert store.value_profiles(DEFAULT_TENANT, "search") == expected
+
+
 def test_run_that_raised_proves_nothing_by_what_succeeded_in_it(store, write):
     *events, _ = failed_then_worked("run_1", 1)
     write(*events, RunEnded(run("run_1", 1, ended_at=6, end_reason="raised")))

@@ -16,12 +16,13 @@ from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step, pattern_id
 from mulligan.store import fix_queries
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, RecallQuery
+from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, RecallQuery
 from mulligan.store.postgres.postgres_store import PostgresStore
 
 KINDS = (Kind("tool", "invalid_arguments", Remedy.REPAIR), Kind("orchestration", "precondition", Remedy.REPLAN))
 BETWEEN = (("lock",), ("press",), ("lock", "press"), ("light", "press", "lock"), ("wipe",))
 PATTERNS = 8
+CLOCK = {"now": 1000}
 
 
 def overcome(run: str, pattern: int, between: tuple[str, ...], at: int) -> list[AnyEvent]:
@@ -38,7 +39,7 @@ def overcome(run: str, pattern: int, between: tuple[str, ...], at: int) -> list[
 @pytest.fixture(scope="module")
 def store() -> Iterator[PostgresStore]:
     postgres.had()
-    made = PostgresStore(postgres.emptied(), clock=lambda: 1000)
+    made = PostgresStore(postgres.emptied(), clock=lambda: CLOCK["now"])
     runs = [(pattern, between) for pattern in range(PATTERNS - 1) for between in BETWEEN[pattern % 3 :]]
     told = [
         overcome(f"run_{time}_{place}", *about, at=10 * place + time)
@@ -90,6 +91,28 @@ def test_the_calls_of_several_runs_are_those_of_each(store):
     calls = together(store, fix_queries.SUCCESSES_SQL, runs, *values)
     assert sorted(calls) == sorted(one_by_one(store, fix_queries.SUCCESSES_SQL, runs, *values))
     assert {run for run, _, _ in calls} == set(runs)
+
+
+def test_the_calls_of_runs_of_several_days_take_one_statement(store, monkeypatch):
+    for at in range(3):
+        monkeypatch.setitem(CLOCK, "now", at * DAY)
+        store.append(DEFAULT_TENANT, overcome(f"run_of_day_{at}", at, ("lock",), 500), "days", at + 1)
+    runs, values = ["run_of_day_2", "run_of_day_0", "run_unknown", "run_of_day_1"], (1000, "start", 8192, 16)
+    with sql_rules.checked() as told:
+        calls = together(store, fix_queries.SUCCESSES_SQL, runs, *values)
+    assert sum("FROM steps" in sql for sql in told) == 1
+    assert sorted(calls) == sorted(one_by_one(store, fix_queries.SUCCESSES_SQL, runs, *values))
+    assert {run for run, _, _ in calls} == {*runs} - {"run_unknown"}
+
+
+@pytest.mark.parametrize("runs", [["run_1_0"], ["run_2_3", "run_0_0", "run_1_0"]])
+def test_the_first_rows_of_several_runs_are_those_of_the_first_runs(store, runs):
+    values = (DEFAULT_TENANT, 1000, "start", 8192, 16)
+    for limit in (0, 1, 2, 9):
+        rows = store.ask_rows(
+            DEFAULT_TENANT, lambda read, limit=limit: list(read.by_key(fix_queries.SUCCESSES_SQL, runs, values, limit))
+        )
+        assert [run for run, _, _ in rows] == runs[:limit]
 
 
 def test_a_question_takes_three_ways_there_and_back_at_the_most(store):
