@@ -153,7 +153,7 @@ def _count_votes(writer: Connection, tenant: str, new_votes: Sequence[tuple[Tria
             before[fix] = _weight(tallies[fix])
         tallies[fix].add(vote)
         changed_fixes.add(fix)
-    writer.put(
+    writer.queue(
         VOTE,
         [vote_row(tenant, trial.tried_call, trial.failed_call, trial.fix, vote, trial) for trial, vote in new_votes],
     )
@@ -188,17 +188,17 @@ def _weight(tally: FixRecord) -> tuple[int | bool, ...]:
 def _save_records(writer: Connection, tenant: str, tallies: Sequence[FixRecord], consolidated_fixes: set[str]) -> None:
     patterns_by_fix = {tally.id: id_of(tally.tool, tally.fingerprint) for tally in tallies}
     pending_patterns = {pattern for fix, pattern in patterns_by_fix.items() if fix in consolidated_fixes}
-    writer.put(_PENDING_INSERT, [(tenant, pattern) for pattern in pending_patterns])
+    writer.queue(_PENDING_INSERT, [(tenant, pattern) for pattern in pending_patterns])
     rows = [
         (tenant, tally.id, tally.tool, patterns_by_fix[tally.id], tally.last_tried_at, encode(tally))
         for tally in tallies
     ]
-    writer.put(_FIX_INSERT, rows)
+    writer.queue(_FIX_INSERT, rows)
 
 
 def mark_for_consolidation(writer: Connection, tenant: str, pattern: str) -> None:
     """Mark a pattern whose fixes have changed for the next consolidation."""
-    writer.put(_PENDING_INSERT, [(tenant, pattern)])
+    writer.queue(_PENDING_INSERT, [(tenant, pattern)])
 
 
 def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> None:
@@ -213,7 +213,7 @@ def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> 
     for key, step in steps.items():
         text = texts[key[2]] if key[2] in texts else patterns.extract_message_and_template(step)[1]
         rows.append((*key, patterns.pack(patterns.sketch(text)), text[: patterns.MAX_SKETCH_CHARS]))
-    writer.put(_FIXED_INSERT, rows)
+    writer.queue(_FIXED_INSERT, rows)
     pack_sketches(writer, tenant, {tool for _, tool, _ in steps})
 
 
@@ -275,7 +275,7 @@ def pack_sketches(writer: Connection, tenant: str, tools: Collection[str]) -> No
     bodies = dict.fromkeys(sorted(tools), b"")
     for tool, pattern, sketch in writer.execute_by_key(_SKETCHES_SQL, list(bodies), (tenant, MAX_PATTERNS_PER_TOOL)):
         bodies[tool] += _ENTRY.pack(pattern.encode(), bytes(sketch))
-    writer.put(_SKETCHES_INSERT, [(tenant, tool, crc32(body), body) for tool, body in bodies.items() if body])
+    writer.queue(_SKETCHES_INSERT, [(tenant, tool, crc32(body), body) for tool, body in bodies.items() if body])
     for tool in (tool for tool, body in bodies.items() if not body):
         writer.execute("DELETE FROM tool_sketches WHERE tenant = ? AND tool = ?", (tenant, tool))
 

@@ -97,7 +97,7 @@ def add(
     sums, pattern_runs = sum_changes(changes)
     fresh = {key: count for key, count in pattern_runs.items() if count > 0 and key[2] in new_runs}
     runs = _add_pattern_runs(writer, tenant, {key: count for key, count in pattern_runs.items() if key not in fresh})
-    writer.put(_PATTERN_RUN_INSERT, [(tenant, *key, count) for key, count in fresh.items()])
+    writer.queue(_PATTERN_RUN_INSERT, [(tenant, *key, count) for key, count in fresh.items()])
     for id, _ in {(id, run) for id, _, run, _ in fresh}:
         runs[id] = runs.get(id, 0) + 1
     return apply_deltas(writer, tenant, sums, runs)
@@ -137,12 +137,12 @@ def apply_deltas(writer: Connection, tenant: str, sums: dict[str, PatternDelta],
         if sum.count or sum.recovered or run_count:
             counts = (sum.count, sum.recovered, run_count)
             rows.append((tenant, id, sum.name, sum.fingerprint, *description[:4], *counts, *description[4:], sum.last))
-    writer.put(_PATTERN_INSERT, rows)
+    writer.queue(_PATTERN_INSERT, rows)
     if empty_keys := [(tenant, id) for id in empty_ids if id in stored_rows]:
         writer.executemany("DELETE FROM patterns WHERE tenant = ? AND id = ?", empty_keys)
     _add_days(writer, tenant, sums)
     agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
-    writer.put(AGENT_INSERT, agents)
+    writer.queue(AGENT_INSERT, agents)
     _delete_empty(writer, "pattern_agents", "tenant id agent", [row[:3] for row in agents if row[3] < 0])
     return empty_ids
 
@@ -167,7 +167,7 @@ def _add_pattern_runs(writer: Connection, tenant: str, pattern_runs: PatternRuns
             more[id] = more.get(id, 0) - (set(kinds) == {kind})
             kinds.pop(kind, None)
             removed_rows.append((tenant, id, started, run, kind))
-    writer.put(_PATTERN_RUN_INSERT, rows)
+    writer.queue(_PATTERN_RUN_INSERT, rows)
     if removed_rows:
         writer.executemany(
             "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ? AND kind = ?",
@@ -206,7 +206,7 @@ def _add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) ->
         for day, (count, recovered) in sum.days.items()
         if count or recovered
     ]
-    writer.put(_DAY_INSERT, rows)
+    writer.queue(_DAY_INSERT, rows)
     _delete_empty(writer, "pattern_days", "tenant day id", [row[:3] for row in rows if row[3] < 0])
 
 

@@ -96,7 +96,7 @@ def _apply(writer: Connection, tenant: str, changes: Iterable[PackedCell], grain
             empty_keys.append(key)
         else:
             rows.append((*key, *packed))
-    writer.put(ROLLUP_INSERT, rows)
+    writer.queue(ROLLUP_INSERT, rows)
     if empty_keys:
         writer.executemany(f"DELETE FROM rollups {_WHERE}", empty_keys)
 
