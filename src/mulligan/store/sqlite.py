@@ -98,7 +98,8 @@ class SqliteConnection(sqlite3.Connection):
     def execute_by_key(
         self, sql: str, keys: Sequence[str], values: Sequence[Any], max_rows: int | None = None
     ) -> Iterator[tuple[Any, ...]]:
-        rows = ((key, *row) for key in keys for row in self.execute(sql, (key, *values)))
+        # Read key by key, as needed. All rows of a key at once: an unfinished statement would hold a read transaction.
+        rows = ((key, *row) for key in keys for row in self.execute(sql, (key, *values)).fetchall())
         return itertools.islice(rows, max_rows)
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
