@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     turns = _default.turns
     wrap_client = _default.wrap_client
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _MODULES_OF_CLASSES = {
     "AgentError": "classify.declared_errors",

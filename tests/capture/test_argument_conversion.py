@@ -351,7 +351,8 @@ def test_repaired_arguments_are_converted_again(played: Sandbox) -> None:
 
     received: list[Any] = []
     (outcome,) = [
-        turn.call([find_rooms], "find_rooms", {"day": DAY, "nights": 30, "color": "Blue"}) for turn in mulligan.turns(limit=1)
+        turn.call([find_rooms], "find_rooms", {"day": DAY, "nights": 30, "color": "Blue"})
+        for turn in mulligan.turns(limit=1)
     ]
     assert outcome.ok
     assert received == [(date(2026, 3, 1), 7, Color.BLUE)]

@@ -142,31 +142,31 @@ def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Sandbox,
         return fetch(service.address, f"book?days={days}", data=b"")
 
     with pytest.raises(urllib.error.HTTPError):
-        mulligan.tool(name="strict")(book)(9)
+        mulligan.tool(name="strict", unprivileged=("days",))(book)(9)
     assert len(service.asked) == 1
     assert played.steps[0].stop is not None
     reason = 'the tool has effects="once", and nothing proves that the call did not execute (raise AgentError before'
     assert played.steps[0].stop.reason.startswith(reason)
-    assert mulligan.tool(name="lenient", rejection_statuses={422})(book)(9) == "booked"
+    assert mulligan.tool(name="lenient", rejection_statuses={422}, unprivileged=("days",))(book)(9) == "booked"
     assert [path.rpartition("=")[2] for path in service.asked] == ["9", "9", "7"]
 
 
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
-        ("width must be 4096 or less, got 9000", "raise AgentError before it does anything"),
-        ("width is too large", "no repair found for the arguments"),  # another declaration would not help
+        ("chunk_size must be 4096 or less, got 9000", "raise AgentError before it does anything"),
+        ("chunk_size is too large", "no repair found for the arguments"),  # another declaration would not help
     ],
 )
 def test_plain_exception_of_a_tool_with_side_effects_says_what_would_allow_a_repair(
     played: Sandbox, message: str, reason: str
 ) -> None:
     @mulligan.tool
-    def resize(width: int) -> str:
+    def upload(chunk_size: int) -> str:
         raise ValueError(message)
 
-    with pytest.raises(ValueError, match="width") as raised:
-        resize(9000)
+    with pytest.raises(ValueError, match="chunk_size") as raised:
+        upload(9000)
     stop = played.steps[0].stop
     assert stop is not None
     assert reason in stop.reason

@@ -1,4 +1,4 @@
-"""Tables and migrations for all databases. Until release 0.1.0 schema 1 is edited in place."""
+"""Tables and migrations for all databases. Released migrations are never edited: append a new one."""
 
 from __future__ import annotations
 
