@@ -205,6 +205,32 @@ def test_an_export_comes_back_as_it_was_in_another_store(types, store, tmp_path)
     assert [link.evidence for link in kept(tmp_path / "other.db")[0].links] == [("same_arguments",)]
 
 
+@pytest.mark.parametrize("words", [("export", "-o"), ("scan", "LOG", "--html")])
+def test_a_pipe_is_written_to_and_a_link_is_followed(types, store, tmp_path, monkeypatch, words):
+    monkeypatch.setenv("MULLIGAN_STORE", str(store))
+    log = write(tmp_path / "calls.jsonl", *rows(1))
+    command = [str(log) if word == "LOG" else word for word in words]
+    file, link, pipe = tmp_path / "file", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(file)  # the file does not exist at first
+    for _ in range(2):
+        assert types(*command, link)[0] == 0
+    assert link.is_symlink()
+    text = file.read_bytes()
+    assert text
+    file.chmod(0o640)
+    assert types(*command, file)[0] == 0
+    assert file.stat().st_mode & 0o777 == 0o640
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    try:
+        assert types(*command, pipe)[0] == 0
+        assert pipe.is_fifo()
+        assert len(reader.communicate(timeout=20)[0]) == len(text)
+    finally:
+        reader.kill()
+        reader.wait()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [("import",), ("scan", "--import")])
 def test_runs_go_into_a_server_that_asks_for_a_token(types, store, tmp_path, monkeypatch, words):

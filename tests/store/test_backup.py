@@ -126,6 +126,18 @@ def test_a_copy_takes_the_place_of_another_file_only_if_told_and_never_that_of_t
     assert store.run(DEFAULT_TENANT, "run_a") is not None
 
 
+def test_a_copy_follows_a_link_and_never_replaces_a_pipe(store, tmp_path):
+    write(store, "run_a")
+    (tmp_path / "link.db").symlink_to(tmp_path / "b.db")
+    for _ in range(2):
+        assert store.backup(tmp_path / "link.db", replaces=True).runs == 1
+    assert (tmp_path / "link.db").is_symlink()
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(StoreError, match="is not a regular file"):
+        store.backup(tmp_path / "pipe", replaces=True)
+    assert (tmp_path / "pipe").is_fifo()
+
+
 @pytest.mark.durability
 @pytest.mark.skipif(sys.platform == "win32", reason="no lock goes with its process there")
 def test_what_a_killed_process_left_is_removed_by_the_next_copy_and_what_a_living_one_makes_is_not(store, tmp_path):

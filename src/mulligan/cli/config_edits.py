@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import json
 import os
+import stat
 import tempfile
 from collections.abc import Iterator, Set
 from pathlib import Path
@@ -60,7 +61,7 @@ class Edit(NamedTuple):
                 path.unlink()
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                with replace_file(path, path.stat().st_mode & 0o777 if path.exists() else mode) as file:
+                with replace_file(path, mode) as file:
                     file.write(self.after.encode())
         except OSError as error:
             raise SettingsError(f"Cannot write {self.path} ({error.strerror or error}). Nothing was changed.") from None
@@ -160,15 +161,28 @@ def _find_missing_folders(path: Path) -> list[str]:
 
 @contextlib.contextmanager
 def replace_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
-    """Open a file that takes this path, completely written, when the block ends. It is removed if the block raises."""
-    descriptor, name = tempfile.mkstemp(prefix=f".{path.name[:100]}.", dir=path.parent)
+    """Open a file that takes this path, completely written, when the block ends. It is removed if the block raises.
+
+    Symbolic links are followed, and an existing file keeps its permissions; `mode` applies to a new file. What is no
+    regular file, such as a device or a pipe, is written to: a rename would destroy it.
+    """
+    try:
+        existing_mode = path.stat().st_mode
+    except FileNotFoundError:
+        existing_mode = stat.S_IFREG | mode
+    if not stat.S_ISREG(existing_mode):
+        with path.open("wb") as file:
+            yield file
+        return
+    target = path.resolve()
+    descriptor, name = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
     try:
         with open(descriptor, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, mode)
-        os.replace(name, path)
+        os.chmod(name, stat.S_IMODE(existing_mode))
+        os.replace(name, target)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
@@ -177,7 +191,9 @@ def replace_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 def read_text(path: Path) -> str | None:
     """Return the text of a settings file, or None if it does not exist."""
     try:
-        if path.stat().st_size > MAX_FILE_BYTES and path.is_file():
+        if path.exists() and not path.is_file():
+            raise SettingsError(f"{path} is not a regular file. Nothing was changed.")
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise SettingsError(f"{path} is too large for a settings file. Nothing was changed.")
         return path.read_bytes().decode()
     except FileNotFoundError:

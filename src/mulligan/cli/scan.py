@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from mulligan.build import build_classifier, build_redactor
+from mulligan.cli.config_edits import replace_file
 from mulligan.cli.import_export import Importer
 from mulligan.cli.options import CommandContext, command, parse_time_option, print_json, print_lines, show_read_progress
 from mulligan.core.failure import SettingsError
@@ -231,7 +232,7 @@ def _truncate_lines(lines: Iterable[str], columns: int | None) -> Iterator[str]:
 def _write_page(html: str, text: str) -> None:
     try:
         # The page is redacted but describes private work: only its owner may read the file.
-        with os.fdopen(os.open(html, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
-            file.write(text)
+        with replace_file(Path(html)) as file:
+            file.write(text.encode())
     except OSError as error:
         raise SettingsError(f"Cannot write {html} ({error.strerror}). Name another file with --html.") from None

@@ -30,6 +30,9 @@ def back_up(connection: sqlite3.Connection, to: Path, progress: Progress | None,
     """Copy the database to a file, check the copy, and give it its name."""
     if to.exists() and not replaces:
         raise StoreError(f"{to} already exists. Choose another file, or move it away.")
+    to = to.resolve()  # a symbolic link stays a link
+    if to.exists() and not to.is_file():
+        raise StoreError(f"{to} is not a regular file. Choose another file.")
     (_, _, source) = connection.execute("PRAGMA database_list").fetchone()
     if to.exists() and to.samefile(source):
         raise StoreError(f"{to} is the store itself. Choose another file.")
