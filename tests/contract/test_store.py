@@ -42,6 +42,7 @@ from mulligan.core.records import (
     RecordedMessage,
     Recovery,
     Run,
+    Status,
     Step,
     encode,
     pattern_id,
@@ -69,6 +70,7 @@ from mulligan.store.base import (
 )
 from mulligan.store.counters import StatsQuery
 from mulligan.store.erasure import ERASED_MARK
+from mulligan.store.sql import DatabaseStore
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(
@@ -1383,6 +1385,44 @@ def test_a_value_of_the_wrong_type_never_makes_a_run_unreadable(store, odd):
 
 
 TENANTS = itertools.count()
+
+
+@st.composite
+def cut_runs(draw: st.DrawFn) -> list[list[AnyEvent]]:
+    """Two ended runs, in order, cut into batches anywhere. Some steps are stages, which are no success of a run."""
+    events: list[AnyEvent] = []
+    for id in ("run_a", "run_b"):
+        steps = draw(st.lists(st.tuples(st.sampled_from(["tool", "tool", "plan"]), st.booleans()), max_size=6))
+        events.append(RunStarted(run(id)))
+        for seq, (type, has_failed) in enumerate(steps, start=1):
+            fields = {"run": id, "type": type, "name": f"tool_{seq % 3}", "started_at": 1000 + seq}
+            events.append(StepEnded(step(seq, failure=TIMEOUT if has_failed else None, **fields)))
+        events.append(RunEnded(run(id, ended_at=2000, end_reason=draw(st.sampled_from(["finished", "raised"])))))
+    cuts = sorted(draw(st.sets(st.integers(1, len(events) - 1))))
+    return [events[start:end] for start, end in itertools.pairwise([0, *cuts, len(events)])]
+
+
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+@given(published=cut_runs())
+def test_counters_and_statuses_are_those_of_the_rows_however_runs_are_cut_into_batches(store, published):
+    tenant = f"cut-{next(TENANTS)}"
+    write = Writer(store, tenant)
+    for batch in published:
+        write(*batch)
+    histories = list(store.export(tenant))
+    query = StatsQuery(now=0)
+    assert store.stats(tenant, query) == counters.stats(histories, query)
+    for status in get_args(Status):
+        assert {history.run.id for history in store.runs(tenant, RunQuery(status=status))} == {
+            history.run.id
+            for history in histories
+            if derive_status(history.run, history.steps, history.links) == status
+        }
+    if isinstance(store, DatabaseStore):
+        store.rebuild(tenant)
+        assert store.stats(tenant, query) == counters.stats(histories, query)
 
 
 # All stores give the same answers

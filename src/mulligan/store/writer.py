@@ -86,6 +86,8 @@ MAX_SETTLED_RUNS = 50
 """Idle runs that are settled in one transaction."""
 MAX_COMPARED_STEPS = 5000
 """Steps of one tool in one run that the item test reads."""
+SUCCESS_PAGE_STEPS = 10
+"""Steps that are read at a time to find the first success of a run."""
 _UPSERT_PROVISIONAL_SQL = upsert("provisional_runs", "tenant run", "at")
 _UPSERT_ENTRY_SQL = upsert("key_values", "tenant kind key", "value")
 _ORPHAN = Insert.of("orphaned_runs", "tenant run stored_at")
@@ -374,8 +376,13 @@ class BatchWriter:
             self._trails.pop((tenant, run.id), None)
         counters.add_used_names(run, steps)
 
-    def _load_trail(self, transaction: _Transaction, old: StoredRun | None, run: Run, new: list[Step]) -> _CallTrail:
-        """Return the trail of a run before the batch. A run with failures and without a trail needs a full read."""
+    def _load_trail(
+        self, transaction: _Transaction, old: StoredRun | None, run: Run, new: list[Step], start: int
+    ) -> _CallTrail:
+        """Return the trail of a run before the batch, of which `start` is the first call.
+
+        A run with failures and without a trail needs a full read.
+        """
         trail = self._trails.get((transaction.tenant, run.id))
         if trail is not None:
             count, seq_sum = trail.step_totals
@@ -384,6 +391,8 @@ class BatchWriter:
                 return trail
         trail = _CallTrail()
         trail.is_truncated = old is not None and not old.is_failure_free
+        if old is not None and old.is_failure_free:
+            trail.now = _progress_of_successes(transaction, run.id, start)
         return trail
 
     def _recount_run(self, transaction: _Transaction, old: StoredRun | None, run: Run, steps: list[Step]) -> Status:
@@ -406,7 +415,7 @@ class BatchWriter:
             needs_full_read = True
             delete_usages(writer, tenant, history_of(writer, tenant, old.run))
         start = min((step.call for step in steps), default=0)
-        trail = self._load_trail(transaction, old, run, steps)
+        trail = self._load_trail(transaction, old, run, steps, start)
         progress = None if needs_full_read else trail.rewind(start)
         if progress is None:
             trail, progress, start, needs_full_read = _CallTrail(), RunProgress(), BEFORE_FIRST_CALL, True
@@ -536,6 +545,26 @@ def _load_steps(transaction: _Transaction, run: str, first_seq: int, last_seq: i
         (transaction.tenant, run, first_seq, last_seq),
     )
     return [decode_step(run, *row) for row in rows.fetchall()]
+
+
+def _progress_of_successes(transaction: _Transaction, run: str, start: int) -> RunProgress:
+    """Return the progress before a call of a run of which all earlier calls succeeded at the first attempt.
+
+    Mostly it reads the first few of them: a run has a success as soon as one of them is no stage.
+    """
+    progress, last_seq = RunProgress(), BEFORE_FIRST_CALL
+    while not progress.has_success:
+        rows = transaction.writer.execute(
+            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq > ? AND seq < ? "
+            "ORDER BY seq LIMIT ?",
+            (transaction.tenant, run, last_seq, start, SUCCESS_PAGE_STEPS),
+        ).fetchall()
+        if not rows:
+            break
+        last_seq = rows[-1][0]
+        for call in calls.group_attempts([decode_step(run, *row) for row in rows]):
+            progress, _ = progress.after(call)
+    return progress
 
 
 def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges) -> None:
