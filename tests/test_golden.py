@@ -343,6 +343,8 @@ def wire_arguments(ids: Ids) -> dict[str, tuple[Any, ...]]:
         "lesson": (ids.lesson, NOW),
         "stats": (StatsQuery(now=NOW),),
         "sessions": (SessionQuery(),),
+        "recall": (RecallQuery(tool="forecast", fingerprint="1:days"),),
+        "fixes": (FixQuery(tool="forecast", fingerprint="1:days", now=NOW),),
         "decide": (ids.fix, True, NOW),
         "audit": (AuditQuery(),),
         "update_pattern": (PatternCommand(pattern=ids.pattern, action="mute", at=NOW),),

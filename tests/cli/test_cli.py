@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.server
 import json
+import re
+import socket
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -385,3 +391,66 @@ def test_a_run_that_somebody_else_named_is_found_by_its_own_id(types, tmp_path):
         assert (code, err) == (0, "")
         assert out.startswith(f"{found} success")
     assert types("show", "nothing", "--store", str(path))[0] == 2
+
+
+READING_COMMANDS = [
+    ("runs",), ("show", "last"), ("stats",), ("patterns",), ("sessions",), ("fixes",), ("lessons",), ("prompt",),
+    ("replay",), ("export", "--json"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [*READING_COMMANDS, ("doctor",)], ids=" ".join)
+def test_a_token_with_the_role_read_is_enough_to_read(types, store, tmp_path, monkeypatch, words):
+    servers = pytest.importorskip("servers")
+    from mulligan.server.access import AccessRules
+
+    with servers.served(tmp_path, AccessRules(is_local=False), store=SqliteStore(Path(store))) as running:
+        monkeypatch.setenv("MULLIGAN_STORE", f"http://127.0.0.1:{running.port}")
+        monkeypatch.setenv("MULLIGAN_TOKEN", str(running.holding("read").token))
+        code, out, err = types(*words)
+    assert "denied" not in err
+    if words == ("doctor",):
+        assert code == 1
+        assert "No records can be sent" in out
+        assert re.search(r"^ *send +no$", out, re.MULTILINE)
+        assert re.search(r"^ *query +yes$", out, re.MULTILINE)
+    else:
+        assert code == 0, err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", READING_COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("body", [None, b"", b"<html><body>It works!</body></html>"])
+def test_a_server_that_is_away_or_no_server_of_ours_is_an_error(types, words, body):
+    with contextlib.ExitStack() as stack:
+        if body is None:  # nobody listens there, and nobody else may
+            taken = stack.enter_context(socket.socket())
+            taken.bind(("127.0.0.1", 0))
+            port, told = taken.getsockname()[1], "Is `mulligan serve` running there?"
+        else:
+            port, told = stack.enter_context(other_web_server(body)), "is not a mulligan server (200)"
+        code, out, err = types(*words, "--store", f"http://127.0.0.1:{port}")
+    assert code == 2, out
+    assert told in err
+    assert len(err.splitlines()) == 1
+
+
+@contextlib.contextmanager
+def other_web_server(body: bytes) -> Iterator[int]:
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join(5)

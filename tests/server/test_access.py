@@ -48,7 +48,7 @@ ENDPOINTS = {
     ("POST", "/api/public/otel/v1/traces"): "ingest",
     ("POST", "/v1/logs"): "ingest",
     ("POST", "/v1/metrics"): "ingest",
-    ("POST", "/v1/recall"): "ingest",
+    ("POST", "/v1/recall"): "lookup",
     ("POST", "/v1/outcomes"): "ingest",
     ("POST", "/v1/export"): "read",
     **{("POST", f"/v1/store/{name}"): about.required_role for name, about in wire_protocol.METHODS.items()},
@@ -96,7 +96,9 @@ def test_beyond_loopback_nothing_is_done_without_a_token(beyond, method, path):
 
 
 def test_each_role_may_do_what_it_is_for_and_nothing_else(beyond):
-    may = {"ingest": {"ingest"}, "read": {"read"}, "admin": {"ingest", "read", "admin"}}
+    may = {
+        "ingest": {"lookup", "ingest"}, "read": {"lookup", "read"}, "admin": {"lookup", "ingest", "read", "admin"},
+    }  # fmt: skip
     for role, allowed in may.items():
         client = beyond.holding(role)
         for (method, path), needs in ENDPOINTS.items():

@@ -105,10 +105,10 @@ def test_a_server_that_says_when_is_asked_then():
         store.close()
 
 
-def test_memory_that_does_not_answer_in_time_has_nothing_to_say(monkeypatch):
+def test_memory_that_does_not_answer_an_agent_in_time_has_nothing_to_say(monkeypatch, tmp_path):
     monkeypatch.setattr(remote, "RECALL_TIMEOUT_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        store = RemoteStore(f"http://127.0.0.1:{silent.getsockname()[1]}")
+        store = RemoteStore(f"http://127.0.0.1:{silent.getsockname()[1]}", spool=tmp_path)
         begun = time.monotonic()
 
         assert store.recall(DEFAULT_TENANT, ASKED) == []
@@ -117,16 +117,27 @@ def test_memory_that_does_not_answer_in_time_has_nothing_to_say(monkeypatch):
         store.close()
 
 
-@pytest.mark.parametrize("body", [b"", b"{", b'{"precedents": 3}', b"[]", b"\xff"])
-def test_memory_that_answers_nonsense_has_nothing_to_say(body):
+@pytest.mark.parametrize("body", [b"", b"{", b'{"precedents": 3}', b"<html></html>", b"\xff"])
+def test_memory_that_answers_nonsense_has_nothing_to_say_to_an_agent_and_is_no_server_to_a_command(body, tmp_path):
     with answering((200, {}, body)) as (url, _):
-        store = RemoteStore(url)
+        store = RemoteStore(url, spool=tmp_path)
         assert store.recall(DEFAULT_TENANT, ASKED) == []
+        store.close()
+        store = RemoteStore(url)
+        for ask in (
+            lambda: store.recall(DEFAULT_TENANT, ASKED),
+            lambda: store.fixes(DEFAULT_TENANT, FixQuery()),
+            lambda: store.journals(DEFAULT_TENANT),
+            lambda: store.put(DEFAULT_TENANT, "notes", "n", b"x"),
+            lambda: list(store.export(DEFAULT_TENANT)),
+        ):
+            with pytest.raises(StoreError, match=r"is not a mulligan server \(200\)"):
+                ask()
         store.close()
 
 
 def test_a_token_that_is_refused_is_told_and_what_is_recorded_waits():
-    with answering((401, {}, b'{"error": "unauthorised", "message": "no."}')) as (url, heard):
+    with answering((401, {}, b'{"error": "unauthorized", "message": "no."}')) as (url, heard):
         store = RemoteStore(url, "mul_x")
         with pytest.raises(StoreError, match="MULLIGAN_TOKEN"):
             store.append(DEFAULT_TENANT, EVENTS, "j", 1)

@@ -24,7 +24,7 @@ from mulligan.store.base import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
 
-RequiredRole = Literal["nothing", "ingest", "read", "admin"]
+RequiredRole = Literal["nothing", "lookup", "ingest", "read", "admin"]
 SECURITY_HEADERS = (
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -171,7 +171,7 @@ def caller_for_token(token: Token) -> Caller:
 
 
 def unauthorized(message: str) -> ApiError:
-    return ApiError(401, "unauthorised", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'})
+    return ApiError(401, "unauthorized", message, headers={"WWW-Authenticate": 'Bearer realm="mulligan"'})
 
 
 def accepts_page(request: Request) -> bool:

@@ -203,7 +203,7 @@ class Server:
             caller = access.caller_for_token(token)
         elif cookies and (browser_caller := self.browser_sessions.find(cookies.get(access.cookie_name(request), ""))):
             caller = browser_caller
-        elif self.rules.is_open or (required_role == "ingest" and self.rules.is_local):
+        elif self.rules.is_open or (required_role in ("ingest", "lookup") and self.rules.is_local):
             caller = Caller()
         else:
             raise access.unauthorized(

@@ -279,10 +279,12 @@ def _build_memory_routes(server: Server) -> Iterable[BaseRoute]:
             while batch := await server.run_in_reader(lambda: list(itertools.islice(histories, EXPORT_BATCH_RUNS))):
                 yield b"".join(encode(history) + b"\n" for history in batch)
 
-        return StreamingResponse(lines(), media_type="application/x-ndjson", headers={"Cache-Control": "no-store"})
+        return StreamingResponse(
+            lines(), media_type=wire_protocol.EXPORT_CONTENT_TYPE, headers={"Cache-Control": "no-store"}
+        )
 
     return [
-        server.route("/v1/recall", recall, "ingest", "POST"),
+        server.route("/v1/recall", recall, "lookup", "POST"),
         server.route("/v1/outcomes", outcomes, "ingest", "POST"),
         server.route("/v1/export", export, "read", "POST"),
     ]
@@ -345,6 +347,6 @@ def _check_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for journal in args[0] if name == "release" else args:
             if not journal.startswith(wire_protocol.REMOTE_JOURNAL_PREFIX):
                 raise ApiError(403, "forbidden", f"Journal {journal[:80]!r} is reserved for the server.")
-    if name in ("runs", "lessons"):
+    if name in ("runs", "lessons", "recall", "fixes"):
         return (msgspec.structs.replace(args[0], limit=min(args[0].limit, 10_000)),)
     return args

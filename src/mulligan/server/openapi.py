@@ -82,7 +82,7 @@ DOCUMENTED_PAYLOADS = (
     decisions.ForgetPayload, decisions.PrunePayload,
 )  # fmt: skip
 TAGS = {
-    "Send": "Send records. Needs the role ingest or admin; on loopback, no token.",
+    "Send": "Send records. Needs the role ingest or admin, a lookup any role; on loopback, no token.",
     "OpenTelemetry": "Send records with an OpenTelemetry exporter.",
     "Query": "Query records and metrics. Needs the role read or admin.",
     "Decide": "Decide about fixes, lessons and patterns. Needs the role admin.",

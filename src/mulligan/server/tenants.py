@@ -45,9 +45,9 @@ RETENTION_FIELDS = ("keep_failures", "keep_successes", "keep_hourly")
 Role = Literal["ingest", "read", "admin"]
 ROLES: tuple[Role, ...] = get_args(Role)
 ROLE_PERMISSIONS: dict[str, frozenset[str]] = {
-    "ingest": frozenset({"ingest"}),
-    "read": frozenset({"read"}),
-    "admin": frozenset({"ingest", "read", "admin"}),
+    "ingest": frozenset({"lookup", "ingest"}),
+    "read": frozenset({"lookup", "read"}),
+    "admin": frozenset({"lookup", "ingest", "read", "admin"}),
 }
 """Permissions of each role."""
 COOKIE_SECRET_KEY, SIGNED_OUT_KEY = "cookies", "signed-out"

@@ -1,7 +1,7 @@
 """Store client for a mulligan server: sends records from the journal and queries memory within a time limit.
 
-While the server is unavailable, the journal holds the records up to its size limit, and memory queries return nothing
-instead of waiting.
+While the server is unavailable, the journal holds the records up to its size limit. An agent's memory queries return
+nothing instead of waiting; those of a command raise StoreError.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class RemoteStore:
             raise RecordRejectedError(f"{self.url} rejected the request: {message}")
         if status == 404:
             raise RecordRejectedError(f"Not found on {self.url}: {message}")
-        reason = f"{self.url} cannot store records at the moment ({status}: {message})"
+        reason = f"{self.url} cannot answer at the moment ({status}: {message})"
         raise self._mark_unavailable(reason, _retry_after(answer))
 
     def _unexpected_response(self, status: int) -> StoreError:
@@ -270,8 +270,10 @@ class RemoteStore:
             data = self._read(answer)
         except RecordRejectedError as error:
             raise StoreError(str(error)) from None
-        result_type = wire_protocol.METHODS[method].result_type
-        return wire_protocol.decode_value(data, result_type) if result_type is not None else None
+        try:
+            return wire_protocol.decode_value(data, wire_protocol.METHODS[method].result_type)
+        except msgspec.MsgspecError:
+            raise self._unexpected_response(answer.status) from None
 
     # Methods that only ask the server
 
@@ -350,9 +352,13 @@ class RemoteStore:
         try:
             if answer.status != 200:
                 self._read(answer)
+            # An empty store has no lines, as a page of another server may have none.
+            if answer.status != 200 or answer.getheader("Content-Type") != wire_protocol.EXPORT_CONTENT_TYPE:
+                raise self._unexpected_response(answer.status)
             while line := answer.readline():
                 yield decode(line, History)
         finally:
+            answer.close()
             thread_connection.connection.close()
 
     def forget(self, tenant: str, request: ForgetRequest) -> ForgetResult:
@@ -376,7 +382,7 @@ class RemoteStore:
     # Memory
 
     def _request_recall(self, request: wire_protocol.RecallRequest) -> wire_protocol.RecallResponse:
-        """Query the server's memory. Return an empty response if it does not answer in time."""
+        """Query the server's memory for an agent. Return an empty response if it does not answer in time."""
         try:
             answer = self._request("/v1/recall", encode(request), "application/json", RECALL_TIMEOUT_SECONDS)
             return decode(self._read(answer), wire_protocol.RecallResponse)
@@ -385,19 +391,25 @@ class RemoteStore:
             return wire_protocol.RecallResponse()
 
     def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
+        if not self._is_agent_process:
+            return self._ask("recall", query)  # type: ignore[no-any-return]
         return list(self._request_recall(wire_protocol.RecallRequest(question=query)).precedents)
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
+        if not self._is_agent_process:
+            return self._ask("fixes", query)  # type: ignore[no-any-return]
         return list(self._request_recall(wire_protocol.RecallRequest(fixes=query)).fixes)
 
     def record_outcome(self, tenant: str, fix: str, report: TrialReport) -> bool:
         fields = {name: value for name, value in msgspec.structs.asdict(report).items() if name != "principal"}
         payload = wire_protocol.OutcomeReport(fix_id=fix, **fields)
+        answer = self._request("/v1/outcomes", encode(payload), "application/json", SEND_TIMEOUT_SECONDS)
         try:
-            self._read(self._request("/v1/outcomes", encode(payload), "application/json", SEND_TIMEOUT_SECONDS))
+            return bool(msgspec.json.decode(self._read(answer))["stored"])
+        except (msgspec.MsgspecError, KeyError, TypeError):
+            raise self._unexpected_response(answer.status) from None
         except RecordRejectedError:
             return False
-        return True
 
     def consolidate(
         self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None

@@ -15,22 +15,28 @@ from mulligan.store.counters import Histogram
 
 T = TypeVar("T")
 CONTENT_TYPE = "application/json"
+EXPORT_CONTENT_TYPE = "application/x-ndjson"
 REMOTE_JOURNAL_PREFIX = "remote:"
 """Prefix of journals on other machines."""
 SERVER_ONLY_KINDS = frozenset({"key", "server"})
 """Kinds of key-value entries that the server never returns: keys and tokens."""
 
 
+RequiredRole = Literal["lookup", "ingest", "read", "admin"]
+"""What a caller must be permitted. Every role may look up entries and what recovered a failure."""
+
+
 class StoreMethod(NamedTuple):
     """A store method: the required role, the types of its arguments after the tenant, and the type of its result."""
 
-    required_role: Literal["ingest", "read", "admin"]
+    required_role: RequiredRole
     argument_types: tuple[Any, ...]
     result_type: Any
 
 
-_METHOD_NAMES: dict[Literal["ingest", "read", "admin"], str] = {
-    "ingest": "offset journals release ended_runs get put compare_and_set keys",
+_METHOD_NAMES: dict[RequiredRole, str] = {
+    "lookup": "get keys recall fixes",
+    "ingest": "offset journals release ended_runs put compare_and_set",
     "read": "runs run sessions find find_ids runs_by_id health evidence value_profiles patterns pattern lessons "
     "lesson stats",
     "admin": "audit prune forget preview_forget decide revoke update_pattern save_lesson save_lessons remove_lessons "
@@ -40,7 +46,7 @@ _LOCAL_TYPES = (Progress | None, AuditNote | None)
 """Types of arguments that are not sent."""
 
 
-def _describe_method(role: Literal["ingest", "read", "admin"], name: str) -> StoreMethod:
+def _describe_method(role: RequiredRole, name: str) -> StoreMethod:
     """Read the types of a method from the `Store` protocol. The tenant is not sent: the token identifies it."""
     method = getattr(Store, name)
     hints = get_type_hints(method)
