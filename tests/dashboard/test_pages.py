@@ -872,7 +872,7 @@ def test_long_lists_have_pages_and_a_search(week, person, monkeypatch):
 
 
 def test_models_page_counts_calls_of_models_only(week, person):
-    parts = person.get(f"/v1/stats?by=model&type=model&since={NOW // DAY * DAY - 6 * DAY}&now={NOW}").json["parts"]
+    parts = person.get(f"/v1/stats?by=model&since={NOW // DAY * DAY - 6 * DAY}&now={NOW}").json["parts"]
     (model,) = [part for part in parts if part["model"] == "planner-large"]
     for path in ("/models", "/models/planner-large"):
         said = words(person.get(path))

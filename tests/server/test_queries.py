@@ -261,8 +261,9 @@ def test_where_values_are_hidden_models_are_still_told_apart_by_their_names(tmp_
                          "steps": [step, {"name": "fetch"}]},
         )  # fmt: skip
         assert told.status == 200
-        parts = running.person().get(f"/v1/stats?by=model&now={NOW}").json["parts"]
-        assert {part["model"]: part["calls"] for part in parts} == {"big-1": 1, "small-1": 1}
+        for query, calls in (("", {"big-1": 1}), ("&tool=fetch", {"small-1": 1}), ("&type=tool", {"small-1": 1})):
+            parts = running.person().get(f"/v1/stats?by=model&now={NOW}{query}").json["parts"]
+            assert {part["model"]: part["calls"] for part in parts} == calls
         assert b"private words" not in running.person().get("/v1/runs/r").body
 
 

@@ -139,7 +139,7 @@ def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
     main = Reading(*span, slice, values, spans=_split_range(query, *span))
     if by is None:
         return main, None
-    if filters:
+    if filters or query.by == "model":  # the rollups by model do not say which of its calls are a tool's
         return msgspec.structs.replace(main, slice="place", values=None), None
     outline = not (query.detail or query.kind)
     return msgspec.structs.replace(main, slice="all", values=("",)), Reading(*span, by, None, outline, main.spans)
@@ -207,8 +207,10 @@ def answer(query: StatsQuery, main_rows: Iterable[Row], part_rows: Iterable[Row]
             continue
         if query.by in ("kind", "attempt"):
             add(parts, _split_cell(query.by, cell))
-        else:
-            add_part(str(row.bucket) if query.by == "time" else _find_label(query.by, key), cell)
+        elif query.by == "time":
+            add_part(str(row.bucket), cell)
+        elif part := _part_of_model(query, key, cell) if query.by == "model" else cell:
+            add_part(_find_label(query.by, key), part)
     for row in part_rows if parts_reading is not None else ():
         add_part(_label(query.by, row.value), filter_by_kind(row.cell, query.kind) if query.kind else row.cell)
     if query.by in _SLICE_OF and not (query.detail or query.kind):
@@ -224,6 +226,22 @@ def _matches(query: StatsQuery, key: CounterKey) -> bool:
         and (not query.model or key.model == query.model)
         and (not query.type or key.type == query.type)
         and (not query.tool or (key.name == query.tool and key.type in TOOLS))
+    )
+
+
+def _part_of_model(query: StatsQuery, key: CounterKey | None, cell: Cell) -> Cell | None:
+    """Return the counters that belong to a model: its calls, and the turns that its run avoided by a recovered tool.
+
+    A tool's calls are not the model's, unless the query is about tools or a kind.
+    """
+    if key is None or key.type == "model" or query.type or query.tool or query.kind:
+        return cell
+    if not cell.avoided_turns:
+        return None
+    return Cell(
+        avoided_turns=cell.avoided_turns,
+        avoided_tokens=cell.avoided_tokens,
+        avoided_cost_nanos=cell.avoided_cost_nanos,
     )
 
 
