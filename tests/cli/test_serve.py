@@ -148,6 +148,16 @@ def test_a_port_that_is_taken_is_told_with_another(command):
     assert f"--port {port + 1}" in err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("host", ["192.0.2.1", "nowhere.invalid"])
+def test_an_address_of_another_machine_is_not_answered_with_another_port(types, host):
+    types("token", "create", "--role", "read")
+    code, _, err = types("serve", "--host", host)
+    assert code == 2
+    assert "Use an address of this machine, or 0.0.0.0 for all of them." in err
+    assert "--port" not in err
+
+
 def test_a_token_is_made_listed_without_its_secret_and_revoked(types):
     code, secret, err = types("token", "create", "--role", "ingest", "--name", "ci", "--expires", "90d")
     assert code == 0

@@ -247,7 +247,12 @@ def test_period_without_data_says_how_many_runs_are_older(tmp_path):
 
 
 def test_costs_of_recovery_and_avoided_costs_stand_beside_each_other(tmp_path):
-    usage = {"type": "model", "started_at": NOW, "tokens": {"input": 1000, "cached_input": 600, "output": 100}}
+    usage = {
+        "type": "model",
+        "started_at": NOW,
+        "duration_seconds": 1.0,
+        "tokens": {"input": 1000, "cached_input": 600, "output": 100},
+    }
     retry, avoided = Recovery(remedy=Remedy.RETRY), AvoidedTurn(model="m", input_tokens=1000, cost_nanos=250_000)
     failed = {"outcome": "failure", "failure": Failure.of(KINDS["tool/timeout"], "slow")}
     run = Run(id="run_paid", agent="shop", started_at=NOW - 5000, ended_at=NOW, end_reason="finished")
@@ -271,7 +276,7 @@ def test_costs_of_recovery_and_avoided_costs_stand_beside_each_other(tmp_path):
         overview, models, page = (words(person.get(path)) for path in ("/", "/models", "/runs/run_paid"))
     assert "Cost $0.00 of $0.0070, unknown for 1 of 2 attempts" in overview
     assert "Cost avoided $0.00025 at least; 1 model turn, 1,000 input tokens" in overview
-    assert re.search(r" 1,100 \$0\.0070 .* 1,100 unknown", models)
+    assert re.search(r" too few \(1\) too few \(1\) 1,100 \$0\.0070 .* 1,100 unknown", models)
     assert "tokens: 2,000 input (1,200 cached), 200 output · cost: $0.0070, unknown for 1 of 2 attempts" in page
     assert "cost avoided: 1 model turn" in page
 
@@ -907,6 +912,11 @@ def test_settings_show_tenants_tokens_quotas_retention_and_alerts_without_secret
         assert "acme-admin" in said
         assert "Tenant local" not in said
         assert "Tenant local" in all_said
+        assert "acme-admin" in all_said
+        own_said = words(shown.running.holding("admin", name="local-admin").get("/settings"))
+        assert "Tenant local" in own_said
+        assert "local-admin" in own_said
+        assert "acme" not in own_said
         assert "command /usr/bin/notify" in all_said
         assert "hunter2" not in said + all_said
 

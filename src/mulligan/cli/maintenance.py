@@ -67,7 +67,7 @@ def prune(
         sentences.append(f"{verb} {format_count(result.compressed, 'record')}.")
     if not dry_run and result.bytes_before:
         sizes = f"{result.bytes_after / 1e6:,.1f} MB (before {result.bytes_before / 1e6:,.1f} MB)"
-        sentences.append(f"File size {sizes}.")
+        sentences.append(f"Size {sizes}.")
     context.print({"dry_run": dry_run, **msgspec.structs.asdict(result)}, "\n".join(sentences))
 
 

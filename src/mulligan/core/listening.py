@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import socket
 
@@ -18,7 +19,8 @@ def is_loopback(host: str) -> bool:
 
 
 def bind_socket(host: str, port: int, option: str) -> socket.socket:
-    """Open a listening socket. If the address is taken, raise `SettingsError` with another value for the option."""
+    """Open a listening socket, or raise `SettingsError`: with another port for the option, if the port is at fault."""
+    bound_socket = None
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound_socket = socket.socket(family, kind, protocol)
@@ -26,7 +28,12 @@ def bind_socket(host: str, port: int, option: str) -> socket.socket:
         bound_socket.bind(address)
         bound_socket.listen(512)
     except OSError as error:
+        if bound_socket is not None:
+            bound_socket.close()
         other_port = port + 1 if port and port < 65535 else 0
-        message = f"Cannot listen on {host}:{port} ({error.strerror or error}). Try {option} {other_port}"
+        advice = f"Try {option} {other_port}"
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            advice = "Use an address of this machine, or 0.0.0.0 for all of them."
+        message = f"Cannot listen on {host}:{port} ({error.strerror or error}). {advice}"
         raise SettingsError(message) from None
     return bound_socket

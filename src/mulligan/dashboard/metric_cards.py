@@ -190,8 +190,8 @@ def metric_rows(stats: Stats, limit: int | None = None) -> list[dict[str, Any]]:
             "cell": cell,
             "first_try": charts.render_rate(cell.first_try, 0, stats_report.finished_calls(cell)),
             "final": charts.render_rate(cell.first_try, cell.recovered, stats_report.finished_calls(cell)),
-            "p50": percentile(cell.seconds, 0.5),
-            "p95": percentile(cell.seconds, 0.95),
+            "p50": stats_report.format_time(percentile(cell.seconds, 0.5), len(cell.seconds)),
+            "p95": stats_report.format_time(percentile(cell.seconds, 0.95), len(cell.seconds)),
             "runs": stats_report.started_runs(cell),
             "cost": format_cost(cell),
         }
@@ -239,7 +239,7 @@ def costs(cell: Cell) -> list[tuple[str, Markup, str]]:
         (has_costs, "Cost", recovery_cost, cost_share),
         (cell.avoided_turns, "Cost avoided", avoided, avoided_share),
         (cell.repair_attempts, "Successful repairs", formatting.number(cell.repair_successes), repair_share),
-        (True, "Repeats after compaction", formatting.number(cell.repeats), "occurred before it and again after it"),
+        (True, "Repeats after compaction", formatting.number(cell.repeats), "failures that had occurred before it"),
     ]
     return [(name, value, detail) for is_shown, name, value, detail in entries if is_shown]
 

@@ -263,12 +263,13 @@ def audit(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     return {"rows": entries, "pages": pages}
 
 
-def settings(tenants: Tenants, tokens: Tokens, targets: Mapping[str, str], tenant: str, now: int) -> dict[str, Any]:
+def settings(
+    tenants: Tenants, tokens: Tokens, targets: Mapping[str, str], tenant: str, now: int, *, is_operator: bool
+) -> dict[str, Any]:
     """Return tenants and tokens: all of them for the operator of the server, else those of the caller's tenant.
 
     Tokens are without their secrets, and alert targets without what follows their host or program.
     """
-    is_operator = tenant == DEFAULT_TENANT
     shown_tenants = [entry for entry in tenants.load_all_with_default() if is_operator or entry.name == tenant]
     shown_tokens = [token for token in tokens.load_all() if is_operator or token.tenant == tenant]
     rows = []

@@ -142,7 +142,7 @@ class Dashboard:
         }
         yield route("/", self._page("overview", overview_pages.overview), "read")
         yield route("/audit", self._page("audit", overview_pages.audit), "admin")
-        yield route("/settings", self._page("settings", self._settings), "admin")
+        yield route("/settings", self._show_settings, "admin")
         yield route("/live/events", self._live, "read")
         for name, view in pages.items():
             yield route(f"/{name}", self._page(name, view), "read")
@@ -204,9 +204,16 @@ class Dashboard:
         # Rejected requests belong to no tenant, so only the operator sees them.
         return page | {"rejections": self._server.rejections.counts.most_common() if page["is_own"] else []}
 
-    def _settings(self, store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    async def _show_settings(self, request: Request) -> Response:
+        # The operator opened the printed address. A token sees its own tenant only, also that of the tenant `local`.
+        view = partial(self._settings, is_operator=not request.state.caller.token)
+        return await self._server.run_in_reader(self._render_page, request, "settings", view)
+
+    def _settings(self, store: Store, tenant: str, page_query: PageQuery, *, is_operator: bool) -> dict[str, Any]:
         server = self._server
-        return overview_pages.settings(server.tenants, server.tokens, server.alert_targets, tenant, page_query.now)
+        return overview_pages.settings(
+            server.tenants, server.tokens, server.alert_targets, tenant, page_query.now, is_operator=is_operator
+        )
 
     def _error_response(self, request: Request, error: ApiError) -> Response:
         """Build the response for an error: for browsers a page with the navigation, if they are signed in."""

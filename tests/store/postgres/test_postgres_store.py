@@ -16,6 +16,7 @@ import pytest
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
 
+import psycopg
 from list_store import ListStore
 
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
@@ -97,6 +98,9 @@ def test_a_wrong_password_and_a_database_that_is_not_there_are_told(url):
     assert "denied access" in sentence(url.replace(":" + url.split(":")[2].split("@")[0], ":wrong"))
     missing = postgres.named(url, "nowhere")
     assert "does not exist" in sentence(missing)
+    # A server that asks for no password says this of an unknown role.
+    with pytest.raises(StoreError, match="Check the user"), postgres_pool.translate_errors("postgresql://nobody@h/d"):
+        raise psycopg.OperationalError('connection failed: FATAL:  role "nobody" does not exist')
     assert "createdb" in sentence(missing)
 
 

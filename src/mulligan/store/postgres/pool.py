@@ -100,7 +100,7 @@ def translate_errors(where: str) -> Iterator[None]:
 _NO_MATCH = r"(?!)"
 _ERROR_MESSAGES = (
     # Before the session starts there is no error code, only the server's text, possibly translated.
-    ("28", "password authentication failed|no password supplied",
+    ("28", "password authentication failed|no password supplied|role .* does not exist",
      "{where} denied access ({text}). Check the user and the password in the store URL."),
     ("3D000", "database.*does not exist", "{where} does not exist ({text}). Create it: createdb NAME"),
     ("42501", _NO_MATCH,
