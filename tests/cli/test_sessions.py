@@ -7,6 +7,8 @@ import json
 import pytest
 
 from mulligan.api import Mulligan
+from mulligan.core.events import RunEnded
+from mulligan.core.records import Run
 from mulligan.hooks.main import handle_event
 from mulligan.store.base import DAY, DEFAULT_TENANT, Retention
 from mulligan.store.sqlite import SqliteStore
@@ -60,11 +62,26 @@ def test_sessions_are_listed_with_what_is_remembered(kept, types):
     listed = json.loads(types("sessions", "--json")[1])
     assert {each["session"]: (each["agent"], each["compactions"]) for each in listed} == {
         "bc15e4d3": ("claude-code", 1),
-        "chat-7": ("", 1),
+        "chat-7": ("shop", 1),
     }
+    assert all(each["runs"] == 1 for each in listed)
     assert [each["session"] for each in json.loads(types("sessions", "--agent", "claude-code", "--json")[1])] == [
         "bc15e4d3"
     ]
+
+
+def test_a_session_without_a_failure_is_listed_and_shown_by_its_runs(kept, types, home):
+    store = SqliteStore(home / "mulligan.db")
+    for number in range(2):
+        run = Run(id=f"run_{number}", agent="desk", session="talk-9", started_at=number + 1, ended_at=number + 2,
+                  end_reason="finished")  # fmt: skip
+        store.append(DEFAULT_TENANT, [RunEnded(run)], "j", number + 1)
+    store.close()
+    listed = {each["session"]: each for each in json.loads(types("sessions", "--json")[1])}
+    assert len(listed) == 3
+    assert (listed["talk-9"]["agent"], listed["talk-9"]["runs"], listed["talk-9"]["failures"]) == ("desk", 2, 0)
+    assert [each["session"] for each in json.loads(types("sessions", "--agent", "desk", "--json")[1])] == ["talk-9"]
+    assert types("sessions", "show", "talk")[1].startswith("talk-9 of desk: 2 runs, 0 turns")
 
 
 def test_one_is_shown_with_what_the_model_was_told(kept, types):

@@ -1,4 +1,4 @@
-"""mulligan sessions: the failures remembered for each session, and their reminder."""
+"""mulligan sessions: the runs of each session, the failures remembered for it, and their reminder."""
 
 from __future__ import annotations
 
@@ -13,15 +13,19 @@ from mulligan.core.failure import SettingsError
 from mulligan.learn import tracker
 from mulligan.learn.tracker import SESSION_KIND, TrackedFailure, Tracker
 from mulligan.report.tables import TableColumn, format_age, format_count, render_table, to_line
-from mulligan.store.base import DEFAULT_TENANT, Store
+from mulligan.store.base import DEFAULT_TENANT, SessionQuery, SessionSummary, Store
 
 MAX_NAMED_SESSIONS = 5
+MAX_MATCHING_SESSIONS = 1000
+"""Sessions of which the ids are compared with a prefix."""
 HOOK_KIND = "hook"
 """Key-value kind of hook state, stored next to the session's failures."""
 COLUMNS = (
     TableColumn("session", lambda row: to_line(row["session"])),
     TableColumn("agent", lambda row: to_line(row["agent"]) or "-"),
     TableColumn("last", lambda row: format_age(row["at"], now_ms())),
+    TableColumn("runs", lambda row: f"{row['runs']:,}", is_right_aligned=True),
+    TableColumn("unrecovered", lambda row: f"{row['unrecovered_runs']:,}", is_right_aligned=True),
     TableColumn("turns", lambda row: f"{row['turns']:,}", is_right_aligned=True),
     TableColumn("failures", lambda row: str(row["failures"]), is_right_aligned=True),
     TableColumn("compactions", lambda row: str(row["compactions"]), is_right_aligned=True),
@@ -33,13 +37,17 @@ COLUMNS = (
 @click.option("--agent", help="Only sessions of this agent.")
 @limit_option
 def sessions(context: CommandContext, agent: str | None, limit: int) -> None:
-    """List sessions with tracked failures, the latest first."""
+    """List sessions with their runs and tracked failures, the latest first."""
     store = context.find_store()
     rows = []
     if store is not None:
-        ids = store.keys(DEFAULT_TENANT, SESSION_KIND)
-        rows = [_facts(store, id, _load_tracker(store, id)) for id in ids]
-    rows = [row for row in rows if agent is None or row["agent"] == agent]
+        summaries = {
+            summary.id: summary for summary in store.sessions(DEFAULT_TENANT, SessionQuery(agent=agent, limit=limit))
+        }
+        tracked_ids = store.keys(DEFAULT_TENANT, SESSION_KIND)  # also those whose runs were pruned
+        rows = [_facts(store, id, _load_tracker(store, id), summaries.get(id)) for id in tracked_ids]
+        rows = [row for row in rows if agent is None or row["session"] in summaries or row["agent"] == agent]
+        rows += [_facts(store, id, Tracker(), summaries[id]) for id in summaries.keys() - set(tracked_ids)]
     rows = sorted(rows, key=lambda row: (row["at"], row["session"]), reverse=True)[:limit]
     if not rows:
         context.print(rows, "No sessions." if agent is None else f"No sessions of {to_line(agent)}.")
@@ -59,7 +67,12 @@ def show(context: CommandContext, session: str) -> None:
     SESSION is any unambiguous prefix of its id.
     """
     store = context.find_store()
-    ids = store.keys(DEFAULT_TENANT, SESSION_KIND) if store is not None else []
+    summaries: dict[str, SessionSummary] = {}
+    ids: list[str] = []
+    if store is not None:
+        query = SessionQuery(text=session, limit=MAX_MATCHING_SESSIONS)
+        summaries = {summary.id: summary for summary in store.sessions(DEFAULT_TENANT, query)}
+        ids = sorted({*store.keys(DEFAULT_TENANT, SESSION_KIND), *summaries})
     matches = [id for id in ids if id == session] or [id for id in ids if id.startswith(session)]
     if store is None or not matches:
         raise SettingsError(f"No session matches {session!r}. List sessions: mulligan sessions")
@@ -68,7 +81,7 @@ def show(context: CommandContext, session: str) -> None:
         more = f" and {len(matches) - MAX_NAMED_SESSIONS} more" if len(matches) > MAX_NAMED_SESSIONS else ""
         raise SettingsError(f"{len(matches)} sessions start with {session!r}: {names}{more}. Name more of the id.")
     session_tracker = _load_tracker(store, matches[0])
-    facts = _facts(store, matches[0], session_tracker) | {
+    facts = _facts(store, matches[0], session_tracker, summaries.get(matches[0])) | {
         "remembered": list(map(_failure_facts, (*session_tracker.failures, *session_tracker.pending))),
         "rates": [{"calls": interval.calls, "failed": interval.failed} for interval in session_tracker.intervals],
         "reminder": session_tracker.reminder,
@@ -79,7 +92,12 @@ def show(context: CommandContext, session: str) -> None:
 def _describe_session(facts: dict[str, Any], warning: str) -> Iterator[str]:
     agent = f" of {to_line(facts['agent'])}" if facts["agent"] else ""
     failures, rates = facts["remembered"], facts["rates"]
-    numbers = ((facts["turns"], "turn"), (len(failures), "tracked failure"), (facts["compactions"], "compaction"))
+    numbers = (
+        (facts["runs"], "run"),
+        (facts["turns"], "turn"),
+        (len(failures), "tracked failure"),
+        (facts["compactions"], "compaction"),
+    )
     yield f"{to_line(facts['session'])}{agent}: {', '.join(format_count(*number) for number in numbers)}."
     for failure in failures:
         times = f", {failure['total']} times" if failure["total"] > 1 else ""
@@ -110,17 +128,19 @@ def _load_tracker(store: Store, id: str) -> Tracker:
         return Tracker()
 
 
-def _facts(store: Store, id: str, session_tracker: Tracker) -> dict[str, Any]:
+def _facts(store: Store, id: str, session_tracker: Tracker, summary: SessionSummary | None) -> dict[str, Any]:
     data = store.get(DEFAULT_TENANT, HOOK_KIND, id)
     decoded = msgspec.json.decode(data) if data else {}
     hook_state: dict[str, Any] = decoded if isinstance(decoded, dict) else {}
     latest = max((failure.step.started_at for failure in session_tracker.failures), default=0)
     return {
         "session": id,
-        "agent": hook_state.get("agent", ""),
+        "agent": hook_state.get("agent") or ", ".join(summary.agents if summary else ()),
         "folder": hook_state.get("folder", ""),
-        "run": hook_state.get("run", ""),
-        "at": hook_state.get("at", latest),
+        "run": hook_state.get("run") or (summary.last_run if summary else ""),
+        "at": max(hook_state.get("at", latest), summary.last_run_at if summary else 0),
+        "runs": summary.runs if summary else 0,
+        "unrecovered_runs": summary.unrecovered if summary else 0,
         "turns": session_tracker.turns,
         "failures": len(session_tracker.failures) + len(session_tracker.pending),
         "compactions": len(session_tracker.intervals) - 1,
