@@ -401,6 +401,12 @@ def test_a_run_without_context_is_about_what_the_user_said_first(played: Sandbox
     assert "a@b.example" not in history.run.context
 
 
+def test_a_run_with_an_empty_context_stores_no_words_of_the_user(played):
+    with mulligan.run("agent", context=""):
+        mulligan.model(lambda messages: reply())(TALK)
+    assert played.runs[-1].run.context == ""
+
+
 def test_a_context_that_was_given_stays(played: Sandbox) -> None:
     with mulligan.run("agent", context="the weather"):
         mulligan.model(lambda messages: "Rain.")(TALK)
