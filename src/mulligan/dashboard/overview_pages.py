@@ -249,7 +249,7 @@ def _retention_rows(retention: Retention) -> list[tuple[str, str]]:
         ("Runs without failures", _format_retention(retention.keep_successes)),
         ("Hourly metrics", _format_retention(retention.keep_hourly)),
         ("Daily metrics", "forever"),
-        ("Maximum file size", formatting.size(retention.max_size) if retention.max_size else "unlimited"),
+        ("Maximum size", formatting.size(retention.max_size) if retention.max_size else "unlimited"),
     ]
 
 
