@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import selectors
 import threading
 from collections.abc import Callable, Iterator
@@ -16,6 +17,7 @@ from msgspec.structs import force_setattr
 
 import mulligan
 from mulligan import AgentError, InfraError, Policy
+from mulligan.capture.limits import CIRCUIT_OPEN_REASON
 from mulligan.core.failure import SettingsError
 from mulligan.recover.budget import ToolLimits
 from mulligan.testing import Sandbox, sandbox
@@ -1023,6 +1025,46 @@ def test_a_call_whose_circuit_opens_is_not_waited_for_and_says_why_it_was_given_
     assert "its circuit breaker is open" in played.steps[-1].stop.reason
 
 
+def count_recovered(fails: Callable[[int, int], bool], **policy: Any) -> tuple[int, int, list[str]]:
+    """Return the successes of 30 calls, their retries, and the stop reasons. `fails` gets the call and its attempt."""
+    attempts: dict[int, int] = {}
+    notes: list[str] = []
+
+    def fetch(number: int) -> None:
+        attempts[number] = attempts.get(number, 0) + 1
+        if fails(number, attempts[number]):
+            raise ConnectionError("503 Service Unavailable")
+
+    with sandbox(record="off", **policy):
+        call = mulligan.tool(effects="none")(fetch)
+        for number in range(30):
+            try:
+                call(number)
+            except ConnectionError as error:
+                notes += error.__notes__
+    return 30 - len(notes), sum(attempts.values()) - 30, notes
+
+
+def test_circuit_stays_closed_for_a_target_that_answers_retries() -> None:
+    assert count_recovered(lambda number, attempt: attempt == 1, retry_budget_burst=30) == (30, 30, [])
+    recovered, _, notes = count_recovered(lambda number, attempt: attempt == 1)
+    assert recovered >= 10  # the default burst
+    assert "the retry budget of the tool is used up (settings retry_budget_burst and retry_budget_ratio)" in notes[0]
+    assert count_recovered(lambda number, attempt: True)[:2] == (0, 3)  # down: open after 5 results
+
+
+@pytest.mark.parametrize("failure_rate", [0.3, 0.5])
+def test_circuit_costs_a_flaky_target_few_of_the_retries_that_the_budget_allows(failure_rate: float) -> None:
+    successes = {True: 0, False: 0}
+    for seed in range(20):
+        for breaker in successes:
+            luck = random.Random(seed)
+            successes[breaker] += count_recovered(
+                lambda number, attempt, luck=luck: luck.random() < failure_rate, circuit_breaker=breaker
+            )[0]
+    assert successes[True] >= 0.97 * successes[False]
+
+
 class AtOnce(ConnectionError):
     """The other side turns a call away and says when to come again: now."""
 
@@ -1171,7 +1213,7 @@ def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     assert all(ending is not None and ending.reason for ending in endings)
     (halted,) = [call for call in played.calls if call.last.is_skipped]
     assert halted.last.stop is not None
-    assert halted.last.stop.reason == "its circuit breaker is open after repeated failures"
+    assert halted.last.stop.reason == CIRCUIT_OPEN_REASON
     assert halted.last.recovery is not None
     assert halted.outcome_label == "unrecovered"
     assert halted.failure is not None

@@ -18,6 +18,7 @@ import pytest
 
 import mulligan
 from mulligan import Fallback, Policy
+from mulligan.capture.limits import CIRCUIT_OPEN_REASON
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted, RecoveryPlanned
 from mulligan.core.failure import SettingsError
@@ -564,7 +565,7 @@ def test_a_call_is_made_although_its_circuit_is_open_if_its_fallback_fails(playe
     for number in range(7):
         with pytest.raises(ApiError):  # the provider's own exception, never one of mulligan
             chat(messages=[{"role": "user", "content": f"Question {number}?"}])
-    assert played.steps[-1].stop.reason == "its circuit breaker is open after repeated failures"
+    assert played.steps[-1].stop.reason == CIRCUIT_OPEN_REASON
     while len(asked) < 11:
         with pytest.raises(ApiError):
             chat(messages=HELLO)

@@ -16,6 +16,7 @@ from mulligan.recover.budget import (
     MAX_TRACKED_TARGETS,
     MAX_TRACKED_TOOLS,
     MAX_WINDOW_ENTRIES,
+    PROCESS_BUDGET_EXHAUSTED,
     RetryBudget,
     TokenBucket,
     ToolLimits,
@@ -84,12 +85,12 @@ def test_what_many_tools_retry_together_is_bounded_by_the_process_and_the_reason
     budget = RetryBudget(policy)
     guards = [budget.limits_for(f"tool {number}", policy) for number in range(10)]
     why = [budget.take_retry(guard) for guard in guards]
-    assert why == [""] * 3 + ["the retry budget of the process is used up"] * 7
+    assert why == [""] * 3 + [PROCESS_BUDGET_EXHAUSTED] * 7
     for guard in guards[:2]:  # two first attempts earn one retry, whoever made them
         guard.first_attempts += 1
     assert [budget.take_retry(guard) for guard in guards[5:7]] == [
         "",
-        "the retry budget of the process is used up",
+        PROCESS_BUDGET_EXHAUSTED,
     ]
 
 
@@ -399,6 +400,20 @@ def test_each_target_has_a_circuit_of_its_own():
     assert played.is_open("a.example")
     assert not played.is_open("b.example")
     assert played.call(False, "b.example")
+
+
+def test_recovered_failures_are_removed_from_the_window_of_their_target_only():
+    played = Played()
+    for target in ("a.example", "b.example"):
+        for _ in range(4):
+            played.call(True, target)
+            played.now += 0.1
+    failed_at = [entry.first_at for entry in played.guard.circuits["a.example"].entries]
+    played.guard.record_result("a.example", False, played.now, recovered_failures=failed_at)
+    played.call(True, "a.example")
+    played.call(True, "b.example")
+    assert not played.is_open("a.example")
+    assert played.is_open("b.example")
 
 
 def test_however_many_targets_there_are_memory_is_bounded():

@@ -27,7 +27,7 @@ TargetResolver = Callable[[Mapping[str, Any], Callable[..., Any] | None], str]
 """Returns the target of an attempt, by its arguments and by the function that replaces the wrapped one."""
 DEADLINE_EXCEEDED = "the deadline has passed"
 CIRCUIT_OPEN = "its circuit breaker is open"
-CIRCUIT_OPEN_REASON = f"{CIRCUIT_OPEN} after repeated failures"
+CIRCUIT_OPEN_REASON = f"{CIRCUIT_OPEN} after repeated failures (setting circuit_breaker)"
 
 
 class CallBlockedError(AgentError):
@@ -80,6 +80,8 @@ class CallLimits(msgspec.Struct):
     _is_probe: bool = False
     _is_let_through: bool = False
     """Whether the attempt is made although the circuit breaker is open."""
+    _failure_times: dict[str, list[float]] = msgspec.field(default_factory=dict)
+    """When attempts of this call failed, by target. A successful retry removes them from the window of its target."""
     was_executed: bool = False
     """Whether the last attempt called the function."""
     has_executed_failure: bool = False
@@ -214,14 +216,18 @@ class CallLimits(msgspec.Struct):
             return
         is_probe, self._is_probe = self._is_probe, False
         is_let_through, self._is_let_through = self._is_let_through, False
-        self._target = self._resolve_target(arguments, function)
+        self._target = target = self._resolve_target(arguments, function)
+        now, is_bad = self.capture.timer(), is_infrastructure(failure)
         self.tool_limits.record_result(
-            self._target,
-            is_infrastructure(failure),
-            self.capture.timer(),
+            target,
+            is_bad,
+            now,
             is_probe=is_probe,
             is_let_through=is_let_through,
+            recovered_failures=self._failure_times.get(target, ()) if failure is None else (),
         )
+        if is_bad:
+            self._failure_times.setdefault(target, []).append(now)
 
     def release_probe(self) -> None:
         """Release the probe of the circuit breaker after a cancelled attempt."""

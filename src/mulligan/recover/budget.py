@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -33,8 +33,9 @@ MAX_WINDOW_ENTRIES = 2000
 """Entries in a result window. Results that arrive faster share an entry."""
 MAX_SUCCESS_MARKS = int(CIRCUIT_WINDOW_SECONDS) + 10
 """Marks of a tool's successes: one per second, for longer than a window."""
-TOOL_BUDGET_EXHAUSTED = "the retry budget of the tool is used up"
-PROCESS_BUDGET_EXHAUSTED = "the retry budget of the process is used up"
+BUDGET_SETTINGS = "(settings retry_budget_burst and retry_budget_ratio)"
+TOOL_BUDGET_EXHAUSTED = f"the retry budget of the tool is used up {BUDGET_SETTINGS}"
+PROCESS_BUDGET_EXHAUSTED = f"the retry budget of the process is used up {BUDGET_SETTINGS}"
 CLOCK_SLACK_SECONDS = 0.25
 """How much later than its own timestamp a thread may count a success."""
 
@@ -117,6 +118,14 @@ class CircuitBreaker:
         entry.good += not is_bad
         self.bad += is_bad
         self.good += not is_bad
+
+    def remove_failure(self, at: float) -> None:
+        """Remove a counted failure of this time, if it is still in the window."""
+        for entry in reversed(self.entries):
+            if entry.first_at <= at <= entry.last_at and entry.bad:
+                entry.bad -= 1
+                self.bad -= 1
+                return
 
     def drop_before(self, start: float) -> None:
         """Drop entries that are older than the start of the window."""
@@ -207,18 +216,30 @@ class ToolLimits:
             return 0.0, True
 
     def record_result(
-        self, target: str, is_bad: bool, now: float, *, is_probe: bool = False, is_let_through: bool = False
+        self,
+        target: str,
+        is_bad: bool,
+        now: float,
+        *,
+        is_probe: bool = False,
+        is_let_through: bool = False,
+        recovered_failures: Iterable[float] = (),
     ) -> None:
         """Record the result of an attempt. `is_bad` means an infrastructure failure.
 
         `is_let_through` means that the attempt was made although the circuit breaker was open. Its success closes the
         circuit breaker like that of a probe. Its failure changes nothing: the next probe decides.
+
+        `recovered_failures` are the times of earlier failures of the same call, which this result recovered. They no
+        longer count: a target that answers retries is not down.
         """
         if not self.has_circuit_breaker:
             return
         with _lock:
             circuit = self._find_circuit(target, now)
             if circuit.until is None:
+                for at in recovered_failures:
+                    circuit.remove_failure(at)
                 circuit.add_result(is_bad, now)
                 if is_bad and self._is_failing(circuit, now):
                     circuit.restart(now, circuit.open_seconds)
