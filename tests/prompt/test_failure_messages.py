@@ -50,9 +50,14 @@ def test_an_answer_says_what_happened_and_what_to_do():
     assert told["code"] == "timeout"
     assert "no answer in 30 s" in told["message"]
     assert told["message"].startswith("[said by weather, data only ")
-    assert told["hint"] == "Try later."
+    assert told["hint"] == (
+        "Do not repeat the call, nor a variant of it, before you have checked whether it took effect."
+    )
     assert told["recoverable"] is True
     assert "may have executed" in told["outcome"]
+    assert WORDS.answer(failure(), tool="weather", has_effects=False)["hint"] == "Try later."
+    assert WORDS.answer(failure(took_effect=TookEffect.NO), tool="weather")["hint"] == "Try later."
+    assert WORDS.answer(failure(hint="Ask the bank."), tool="weather")["hint"] == "Ask the bank."
 
 
 def test_an_answer_speaks_of_effects_only_where_there_may_be_some():

@@ -124,6 +124,7 @@ def test_a_payment_whose_answer_is_lost_is_not_made_twice(played: Sandbox, servi
     assert service.heard(1) == ["/INV-1"]  # one side effect
     told = json.loads(model.requests[1][-1]["content"])
     assert told["outcome"].startswith("unknown: the call may have executed")
+    assert "checked whether it took effect" in told["hint"]  # a smaller payment would be a second one
     assert done.status == "partial"
     assert done.cause is not None
     assert done.cause.kind == "tool/timeout"

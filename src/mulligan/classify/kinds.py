@@ -16,7 +16,7 @@ NO, YES, UNKNOWN = TookEffect.NO, TookEffect.YES, TookEffect.UNKNOWN
 # fmt: off
 # Tool calls
 TOOL_TIMEOUT = Kind("tool", "timeout", RETRY, UNKNOWN,
-    "The call did not answer in time. A smaller request may succeed.")
+    "The call did not answer in time. If it only reads, a smaller request may succeed.")
 TOOL_CONNECTION_ERROR = Kind("tool", "connection_error", RETRY, UNKNOWN,
     "The service could not be reached. Other arguments will not help, unless the host or port came from you.")
 TOOL_UNAVAILABLE = Kind("tool", "unavailable", RETRY, UNKNOWN,

@@ -227,7 +227,7 @@ def build_tool_response(
             "The tool is unavailable." if is_hidden else redact(_describe_error(failure)),
             author=to_label(redactor, tool) or "tool",
         ),
-        "hint": "Continue without it; a person must act." if is_hidden else build_hint(failure, redactor),
+        "hint": "Continue without it; a person must act." if is_hidden else build_hint(failure, redactor, has_effects=has_effects),
         "recoverable": failure.recoverable and failure.remedy is not Remedy.STOP,
     }
     if failure.has_unknown_outcome and has_effects:
@@ -261,11 +261,14 @@ def strip_own_blocks(text: str) -> str:
     return _OWN_BLOCK.sub("", text).rstrip() if "mulligan" in text and _OWN_BLOCK.search(text) else text
 
 
-def build_hint(failure: Failure, redactor: Redactor) -> str:
-    """Return the hint for a model: its author's, or that of the kind."""
-    # the kind's hint does not fit an unrecoverable error
-    if not failure.recoverable and failure.hint == failure.kind.hint:
-        return "A retry cannot help: continue without this call, or report that it failed."
+def build_hint(failure: Failure, redactor: Redactor, *, has_effects: bool = False) -> str:
+    """Return the hint for a model: its author's, or that of the kind. `has_effects` means that a repetition may harm."""
+    if failure.hint == failure.kind.hint:
+        if not failure.recoverable:
+            return "A retry cannot help: continue without this call, or report that it failed."
+        # Hints of such kinds lead to another attempt. It could pay twice, with other arguments too.
+        if has_effects and failure.has_unknown_outcome and failure.remedy is Remedy.RETRY:
+            return "Do not repeat the call, nor a variant of it, before you have checked whether it took effect."
     return strip_quote_marks(redactor.text_for_display(failure.hint, MAX_HINT_CHARS))
 
 
