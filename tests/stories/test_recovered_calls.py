@@ -174,6 +174,21 @@ def test_plain_exception_of_a_tool_with_side_effects_says_what_would_allow_a_rep
     assert reason in raised.value.__notes__[0]
 
 
+@pytest.mark.parametrize("error", [ValueError, mulligan.AgentError])
+@pytest.mark.parametrize("schema", [None, {"type": "object", "properties": {"amount": {"maximum": 500}}}])
+def test_repair_that_would_change_a_privileged_argument_is_named_as_the_stop_reason(
+    played: Sandbox, error: Any, schema: Any
+) -> None:
+    @mulligan.tool(effects="none", schema=schema)
+    def charge(amount: int) -> str:
+        raise error("amount must be at most 500")
+
+    with pytest.raises((ValueError, mulligan.AgentError)):
+        charge(900)
+    assert played.steps[0].stop is not None
+    assert played.steps[0].stop.reason == "amount is a privileged argument"
+
+
 def test_an_async_service_that_hangs_is_cut_off(played: Sandbox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes the connection, and says nothing
 

@@ -260,14 +260,21 @@ class ToolRequest:
 
     def _describe_rejection(self, wrapped: WrappedFunction | None, run: ActiveRun) -> str:
         """Return the stop reason of a request that is not executed."""
+        near_names = self._find_near_names()
+        question = f'; the model is asked: "Did you mean {" or ".join(near_names)}?"' if near_names else ""
         if wrapped is None or (not self._can_rename and self.name != self.requested_name):
-            return "no tool has this name"
+            return f"no tool has this name{question}"
         if self.parsed_arguments.value is None:
             return "the arguments cannot be parsed"
         policy = wrapped.options.policy or self.capture.policy
         if (mode := wrapped.rules(self.capture, run.options).mode) != "repair":
             return f'the mode is "{mode}"'
-        return describe_attempts(policy.attempts) if policy.attempts <= 1 else LOW_CONFIDENCE
+        return f"{describe_attempts(policy.attempts) if policy.attempts <= 1 else LOW_CONFIDENCE}{question}"
+
+    def _find_near_names(self) -> list[str]:
+        """Return the tools that the model may have intended, if none has the requested name."""
+        is_known = self.requested_name in self.tools
+        return [] if is_known else names.nearest_tool_names(self.requested_name, list(self.tools))
 
     @property
     def _confidence(self) -> float:
@@ -304,8 +311,7 @@ class ToolRequest:
         answer: dict[str, Any] = {}
         with self.capture.guard("Building an answer for the model"):
             if self.wrapped is None:
-                near_names = names.nearest_tool_names(self.requested_name, list(self.tools))
-                answer = call.failure_answer(self.requested_name, names=near_names, author="mulligan")
+                answer = call.failure_answer(self.requested_name, names=self._find_near_names(), author="mulligan")
             else:
                 answer = call.failure_answer(self.name, shareable=self.wrapped.shareable_texts())
         return ToolOutcome(

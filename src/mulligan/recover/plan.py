@@ -364,7 +364,16 @@ class ToolRecovery(msgspec.Struct):
         if failure.has_unknown_outcome or failure.remedy is not Remedy.REPAIR:
             return describe_effects(failure)
         suggestions = self._suggest(arguments, failure)
-        return (suggestions[0].reason or describe_effects(failure)) if suggestions else NO_REPAIR
+        if not suggestions:
+            return self._describe_no_repair(arguments, failure)
+        return suggestions[0].reason or describe_effects(failure)
+
+    def _describe_no_repair(self, arguments: Arguments, failure: Failure) -> str:
+        """Return why nothing is suggested: the only repair changes a privileged argument, or there is none."""
+        from mulligan.recover.repair import find_privileged_repair  # lazy: needed for failures only
+
+        name = find_privileged_repair(arguments, failure, self.tool, self.queries.earlier_calls())
+        return f"{name} is a privileged argument" if name else NO_REPAIR
 
     def prepare_attempt(self, failure: Failure, recovery: Recovery) -> Generator[Move, Any, str]:
         """Take the retry from the budgets, wait, and make the prerequisite calls. Return why no attempt follows."""
@@ -405,7 +414,7 @@ class ToolRecovery(msgspec.Struct):
         queue.sort(key=lambda suggestion: ADDED_SOURCES.get(suggestion.source, 0))
         if not queue:
             if not suggestions:
-                return NO_REPAIR
+                return self._describe_no_repair(arguments, failure)
             return suggestions[0].reason or "all known repairs were attempted"
         best, *self.alternatives = queue
         self.prerequisites = best.prerequisites

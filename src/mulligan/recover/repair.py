@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
+
 from mulligan.core.argument_comparison import differing_names
 from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.conversation import replace_at
@@ -142,6 +144,20 @@ def suggest(
         arguments, failure, tool, earlier_calls, tools or {}, min_confidence, fixes, text, reflection
     )
     return builder.build_suggestions()
+
+
+def find_privileged_repair(
+    arguments: Arguments, failure: Failure, tool: Tool, earlier_calls: Sequence[EarlierCall] = ()
+) -> str:
+    """Return the privileged argument that the best repair would change if it were released, or an empty string."""
+    schema = tool.schema()
+    properties = compile_schema(schema).properties if schema else {}
+    released_tool = msgspec.structs.replace(tool, unprivileged=frozenset({*arguments, *properties}))
+    for suggestion in suggest(arguments, failure, released_tool, earlier_calls)[:1]:
+        for name in (name for change in suggestion.changes for name in _changed_names(change)):
+            if is_privileged(name, tool.privileged, tool.unprivileged):
+                return name
+    return ""
 
 
 @dataclass(slots=True)
