@@ -588,6 +588,10 @@ def test_what_cannot_be_meant_is_refused_in_a_sentence():
             ("The id of a session must be a string, got 7", lambda: default.session(7)),
             ("session must be a mulligan.session", lambda: default.run("agent", session=7)),
             ("Invalid messages of type int", lambda: default.loop(one, [], 7)),
+            (
+                "Invalid tools 7. Use a list of functions, or a dict with their names.",
+                lambda: default.loop(one, 7, "Hello."),
+            ),
             ("Invalid tool 7. Use a function.", lambda: default.loop(one, [7], "Hello.")),
             ("Two tools are named 'one'", lambda: default.loop(one, [one, other], "Hello.")),
         ):
@@ -613,5 +617,7 @@ def test_a_decorator_refuses_options_that_it_does_not_have(method: Any, option: 
 
 
 def test_a_misspelled_option_of_a_decorator_gets_the_right_name() -> None:
+    with pytest.raises(TypeError, match=r"'attempts'\. Use policy=mulligan\.Policy\(attempts=\.\.\.\)\."):
+        default.tool(attempts=0)  # type: ignore[call-overload]
     with pytest.raises(TypeError, match=r"'efects'\. Did you mean 'effects'\?"):
         default.tool(efects="none")  # type: ignore[call-overload]

@@ -390,12 +390,18 @@ def test_a_path_is_as_good_as_a_text(places):
     assert places.read(home=Path("/data")).store_url == str(Path("/data") / "mulligan.db")
 
 
-def test_a_variable_that_is_nearly_ours_is_refused_and_one_that_is_not_is_left_alone(places):
-    with pytest.raises(
-        SettingsError, match=r"Unknown environment variable MULLIGAN_ATEMPTS\. Did you mean MULLIGAN_ATTEMPTS"
-    ):
-        places.read({"MULLIGAN_ATEMPTS": "2"})
-    assert places.read({"MULLIGAN_TEST_POSTGRES": "x", "MULLIGANS": "3"}) == places.read()
+def test_variable_that_resembles_ours_is_ignored_with_a_warning(places, caplog):
+    with caplog.at_level("WARNING", "mulligan"):
+        assert places.read({"MULLIGAN_ATEMPTS": "2"}) == places.read()
+        assert places.read({"MULLIGAN_TEST_POSTGRES": "x", "MULLIGANS": "3"}) == places.read()
+    assert [record.getMessage() for record in caplog.records] == [
+        "Unknown environment variable MULLIGAN_ATEMPTS. Did you mean MULLIGAN_ATTEMPTS? It is ignored."
+    ]
+
+
+@pytest.mark.parametrize("variable", ["MULLIGAN_RECROD", "MULLIGAN_REDACT_NAME"])
+def test_nothing_is_recorded_where_a_variable_that_keeps_values_out_is_misspelled(places, variable):
+    assert places.read({variable: "pin", "MULLIGAN_RECORD": "full"}).record == "off"
 
 
 def test_a_door_reads_the_users_file_only_and_repairs_nothing_unasked(tmp_path, monkeypatch):

@@ -59,7 +59,9 @@ def suggest_option(name: str, options: Iterable[str]) -> str:
     import difflib  # lazy: needed for mistakes only
 
     options = [option for option in options if option not in ("self", "function")]
-    near = difflib.get_close_matches(name, options, n=1)
+    if "policy" in options and name in Policy.__struct_fields__:
+        return f"Use policy=mulligan.Policy({name}=...)."
+    near = difflib.get_close_matches(name, options, n=1, cutoff=0.7)
     return f"Did you mean {near[0]!r}?" if near else f"Valid options: {', '.join(options)}."
 
 

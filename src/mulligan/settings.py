@@ -12,7 +12,10 @@ from typing import Annotated, Any, Literal, get_args
 import msgspec
 
 from mulligan.core.failure import SettingsError, require_choice
+from mulligan.core.log import get_logger
 from mulligan.recover.policy import Learn, Mode, Policy
+
+log = get_logger(__name__)
 
 Level = Literal["local", "shared"]
 Recording = Literal["full", "shape", "off"]
@@ -395,14 +398,7 @@ def _convert(name: str, value: Any, type: Any, description: str) -> Any:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     variables = {f"MULLIGAN_{name.upper()}": name for name in SETTING_NAMES}
-    for environment_name in environ:
-        if environment_name.startswith("MULLIGAN_") and environment_name not in variables:
-            import difflib  # lazy: rarely needed
-
-            # Report only close matches: other programs may use variables with the same prefix.
-            near = difflib.get_close_matches(environment_name, variables, n=1, cutoff=0.9)
-            if near:
-                raise SettingsError(f"Unknown environment variable {environment_name}. Did you mean {near[0]}?")
+    misspelled_names = set(_warn_of_misspelled(environ, variables))
     for variable, name in variables.items():
         value = environ.get(variable)
         if value == "" and name == "enabled":
@@ -411,6 +407,29 @@ def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
             yield name, value
     if environ.get("MULLIGAN", "").casefold() in ("off", "0", "false"):
         yield "enabled", "false"  # last: it overrides MULLIGAN_ENABLED
+    if misspelled_names & _PRIVACY_SETTINGS:
+        yield "record", "off"
+
+
+_PRIVACY_SETTINGS = frozenset({"record", "level", "redact_names", "redact_patterns"})
+"""Settings that keep values out of the store. If the variable of one is misspelled, nothing is recorded."""
+_warned_variables: set[str] = set()
+
+
+def _warn_of_misspelled(environ: Mapping[str, str], variables: Mapping[str, str]) -> Iterator[str]:
+    """Warn, once per process, of each variable that resembles one of ours. Yield the names of those settings."""
+    for environment_name in environ:
+        if environment_name.startswith("MULLIGAN_") and environment_name not in variables:
+            import difflib  # lazy: rarely needed
+
+            # Report only close matches: other programs may use variables with the same prefix.
+            for near in difflib.get_close_matches(environment_name, variables, n=1, cutoff=0.9):
+                name = variables[near]
+                effect = "Until this is fixed, nothing is recorded." if name in _PRIVACY_SETTINGS else "It is ignored."
+                if environment_name not in _warned_variables:
+                    _warned_variables.add(environment_name)
+                    log.warning("Unknown environment variable %s. Did you mean %s? %s", environment_name, near, effect)
+                yield name
 
 
 def _current_folder() -> Path | None:
