@@ -372,7 +372,8 @@ def test_an_error_about_an_option_names_the_command_it_is_of(types):
 
 def test_a_sentence_is_broken_between_words_where_the_terminal_is_narrow(types, monkeypatch, tmp_path):
     monkeypatch.setattr(options, "terminal_width", lambda: 40)
-    code, out, _ = types("stats", "--by", "tool", "--store", str(tmp_path / "none.db"))
+    SqliteStore(tmp_path / "empty.db").close()
+    code, out, _ = types("stats", "--by", "tool", "--store", str(tmp_path / "empty.db"))
     assert code == 0
     assert max(map(len, out.splitlines())) <= 40
     assert " ".join(out.split()).startswith("No runs or calls since ")

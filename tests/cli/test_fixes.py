@@ -171,7 +171,7 @@ def test_what_cannot_be_done_says_what_to_type(store, arguments, said):
 
 @pytest.mark.learning
 def test_a_store_that_is_not_there_is_not_made(tmp_path):
-    assert mulligan("--store", str(tmp_path / "none.db")).stdout.startswith("No fixes yet")
+    assert "none.db does not exist yet" in mulligan("--store", str(tmp_path / "none.db")).stderr
     assert mulligan("show", "fix_1", "--store", str(tmp_path / "none.db")).returncode == 2
     assert not (tmp_path / "none.db").exists()
 

@@ -269,8 +269,6 @@ def suggest(context: CommandContext, file: str | None, no_memory: bool) -> None:
     """
     settings = context.settings
     store = None if no_memory else context.find_store()
-    if context.store_option and store is None and not no_memory:
-        raise SettingsError(f"Store {settings.store_url} does not exist. Name another with --store, or remove --store.")
     classify_error = build_classifier(settings)
 
     def process(failed_call: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:

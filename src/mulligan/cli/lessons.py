@@ -252,7 +252,7 @@ def consolidate(context: CommandContext, reword: str | None, reflects: bool) -> 
     if reword and reflects:
         raise click.UsageError("--reword and --reflect exclude each other. Remove one of them.")
     model = import_function("--reword", reword) if reword else None
-    store = context.find_store()
+    store = context.find_store(may_be_missing=True)
     if store is None:
         raise SettingsError(f"Nothing to consolidate. {_explain_missing_lessons(context, False)}")
     if reflects:
@@ -340,7 +340,7 @@ _SEED_COLUMNS = (
 
 
 def _print_seeds(context: CommandContext) -> None:
-    store = context.find_store()
+    store = context.find_store(may_be_missing=True)
     stored_seeds = {lesson.id: lesson for lesson in seeds.list_stored_seeds(store, DEFAULT_TENANT)} if store else {}
     is_off = store is not None and seeds.is_disabled(store, DEFAULT_TENANT)
     facts = []

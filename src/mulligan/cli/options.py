@@ -78,12 +78,14 @@ class CommandContext:
         """The columns of the terminal, or None if stdout is no terminal."""
         return terminal_width()
 
-    def find_store(self) -> Store | None:
-        return open_existing_store(self.settings)
+    def find_store(self, *, may_be_missing: bool = False) -> Store | None:
+        """Open the store if it exists. One that `--store` names must exist, unless it may be missing."""
+        may_be_missing = may_be_missing or self.store_option is None
+        return open_existing_store(self.settings) if may_be_missing else self.require_store()
 
     def require_store(self) -> Store:
         """Open the store, or raise an error if it does not exist."""
-        store = self.find_store()
+        store = open_existing_store(self.settings)
         if store is None:
             raise SettingsError(f"Store {self.where} does not exist yet. Name another with --store.")
         return store

@@ -124,8 +124,9 @@ def _render_lessons(
     proposed: bool,
     no_seeds: bool,
 ) -> RenderedLessons:
+    store = context.find_store(may_be_missing=True)
     lessons = select_lessons(
-        context.find_store(), DEFAULT_TENANT, tools, context.now, include_seeds=not no_seeds, include_proposed=proposed
+        store, DEFAULT_TENANT, tools, context.now, include_seeds=not no_seeds, include_proposed=proposed
     )
     lessons = [lesson for lesson in lessons if lesson.tool in tools or _may_use(path, lesson.tool)]
     url = context.settings.store_url

@@ -131,7 +131,7 @@ def _find_value_facts(store: Store, history: History) -> dict[int, list[str]]:
 )
 def tail(context: CommandContext, lines: int, **filters: Any) -> NoReturn:
     """Print every attempt as it ends, until you press Ctrl-C. With --json, one JSON object per line."""
-    store = context.find_store()
+    store = context.find_store(may_be_missing=True)
     if store is None:
         click.echo(f"Store {context.where} does not exist yet; waiting for it.", err=True)
     url = context.settings.store_url
@@ -140,7 +140,7 @@ def tail(context: CommandContext, lines: int, **filters: Any) -> NoReturn:
     previous_stamp: object = None
     shown_count: int | None = lines
     while True:
-        store = store or context.find_store()
+        store = store or context.find_store(may_be_missing=True)
         stamp = _file_stamp(path) if path is not None else None
         if store is not None and (stamp is None or stamp != previous_stamp):
             previous_stamp = stamp

@@ -137,7 +137,7 @@ def create(context: CommandContext, name: str, **options: str | None) -> None:
 def _list_tenants(context: CommandContext) -> None:
     """List all tenants, including those that only a token names."""
     _check_local(context)
-    store = context.find_store()
+    store = context.find_store(may_be_missing=True)
     stored_tenants = {tenant.name: tenant for tenant in Tenants(store).load_all()} if store is not None else {}
     tokens = Tokens(store).load_all() if store is not None else []
     facts, rows = [], [("tenant", "created", "tokens", "daily quota", "note")]
@@ -296,7 +296,7 @@ def _create_token(context: CommandContext, role: Role, expires: str | None, **na
 @command("mulligan token list --json", parent=token, name="list")
 def _list_tokens(context: CommandContext) -> None:
     """List all tokens, without their secrets."""
-    store = context.find_store()
+    store = context.find_store(may_be_missing=True)
     tokens = Tokens(store).load_all() if store is not None else []
     rows = [("token", "role", "state", "tenant", "created", "expires (UTC)", "name")]
     for token in tokens:
@@ -315,7 +315,7 @@ def _list_tokens(context: CommandContext) -> None:
 @click.argument("token")
 def revoke(context: CommandContext, token: str) -> None:
     """Revoke a token; servers follow within a second. TOKEN is its id, a prefix of it, or its name."""
-    store = context.find_store()
+    store = context.find_store(may_be_missing=True)
     if store is None:
         raise SettingsError(f"No token matches {token!r}. List tokens: mulligan token list")
     revoked_token = Tokens(store).revoke(token, context.now)
