@@ -478,3 +478,18 @@ def test_it_does_not_remember_without_end():
 )
 def test_what_a_repeated_call_cannot_solve_is_not_repeated(text: str, context: dict[str, Any], kind: str) -> None:
     assert classify(text=text, **context).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "remedy"),
+    [
+        ("This range is not available.", "tool/unknown", Remedy.REPLAN),
+        ("No module named 'foo'", "tool/execution_failed", Remedy.REPLAN),
+        ("list index out of range", "tool/execution_failed", Remedy.REPLAN),
+        ("[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed", "tool/connection_error", Remedy.REPLAN),
+        ("TLS handshake failed", "tool/connection_error", Remedy.RETRY),
+    ],
+)
+def test_text_that_no_other_argument_and_no_retry_can_recover(text: str, kind: str, remedy: Remedy) -> None:
+    failure = classify(text=text)
+    assert (failure.kind, failure.remedy) == (kind, remedy)

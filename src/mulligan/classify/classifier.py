@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from mulligan.classify.rules import (
     shell,
 )
 from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect
-from mulligan.redaction.regex import index_patterns
+from mulligan.redaction.regex import LazyRegex, index_patterns
 
 MAX_CACHED_FAILURES = 500
 """Failures in the cache. It is cleared when it is full."""
@@ -164,6 +165,8 @@ class Classifier:
         took_effect, reasons = decision.took_effect, decision.reasons
         if took_effect is None and kind is kinds_module.TOOL_EXECUTION_FAILED and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
+        if kind.code == "connection_error" and kind.remedy is Remedy.RETRY and _CERTIFICATE.search(evidence.text):
+            kind = Kind(kind.type, kind.code, Remedy.REPLAN, kind.took_effect, _CERTIFICATE_HINT)
         if evidence.is_retried:
             if (took_effect or kind.took_effect) is TookEffect.NO:
                 took_effect = TookEffect.UNKNOWN  # earlier attempts may have executed
@@ -214,6 +217,17 @@ class Classifier:
         if source == "retrieval" and kind.type == "tool":
             name = f"retrieval/{_RETRIEVAL_CODES.get(kind.code, kind.code)}"
         return self.kinds.get(name) or self.kinds.get(str(kind), kind)
+
+
+_CERTIFICATE = LazyRegex(
+    r"certificate[ _](?:verify[ _]failed|has expired|is not (?:valid|trusted))|self[- ]signed certificate|"
+    r"unable to get local issuer",
+    re.IGNORECASE,
+)
+_CERTIFICATE_HINT = (
+    "The certificate of the service is not trusted here, and a retry cannot help. "
+    "Do not switch the check off: tell the user."
+)
 
 
 def _cache_key(text: Any, arguments: Any, *context: Any) -> tuple[Any, ...] | None:

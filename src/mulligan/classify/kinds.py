@@ -104,7 +104,7 @@ ORCHESTRATION_INVALID_STATE = Kind("orchestration", "invalid_state", REPLAN, UNK
 ORCHESTRATION_CONSTRAINT_VIOLATION = Kind("orchestration", "constraint_violation", REPLAN, UNKNOWN,
     "A rule forbids this. Choose what the rule allows; the same call will be rejected again.")
 ORCHESTRATION_PRECONDITION = Kind("orchestration", "precondition", REPLAN, UNKNOWN,
-    "A prerequisite is missing. Do that first, then repeat the same call.")
+    "Something that the call needs is missing. Provide it first if you may, else tell the user; then repeat the call.")
 ORCHESTRATION_UNCAUGHT_EXCEPTION = Kind("orchestration", "uncaught_exception", STOP, UNKNOWN,
     "The program that runs the tools failed. Other arguments will not help: a person must fix it.")
 ORCHESTRATION_LOOP_DETECTED = Kind("orchestration", "loop_detected", REPLAN, NO,

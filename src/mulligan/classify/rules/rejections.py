@@ -14,7 +14,8 @@ tool/execution_failed: error in the code of the tool [strong]
     code execution failed at line|\bname '\w{1,80}' is not defined|\) ?is not a function$|\b(?:is not a (?:function|
     constructor)|is not iterable)\b|cannot read propert|referenced before assignment|^(?:NameError: |
     ReferenceError: )?(?:name '\w{1,80}'|\w{1,80}) is not defined|ni?ll? pointer dereference|attempt to (?:index|call|
-    perform arithmetic on) a nil|undefined (?:method|local variable) [`']
+    perform arithmetic on) a nil|undefined (?:method|local variable) [`']|^(?:ModuleNotFoundError: )?no module named '|
+    ^(?:IndexError: )?(?:list|tuple|string|deque|array) (?:assignment )?index out of range$
 tool/unknown_tool: no such tool
     (?:unknown|no such|unrecognized|nonexistent|undefined|unsupported) (?:tool|function|
     action)(?:[ _]name)?\b(?! (?:argument|parameter|option|call id))|(?:tool|function|action) (?:named |with name |
@@ -230,6 +231,7 @@ retrieval/no_results: no results
     nothing in the (?:\w{1,12} ){1,2}(?:talks|mentions|says|covers)|nothing (?:\w{1,10} ){1,4}match(?:es|ed)\b
 tool/not_found: not available [vague]
     is not available|\bno available|there (?:is|are) no\b|not available
+    unless: \b(?:range|option|format|size|value|date|time)s? (?:is |are )?not available
 tool/not_found: not found
     not[ _-]?found|\bno such\b|(?:does|do|did) ?(?:not|n't) (?:currently )?exist|doesn't exist|(?:could not|couldn't|
     cannot|can't|unable to|failed to|can not) (?:be )?(?:find|found|locate|look up|identify)|no longer exists?|
