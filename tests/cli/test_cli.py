@@ -124,6 +124,14 @@ def test_runs_are_listed_the_newest_first(types, store):
     assert out.index("run_bbbb1") < out.index("run_aaaa2") < out.index("run_aaaa1")
 
 
+def test_summary_of_a_limited_list_of_runs_names_the_total(types, store):
+    total = len(json.loads(types("runs", "--json", "--store", str(store))[1]))
+    headline = types("runs", "--limit", "1", "--store", str(store))[1].splitlines()[0]
+    assert headline.startswith("1 run: ")
+    assert headline.endswith(f" Listed: the latest 1 of {total}.")
+    assert "Listed" not in types("runs", "--store", str(store))[1]
+
+
 def test_json_holds_the_same_facts(types, store):
     _, out, _ = types("runs", "--store", store, "--agent", "agent-2", "--json")
     (run,) = json.loads(out)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,8 @@ from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Fix, Run, Step
 from mulligan.report.memory_text import not_automatic_reason, render_fix
-from mulligan.report.resources import FIX_SPEC
+from mulligan.report.resources import FIX_SPEC, PATTERN_SPEC
+from mulligan.report.tables import render_table
 from mulligan.store.base import DEFAULT_TENANT, TrialReport
 from mulligan.store.sqlite import SqliteStore
 
@@ -71,7 +73,27 @@ def test_only_the_latest_trials_are_listed() -> None:
     ]
     lines = list(render_fix(fix, trials, {}, 0, None))
     assert sum("run_" in line for line in lines) == 20
-    assert lines[-1] == "  5 older trials with --json"
+    assert lines[-1] == "  5 older runs with --json"
+
+
+def test_trials_of_one_run_are_one_row() -> None:
+    trials = [TrialReport(run="run_1", principal="ann", agent="", at=0, successful=True) for _ in range(100)]
+    lines = list(render_fix(Fix(id="fix_1", tool="search", fingerprint="f-k"), trials, {}, 0, None))
+    assert [line.split()[:3] for line in lines if "run_1" in line] == [["run_1", "100", "success"]]
+    assert "older" not in lines[-1]
+
+
+@pytest.mark.parametrize(
+    ("spec", "needed"), [(FIX_SPEC, {"fix", "tool", "action"}), (PATTERN_SPEC, {"pattern", "message"})]
+)
+def test_narrow_list_drops_the_less_important_columns(spec: Any, needed: set[str]) -> None:
+    facts = {
+        "id": "fix_025c39f499c1", "state": "proposed", "showable": False, "successes": 5, "trials": 5, "tool": "stock",
+        "last_tried_at": 0, "last_seen_at": 0, "action": "rename top_k to limit", "now": 10**10, "occurrences": 5,
+        "unrecovered": 3, "reopened": False, "kind": "tool/invalid_arguments", "message": "top_k must be 10 or less",
+    }  # fmt: skip
+    heading = next(iter(render_table(spec.columns, [facts], 60)))
+    assert all(title in heading for title in needed), heading
 
 
 @pytest.mark.learning
@@ -113,10 +135,12 @@ def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
     kept.close()
     (fix,) = told(path)
     why = "not applied: the value was specific to one run and is not stored"
-    assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"use a different city ({why})\n")
+    assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"set city to a value of its run ({why})\n")
     assert mulligan("--store", path).stdout.startswith("1 fix: 0 shown to models, 0 applied automatically.")
     shown = mulligan("show", fix["id"], "--store", path).stdout
     assert "  applied  no: the value was specific to one run and is not stored\n" in shown
+    listed = mulligan("--store", path).stderr
+    assert "Not shown to models, 1 fix: succeeded in 1 of 1 runs: too low to show to a model" in listed
     assert "  shown    no: succeeded in 1 of 1 runs: too low to show to a model\n" in shown
 
 

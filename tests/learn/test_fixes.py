@@ -272,7 +272,7 @@ def test_repair_by_a_rule_counts_for_telling_and_not_for_promotion(store):
     assert (fix.trials, fix.successes, fix.showable) == (20, 20, True)
     assert (fix.state, fix.reason) == (
         "proposed",
-        "needs 5 successful trials with different arguments to be promoted (has 0)",
+        "needs 5 successful runs with different arguments to be promoted (has 0; all trials of a run count once)",
     )
     assert not any(report.automatic for report in store.evidence(DEFAULT_TENANT, fix.id, 99))
 
@@ -428,7 +428,7 @@ def test_equal_trials_are_one_proof_however_many_runs_repeat_them(store):
     assert (fix.trials, fix.successes) == (50, 50)
     assert (fix.state, fix.reason) == (
         "proposed",
-        "needs 5 successful trials with different arguments to be promoted (has 1)",
+        "needs 5 successful runs with different arguments to be promoted (has 1; all trials of a run count once)",
     )
 
 

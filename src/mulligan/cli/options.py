@@ -121,6 +121,7 @@ class CommandContext:
         limit: int,
         as_csv: bool,
         to_json: Callable[[Any], Any] | None = None,
+        total: int = 0,
     ) -> bool:
         """Print records as JSON, CSV or a table. Return False if there is nothing to print: the caller says why."""
         if self.as_json:
@@ -128,7 +129,7 @@ class CommandContext:
         elif as_csv:
             print_lines(render_csv(map(spec.to_facts, records), spec.csv_columns))
         elif records:
-            print_lines(spec.render_list(records, now_ms(), terminal_width()))
+            print_lines(spec.render_list(records, now_ms(), terminal_width(), total))
             warn_if_truncated(len(records), limit)
         return bool(records or self.as_json or as_csv)
 

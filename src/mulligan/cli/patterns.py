@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from typing import Any, get_args
 
 import click
@@ -193,6 +194,10 @@ def fixes(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> 
     _, matches = context.read_list(FIX_SPEC, filters, limit)
     if not context.print_list(FIX_SPEC, matches, limit, as_csv):
         click.echo("No fix matches." if has_filters(filters) else "No fixes yet: no failure has recovered.")
+    elif not (context.as_json or as_csv):
+        for reason, count in Counter(fix.hidden_reason for fix in matches if not fix.showable).most_common():
+            if reason:
+                click.echo(f"Not shown to models, {format_count(count, 'fix')}: {to_line(reason, 120)}", err=True)
 
 
 def _find_fix(context: CommandContext, store: Store, id: str) -> Fix:

@@ -65,7 +65,10 @@ def runs(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> N
     histories = []
     if store is not None:
         histories = RUN_SPEC.read(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, limit=limit))
-    if not context.print_list(RUN_SPEC, histories, limit, as_csv, run_text.to_summary):
+    total = 0
+    if store is not None and len(histories) == limit and not has_filters(filters):
+        total = started_runs(store.stats(DEFAULT_TENANT, StatsQuery(now=context.now)).total)
+    if not context.print_list(RUN_SPEC, histories, limit, as_csv, run_text.to_summary, total):
         if store is None:
             click.echo(f"Store {context.where} does not exist yet.")
         else:

@@ -227,7 +227,9 @@ def build_tool_response(
             "The tool is unavailable." if is_hidden else redact(_describe_error(failure)),
             author=to_label(redactor, tool) or "tool",
         ),
-        "hint": "Continue without it; a person must act." if is_hidden else build_hint(failure, redactor, has_effects=has_effects),
+        "hint": "Continue without it; a person must act."
+        if is_hidden
+        else build_hint(failure, redactor, has_effects=has_effects),
         "recoverable": failure.recoverable and failure.remedy is not Remedy.STOP,
     }
     if failure.has_unknown_outcome and has_effects:
@@ -262,7 +264,7 @@ def strip_own_blocks(text: str) -> str:
 
 
 def build_hint(failure: Failure, redactor: Redactor, *, has_effects: bool = False) -> str:
-    """Return the hint for a model: its author's, or that of the kind. `has_effects` means that a repetition may harm."""
+    """Return the hint for a model: its author's, or that of the kind. `has_effects`: a repetition may harm."""
     if failure.hint == failure.kind.hint:
         if not failure.recoverable:
             return "A retry cannot help: continue without this call, or report that it failed."

@@ -554,8 +554,10 @@ def _missing_for_promotion(record: FixRecord, load_writers: Callable[[], Writers
     successes = [trial for trial in record.distinct_trials.values() if trial.successful]
     local_successes = [trial for trial in successes if trial.principal != IMPORT_PRINCIPAL]
     if len(successes) < MIN_SUCCESSES:
-        return f"needs {MIN_SUCCESSES} successful trials with different arguments to be promoted (has {len(successes)})"
-    writers = load_writers()
+        return (
+            f"needs {MIN_SUCCESSES} successful runs with different arguments to be promoted "
+            f"(has {len(successes)}; all trials of a run count once)"
+        )
     if writers.total > 1:
         principals = {trial.principal for trial in local_successes}
         if len(principals) < (required := writers.required_confirmations(principals)):

@@ -164,9 +164,11 @@ def _describe_change(change: Change) -> str:
             return f"{change.operation} {path}"
         case "trim":
             return f"trim {path} to its last segment" if change.after == LAST_PATH_SEGMENT else f"trim {path}"
+    if change.after == RUN_SPECIFIC:  # a missing argument that was added, or another value
+        return f"set {path} to a value of its run"
     return (
         f"use a different {path}"
-        if change.after in (RUN_SPECIFIC, HIDDEN_VALUE)
+        if change.after == HIDDEN_VALUE
         else f"{path}={sanitize(_format_value(change.after), 40)}"
     )
 
@@ -231,10 +233,15 @@ def render_fix(
     for name, use in describe_use(fix):
         yield f"  {name:<7}  {use}"
     yield ""
-    rows = [("run", "outcome", "applied", "principal", "agent", "time", "linked because")]
+    trials_by_run: dict[tuple[Any, ...], list[TrialReport]] = {}
+    for trial in evidence:
+        key = trial.run, trial.successful, trial.automatic, trial.principal, trial.agent
+        trials_by_run.setdefault(key, []).append(trial)
+    rows = [("run", "trials", "outcome", "applied", "principal", "agent", "time", "linked because")]
     rows += [
         (
             sanitize(trial.run, 30),
+            f"{len(others) + 1:,}",
             "success" if trial.successful else "failure",
             "automatically" if trial.automatic else "",
             sanitize(trial.principal, 20),
@@ -242,11 +249,11 @@ def render_fix(
             format_age(trial.at, now),
             reasons.get(trial.run, ""),
         )
-        for trial in evidence[:MAX_SHOWN_TRIALS]
+        for trial, *others in list(trials_by_run.values())[:MAX_SHOWN_TRIALS]
     ]
     yield from render_columns(rows, width=width)
-    if (hidden_count := len(evidence) - MAX_SHOWN_TRIALS) > 0:
-        yield f"  {format_count(hidden_count, 'older trial')} with --json"
+    if (hidden_count := len(trials_by_run) - MAX_SHOWN_TRIALS) > 0:
+        yield f"  {format_count(hidden_count, 'older run')} with --json"
 
 
 # Lessons
@@ -260,7 +267,7 @@ def lesson_facts(lesson: Lesson) -> dict[str, Any]:
 def render_lesson(lesson: Lesson, now: int, width: int | None) -> Iterator[str]:
     """Render one lesson: texts, evidence and effect."""
     tool, kind = to_line(lesson.tool or "any tool", 60), to_line(lesson.kind or "any failure", 60)
-    yield f"{lesson.id} {lesson.state}: {tool}, {kind}"
+    yield f"{lesson.id} {lesson.state}{' (stale)' if lesson.stale else ''}: {tool}, {kind}"
     yield ""
     texts = {name: getattr(lesson, name) for name in ("mistake", "correction", "error")}
     texts |= {"fails": lesson.failing_example, "works": lesson.working_example}

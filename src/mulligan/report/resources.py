@@ -165,10 +165,10 @@ class ResourceSpec(msgspec.Struct):
         page = records[:limit]
         return page, position_of(page[-1]) if len(records) > limit else None
 
-    def render_list(self, records: Sequence[Any], now: int, width: int | None) -> Iterator[str]:
-        """Render a summary and one row per record for a terminal."""
+    def render_list(self, records: Sequence[Any], now: int, width: int | None, total: int = 0) -> Iterator[str]:
+        """Render a summary and one row per record for a terminal. `total` counts those that are not listed too."""
         if headline := self.summarize(records):
-            yield headline
+            yield f"{headline} Listed: the latest {len(records):,} of {total:,}." if total > len(records) else headline
             yield ""
         yield from render_table(self.columns, [self.to_facts(record) | {"now": now} for record in records], width)
 
@@ -308,11 +308,11 @@ PATTERN_SPEC = ResourceSpec(
         TableColumn("pattern", _id, priority=9, needs_full_width=True),
         TableColumn("occurrences", _number("occurrences"), True, 9),
         TableColumn("unrecovered", _number("unrecovered"), True, 6),
-        TableColumn("last seen", _age("last_seen_at"), True, 5),
-        TableColumn("state", lambda row: row["state"] + (" (reopened)" if row["reopened"] else ""), False, 4, True),
-        TableColumn("tool", _text("tool", 40, "-"), priority=8),
-        TableColumn("kind", _text("kind", 60), priority=7),
-        TableColumn("message", _text("message", 80, "-"), priority=3),
+        TableColumn("last seen", _age("last_seen_at"), True, 4),
+        TableColumn("state", lambda row: row["state"] + (" (reopened)" if row["reopened"] else ""), False, 3, True),
+        TableColumn("tool", _text("tool", 40, "-"), priority=7),
+        TableColumn("kind", _text("kind", 60), priority=5),
+        TableColumn("message", _text("message", 80, "-"), priority=8),
     ),
     memory_text.pattern_facts,
     _summarize_patterns,
@@ -326,9 +326,9 @@ FIX_SPEC = ResourceSpec(
     tuple("id tool type state trials successes principals days last_tried_at action reason".split()),
     (
         TableColumn("fix", lambda row: row["id"], priority=9, needs_full_width=True),
-        TableColumn("state", lambda row: row["state"], priority=8, needs_full_width=True),
+        TableColumn("state", lambda row: row["state"], priority=6, needs_full_width=True),
         TableColumn("shown", lambda row: "yes" if row.get("showable") else "no", priority=3),
-        TableColumn("successes", lambda row: f"{row['successes']} of {row['trials']}", False, 6, True),
+        TableColumn("successes", lambda row: f"{row['successes']} of {row['trials']}", False, 5, True),
         TableColumn("last trial", _age("last_tried_at"), priority=4),
         TableColumn("tool", _text("tool", 30), priority=7),
         TableColumn("action", lambda row: row["action"], priority=9),
@@ -354,7 +354,7 @@ LESSON_SPEC = ResourceSpec(
     ),
     (
         TableColumn("lesson", _id, priority=9, needs_full_width=True),
-        TableColumn("state", lambda row: "stale" if row["stale"] else row["state"], False, 8, True),
+        TableColumn("state", lambda row: row["state"] + (" (stale)" if row["stale"] else ""), False, 8, True),
         TableColumn("successes", _lesson_successes, priority=6, needs_full_width=True),
         TableColumn("occurrences", _number("occurrences"), True, 4),
         TableColumn("helped", _helped_runs, priority=3, needs_full_width=True),
