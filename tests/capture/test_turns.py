@@ -114,6 +114,16 @@ def test_arguments_that_are_no_json_object_are_told_to_the_model(played: Sandbox
     assert [step.outcome for step in played.steps] == ["failure"]
 
 
+def test_message_of_our_own_check_is_not_said_by_the_tool(played: Sandbox) -> None:
+    def stock(sku: int) -> str:
+        raise AgentError("There is no such article.")
+
+    rejected = turn(played).call([stock], "stock", {"sku": [1]}).answer
+    refused = turn(played).call([stock], "stock", {"sku": 1}).answer
+    assert rejected["message"].startswith("[said by mulligan, ")
+    assert refused["message"].startswith("[said by stock, ")
+
+
 def test_a_tool_that_does_not_exist_is_answered_with_the_nearest_names(played: Sandbox) -> None:
     tools = {"search_web": search, "search_mail": search, "pay": search}
     answer = turn(played).call(tools, "serch_web", {"query": "fish"}).answer

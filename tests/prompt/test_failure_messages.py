@@ -177,6 +177,14 @@ def test_a_note_says_what_was_changed():
     assert WORDS.note("search", changes) == f"{note}."
 
 
+def test_note_names_an_argument_once_that_was_converted_and_limited():
+    changes = [
+        Change(path="quantity", operation="cast", before="50", after=50),
+        Change(path="quantity", operation="clamp", before=50, after=20),
+    ]
+    assert WORDS.note("quote", changes) == "mulligan: quote was called with quantity 50 -> 20."
+
+
 @pytest.mark.parametrize("path", ["command", "old_string", "city"])
 def test_a_precedent_without_a_value_to_tell_is_not_told_to_a_model(path):
     change = Change(path=path, operation="substitute", before="a", after="b")

@@ -190,6 +190,11 @@ def test_reflection_is_one_line_with_the_answer_and_no_call_of_the_run(result, t
     assert "  tokens            400 input, 50 output" in lines
 
 
+def test_stop_reason_is_shown_whole():
+    reason = f"{'the tool has effects and nothing proves that the call did not execute ' * 4}(raise AgentError first)"
+    assert any(line.endswith("(raise AgentError first)") for line in show(failed(stop=RecoveryStop(reason=reason))))
+
+
 def test_suggested_prerequisite_is_shown():
     suggestion = Recovery(remedy=Remedy.REPAIR, source="reflection", confidence=0.6, prerequisites=("log_in",))
     lines = show(failed(stop=RecoveryStop(reason="no repair found", suggestions=(suggestion,))))

@@ -636,9 +636,12 @@ class CallExecution(RecordedCall, eq=False):
     ) -> dict[str, Any]:
         """Build the answer for a model about a failed call. `names` are tools that it may have intended.
 
-        `author` said the message, if not the tool: no tool says that it does not exist.
+        `author` said the message, if not the tool: no tool says that it does not exist, nor rejects a call that it
+        never got.
         """
         failure, stop = self.final_failure, self.stop
+        if not self.limits.was_executed:
+            author = author or "mulligan"
         assert failure is not None
         return self.prompt.answer(
             failure,

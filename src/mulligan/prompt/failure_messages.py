@@ -251,7 +251,7 @@ class FailureMessages(Sanitizer):
 
         `was_rejected` says whether the tool rejected the original call, or never got it. None leaves the reason out.
         """
-        phrases = list_first([self._describe_change(change, REPAIR_PHRASES) for change in changes])
+        phrases = list_first([self._describe_change(change, REPAIR_PHRASES) for change in _merge_changes(changes)])
         reason = {True: "; the original arguments were rejected", None: ""}.get(was_rejected)
         if reason is None:
             is_renamed = any(change.path == TOOL_NAME_PATH for change in changes)
@@ -475,6 +475,19 @@ _GENERAL_TOOLS = frozenset("bash shell exec_command run_shell_command edit write
 _REMINDER_HEADING = (
     "Recent Failures of this session, from before the conversation was shortened. Avoid repeating these patterns:"
 )
+
+
+def _merge_changes(changes: Sequence[Change]) -> list[Change]:
+    """Merge successive changes of one argument's value, such as a conversion and a bound, into one."""
+    merged_changes: list[Change] = []
+    for change in changes:
+        last = merged_changes[-1] if merged_changes else None
+        operations = {change.operation, last.operation if last is not None else ""}
+        if last is not None and last.path == change.path and not operations & {"rename", "drop"}:
+            merged_changes[-1] = msgspec.structs.replace(change, before=last.before)
+        else:
+            merged_changes.append(change)
+    return merged_changes
 
 
 def last_turn_notice() -> str:

@@ -38,6 +38,8 @@ PIPE_COLUMNS = 100
 MAX_COMPACT_CHARS = 80
 """With `--full`, a longer value is printed on several lines."""
 MAX_MESSAGE_CHARS = 160
+MAX_REASON_CHARS = 600
+"""Characters of a stop reason. It is ours, and its advice stands at the end."""
 MAX_SUMMARY_FRAMES = 3
 """Frames of one exception in the text of a run. `--full`, JSON and dashboard show all."""
 MAX_SUMMARY_CHARS = 320
@@ -166,7 +168,7 @@ class CallRenderer:
         if stop is not None:
             # The stop reason is the most important fact, so it is part of the first line.
             suggestions = " (suggestions below)" if stop.suggestions else ""
-            return f"unrecovered: {to_line(stop.reason, MAX_MESSAGE_CHARS)}{suggestions}"
+            return f"unrecovered: {to_line(stop.reason, MAX_REASON_CHARS)}{suggestions}"
         return call.outcome_label
 
     def _format_call(self, step: Step) -> str:
@@ -442,7 +444,7 @@ def _iter_notes(stop: RecoveryStop | None, link: Link | None) -> Iterator[str]:
     """Yield the stop reason if the first line lacks it, the spiral, the suggestions, and what recovered the call."""
     if stop is not None:
         if link is not None:
-            yield f"recovery stopped: {to_line(stop.reason, MAX_MESSAGE_CHARS)}"
+            yield f"recovery stopped: {to_line(stop.reason, MAX_REASON_CHARS)}"
         if stop.spiral:
             yield to_line(stop.spiral, MAX_MESSAGE_CHARS)
         for suggestion in stop.suggestions:
