@@ -75,6 +75,14 @@ def test_a_call_says_what_its_recovery_took():
     assert call.recovery_seconds == 2.0
 
 
+def test_time_between_attempts_that_is_no_backoff_is_part_of_the_recovery():
+    first = step(1, failure=TIMEOUT, started_at=1000, duration_seconds=0.1)
+    recovery = Recovery(remedy=Remedy.RETRY, backoff_seconds=0.3)
+    (call,) = calls.group_attempts([first, step(2, 1, 2, started_at=1600, duration_seconds=0.05, recovery=recovery)])
+    assert call.planning_seconds == pytest.approx(0.2)
+    assert call.recovery_seconds == pytest.approx(0.55)
+
+
 @pytest.mark.parametrize(
     ("recovery", "is_retry"),
     [

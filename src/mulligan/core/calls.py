@@ -28,6 +28,9 @@ from mulligan.core.records import (
 TOOL_NAME_PATH = "(tool)"
 """The path of a change to the tool name itself."""
 
+MIN_PLANNING_SECONDS = 0.005
+"""Shorter times between attempts are within the precision of their timestamps."""
+
 
 class Call(Record, frozen=True):
     """One call: its attempts, in order."""
@@ -80,8 +83,19 @@ class Call(Record, frozen=True):
 
     @property
     def recovery_seconds(self) -> float:
-        """The time spent on recovery: backoffs, and every attempt after the first."""
-        return self.backoff_seconds + sum(step.duration_seconds for step in self.steps[1:])
+        """The time spent on recovery: backoffs, every attempt after the first, and planning between attempts."""
+        later_attempts = sum(step.duration_seconds for step in self.steps[1:])
+        return self.backoff_seconds + later_attempts + self.planning_seconds
+
+    @property
+    def planning_seconds(self) -> float:
+        """The time between attempts that is no backoff: classification, planning, and their first imports."""
+        if len(self.steps) < 2:
+            return 0.0
+        first, last = self.steps[0], self.steps[-1]
+        elapsed = (last.started_at - first.started_at) / 1000
+        seconds = elapsed - self.backoff_seconds - sum(step.duration_seconds for step in self.steps[:-1])
+        return seconds if seconds >= MIN_PLANNING_SECONDS else 0.0
 
     @property
     def outcome_label(self) -> str:

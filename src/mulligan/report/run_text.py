@@ -174,10 +174,12 @@ def _detail_rows(history: History, run_calls: list[calls.Call], now: int) -> Ite
         yield "tokens", tokens
     if cost := call_text.format_cost(steps):
         yield "cost", cost
-    retry_seconds = sum(call.recovery_seconds - call.backoff_seconds for call in run_calls)
+    planning_seconds = sum(call.planning_seconds for call in run_calls)
+    retry_seconds = sum(call.recovery_seconds - call.backoff_seconds for call in run_calls) - planning_seconds
     if retry_seconds or usage.recovery_tokens:
         backoff = format_duration(sum(call.backoff_seconds for call in run_calls))
-        attempts = f"further attempts {format_duration(retry_seconds)}{stats.format_recovery_usage(usage)}"
+        planning = f", planning {format_duration(planning_seconds)}" if planning_seconds else ""
+        attempts = f"further attempts {format_duration(retry_seconds)}{planning}{stats.format_recovery_usage(usage)}"
         yield "cost of recovery", f"backoff {backoff}, {attempts}"
     if usage.avoided_turns:
         yield "cost avoided", stats.format_avoided(usage)
