@@ -33,6 +33,8 @@ MAX_SHOWN_TABLES = 5
 MAX_CLOCK_DIFFERENCE_SECONDS = 30
 MAX_RECENT_RUNS = 500
 """Number of recent runs that are checked for a task description and for exhausted retry budgets."""
+MIN_CONTEXT_SHARE = 0.5
+"""Share of runs with a task description below which the report says how to add one."""
 
 
 @command("mulligan doctor", "mulligan doctor --store ./failures.db --json", "mulligan doctor --send FOLDER")
@@ -237,12 +239,20 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
             f"{row['tool']} {format_count(row['calls'], 'call')}"
             for row in facts.get("retry_budget_exhausted", ())[:MAX_SHOWN_TABLES]
         ),
-        "context": f"{100 * share:.0f} % of recent runs have a task description" if share is not None else "",
+        "context": _describe_context(share),
         "detail": facts.get("detail", "") if facts["healthy"] is not False else "",  # shown in the first line instead
     }
     # The store's address contains no password and is shown unchanged. Everything else may be untrusted text.
     return [(name, text if name == "store" and text.isprintable() else to_line(text, 300))
             for name, text in rows.items() if text]  # fmt: skip
+
+
+def _describe_context(share: float | None) -> str:
+    """Return how many runs say what they are about, and how a run can."""
+    if share is None:
+        return ""
+    advice = '; add one: mulligan.run("agent", context="what the run is about")' if share < MIN_CONTEXT_SHARE else ""
+    return f"{100 * share:.0f} % of recent runs have a task description{advice}"
 
 
 def _postgres_rows(facts: dict[str, Any]) -> dict[str, str]:
