@@ -310,8 +310,8 @@ def test_the_doctor_says_where_things_are_and_that_all_is_well(types, store):
 
 
 def test_the_doctor_says_how_a_run_gets_a_task_description(types, store):
-    out = types("doctor", "--store", store)[1]
-    assert '0 % of recent runs have a task description; add one: mulligan.run("agent", context=' in " ".join(out.split())
+    lines = " ".join(types("doctor", "--store", store)[1].split())
+    assert '0 % of recent runs have a task description; add one: mulligan.run("agent", context=' in lines
 
 
 def test_the_doctor_says_which_schema_a_store_has_and_which_table_how_large(types, store):
