@@ -340,7 +340,7 @@ async def _collect_stream(stream: Any) -> list[Any]:
 
 def tools_by_name(tools: Tools) -> dict[str, Callable[..., Any]]:
     """Return the tools by the names that the model uses."""
-    if not isinstance(tools, Iterable) or isinstance(tools, str):
+    if not isinstance(tools, Iterable):
         raise SettingsError(f"Invalid tools {tools!r}. Use a list of functions, or a dict with their names.")
     pairs = tools.items() if isinstance(tools, Mapping) else ((tool_name(tool), tool) for tool in tools)
     functions: dict[str, Callable[..., Any]] = {}
