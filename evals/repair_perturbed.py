@@ -30,6 +30,7 @@ from mulligan.capture.suggestions import suggest_repairs  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.core.privileged_arguments import is_privileged  # noqa: E402
 from mulligan.core.quantity_arguments import measures_quantity  # noqa: E402
+from mulligan.core.records import Effects  # noqa: E402
 from mulligan.recover.schema import to_json_schema  # noqa: E402
 
 Call = tuple[str, dict[str, Any], dict[str, Any]]
@@ -96,7 +97,11 @@ def _each_family(
         known = {**tools, tool: schema}
         error = "The arguments do not fit." if name in known else f"There is no tool {name!r}."
         began = time.process_time()
-        advice = suggest_repairs(name, broken, error, classify=classify, schema=known.get(name), tools=known)
+        # A misspelled value is applied only where the tool has no effects.
+        effects: Effects | None = "none" if family == "enum: slip" else None
+        advice = suggest_repairs(
+            name, broken, error, classify=classify, schema=known.get(name), tools=known, effects=effects
+        )
         costs.append(time.process_time() - began)
         first = advice.suggestions[0] if advice.suggestions else None
         is_right = first is not None and first.tool == tool and worlds_equal(first.arguments, arguments)

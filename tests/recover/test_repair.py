@@ -161,10 +161,28 @@ def test_the_one_value_in_an_object_is_taken_out_where_its_key_says_nothing():
     assert mended({"page": {"Page": "a"}}, {"page": {"type": "string"}}) == {"page": "a"}
 
 
-@pytest.mark.parametrize("value", [{"$lt": 5}, {"hours": 5}])
-def test_a_key_that_may_say_something_is_left_out_by_asking_only(value):
-    (suggestion,) = asked({"days": value}, of(days=ANY_NUMBER))
+def test_an_operator_is_left_out_by_asking_only():
+    (suggestion,) = asked({"days": {"$lt": 5}}, of(days=ANY_NUMBER))
     assert suggestion.arguments == {"days": 5}
+    assert not suggestion.automatic
+
+
+def test_the_value_of_a_key_with_a_meaning_is_not_suggested():
+    assert asked({"days": {"hours": 5}}, of(days=ANY_NUMBER)) == []
+    assert asked({"customer": {"id": "u-1"}}, of(customer={"type": "string"})) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("content", {"a": 1}, '{"a": 1}'),
+        ("content", {"value": 5}, '{"value": 5}'),
+        ("body", {"id": "u-1"}, '{"id": "u-1"}'),
+    ],
+)
+def test_an_object_for_a_document_is_suggested_as_its_whole_json_text(name, value, text):
+    (suggestion,) = asked({name: value}, of(**{name: {"type": "string"}}))
+    assert suggestion.arguments == {name: text}
     assert not suggestion.automatic
 
 
@@ -191,9 +209,31 @@ def test_deep_places_are_mended_like_shallow_ones():
 # Enums
 
 
-@pytest.mark.parametrize("value", ["celsius", "CELSIUS", " Celsius ", '"Celsius"', "Celsius\n", "Celsus", "Celcius"])
-def test_a_member_of_an_enum_is_known_in_another_spelling_or_with_a_slip(value):
+@pytest.mark.parametrize("value", ["celsius", "CELSIUS", " Celsius ", '"Celsius"', "Celsius\n"])
+def test_a_member_of_an_enum_is_known_in_another_spelling(value):
     assert mended({"unit": value}, {"unit": {"enum": ["Celsius", "Fahrenheit"]}}) == {"unit": "Celsius"}
+
+
+@pytest.mark.parametrize("value", ["Celsus", "Celcius"])
+def test_a_member_of_an_enum_with_a_slip_is_used_only_where_the_tool_has_no_effects(value):
+    pinned = of(unit={"enum": ["Celsius", "Fahrenheit"]})
+    assert tried({"unit": value}, pinned, effects="none") == {"unit": "Celsius"}
+    for effects in ("once", "idempotent"):
+        (suggestion,) = asked({"unit": value}, pinned, effects=effects)
+        assert suggestion.arguments == {"unit": "Celsius"}
+        assert not suggestion.automatic
+
+
+@pytest.mark.parametrize(
+    ("value", "members"), [("pprod", ["prod", "dev", "preprod"]), ("umount", ["mount", "unmount"])]
+)
+def test_a_slip_near_two_members_of_an_enum_is_not_even_suggested(value, members):
+    assert asked({"x": value}, of(["x"], x={"enum": members}), effects="none") == []
+
+
+@pytest.mark.parametrize(("value", "members"), [("c++", ["c", "java"]), ("1.2", ["12"]), ("-1", ["1"]), ("c#", ["c"])])
+def test_signs_that_are_no_separators_make_another_value(value, members):
+    assert tried({"x": value}, of(["x"], x={"enum": members}), effects="none") is None
 
 
 @pytest.mark.parametrize(

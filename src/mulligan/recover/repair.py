@@ -483,7 +483,9 @@ class _SuggestionBuilder:
         if reason := self._clamp_objection(draft):
             return reason
         if draft.source == "error" and "bound in error" not in draft.strategies:
-            return "the error names no bound for exactly one number of the call"
+            return "of the numbers in an error, only the bound of a number in the call is applied automatically"
+        if "enum slip" in draft.strategies and self.tool.effects != "none":
+            return "a misspelled value may mean another one, and the tool may have effects"
         if not changes or not draft.is_rejected:
             return ""
         if self.failure.kind.code in _ARGUMENTS_ACCEPTED_CODES:

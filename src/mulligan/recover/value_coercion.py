@@ -5,20 +5,24 @@
 
 from __future__ import annotations
 
+import json
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from mulligan.core.privileged_arguments import split_words
 from mulligan.core.records import ChangeOperation, ValueSource
 from mulligan.recover.model_output import find_reading
-from mulligan.recover.names import MAX_COMPARED_CHARS, match_by_words, match_name, normalize_name
+from mulligan.recover.names import MAX_COMPARED_CHARS, edit_distance, match_by_words, match_name, normalize_name
 from mulligan.recover.schema import Path
 
 MAX_PARSED_CHARS = 200_000
 """Characters of a text that are parsed as JSON."""
 _LEADING_ZERO_WORDS = frozenset("zip zipcode postal postcode pin ssn code serial isbn ean".split())
 """Words in a name that make leading zeros significant. A number has lost them."""
+_DOCUMENT_WORDS = frozenset("content contents body text json data payload document message".split())
+"""Words in a name of a text that may be a whole document, such as the content of a file."""
 
 
 class Candidate(NamedTuple):
@@ -53,7 +57,7 @@ def coerce_value(value: Any, expected_type: str, name: str, can_guess: bool = Fa
         if can_guess:
             yield Candidate(str(value).lower(), "cast", "cast loose")
     elif expected_type == "string" and isinstance(value, int) and abs(value) < 10**18:
-        loses_zeros = any(word.casefold() in _LEADING_ZERO_WORDS for word in split_words(name[:MAX_COMPARED_CHARS]))
+        loses_zeros = _has_word(name, _LEADING_ZERO_WORDS)
         if not loses_zeros or can_guess:
             yield Candidate(str(value), "cast", "cast name" if loses_zeros else "cast")
     elif expected_type == "string" and isinstance(value, float) and can_guess and value == value:
@@ -61,22 +65,32 @@ def coerce_value(value: Any, expected_type: str, name: str, can_guess: bool = Fa
     if isinstance(value, list) and len(value) == 1 and expected_type != "array" and can_guess:
         yield Candidate(value[0], "cast", "unwrap")
     elif isinstance(value, Mapping) and len(value) == 1 and expected_type not in ("array", "object"):
-        yield from _unwrap_single(value, name, can_guess)
+        yield from _unwrap_single(value, expected_type, name, can_guess)
     if expected_type == "array":
         yield from _wrap_in_list(value, can_guess)
 
 
-def _unwrap_single(value: Mapping[Any, Any], name: str, can_guess: bool) -> Iterator[Candidate]:
-    """Yield the one member of an object if a scalar is expected: `{"value": 5}`, and as a guess `{"$lt": 5}`.
+def _has_word(name: str, words: frozenset[str]) -> bool:
+    return any(word.casefold() in words for word in split_words(name[:MAX_COMPARED_CHARS]))
 
-    A key equal to the argument's name or `value` carries no information. Any other may.
+
+def _unwrap_single(value: Mapping[Any, Any], expected_type: str, name: str, can_guess: bool) -> Iterator[Candidate]:
+    """Yield the one member of an object if a scalar is expected: `{"value": 5}`.
+
+    A key equal to the argument's name or `value` carries no information. Any other may, and in a document `value` too:
+    the content of a file is the JSON text of the object, not its member.
     """
     ((key, inner),) = value.items()
-    if is_empty(inner) or isinstance(inner, list | tuple | Mapping):
+    key_name = normalize_name(key) if isinstance(key, str) else ""
+    is_same_name = key_name == normalize_name(name)
+    if expected_type == "string" and not is_same_name and _has_word(name, _DOCUMENT_WORDS):
+        if can_guess:
+            yield Candidate(json.dumps(value, ensure_ascii=False), "cast", "cast loose")
+    elif is_empty(inner) or isinstance(inner, list | tuple | Mapping):
         return
-    if isinstance(key, str) and normalize_name(key) in ("value", normalize_name(name)):
+    elif is_same_name or key_name == "value":
         yield Candidate(inner, "cast", "unnest")
-    elif can_guess:
+    elif can_guess and (key_name in ("text", "content") or str(key).startswith("$")):  # `{"$lte": 5}`: an operator
         yield Candidate(inner, "cast", "unwrap")
 
 
@@ -143,10 +157,14 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
         if bare != value and bare in texts:
             yield Candidate(bare, "trim", "trim")
             return
-        match = match_name(bare, texts)
-        if match is not None:
-            yield Candidate(match.name, "enum", f"enum {match.method}", "schema")
-        elif can_guess:
+        same = [text for text in texts if _normalize_spelling(text) == _normalize_spelling(bare)]
+        match = None if same else match_name(bare, texts)
+        if len(same) == 1:
+            yield Candidate(same[0], "enum", "enum spelling", "schema")
+        elif match is not None and match.method == "slip":
+            if not _is_near_another(bare, match.name, texts):
+                yield Candidate(match.name, "enum", "enum slip", "schema")
+        elif not same and can_guess:
             for name in match_by_words(bare, texts)[:3]:
                 yield Candidate(name, "enum", "enum part", "schema")
         for member in members:
@@ -158,6 +176,19 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
             yield Candidate(same[0], "cast", "cast")
     elif is_number(value) and abs(value) < 10**18 and str(value) in texts:
         yield Candidate(str(value), "cast", "cast")
+
+
+def _normalize_spelling(text: str) -> str:
+    """Return a text without quotes around it, case, and separators between words. `1.2`, `-1` and `c++` keep theirs."""
+    folded = strip_quotes(unicodedata.normalize("NFKC", text[:MAX_COMPARED_CHARS]).casefold())
+    return re.sub(r"(?<=[^\W_])[\s_./:-]{1,5}(?=[^\W\d_])|(?<=[^\W\d_])[\s_./:-]{1,5}(?=[^\W_])", "", folded)
+
+
+def _is_near_another(text: str, match: str, members: list[str]) -> bool:
+    """Return whether a misspelled text is about as near to another member: `pprod` to `prod` and `preprod`."""
+    bare = normalize_name(text)
+    allowed = edit_distance(bare, normalize_name(match), 3) + 1
+    return any(edit_distance(bare, normalize_name(other), allowed) <= allowed for other in members if other != match)
 
 
 def clamp(value: Any, rule: str, limit: Any, node: Mapping[str, Any]) -> Iterator[Candidate]:
