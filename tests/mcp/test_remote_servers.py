@@ -14,6 +14,7 @@ from mcp_client import Connection, block, hear_answer, stored_steps, texts
 from ports import free_port
 
 import mulligan
+from mulligan.core.failure import TookEffect
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytestmark = pytest.mark.mcp
@@ -97,6 +98,7 @@ def test_a_missing_variable_stops_the_start_with_its_name(server):
         ("astray", "tool/unavailable", "the server redirects to an invalid URL"),
         ("broken", "tool/invalid_response", "no answer"),
         ("nothing", "tool/invalid_response", "no answer"),
+        ("bare", "tool/invalid_response", "neither a result nor an error"),
         ("lost", "tool/connection_error", "closed before the answer"),
         ("reset", "tool/connection_error", "broke"),
     ],
@@ -111,6 +113,18 @@ def test_a_bad_answer_is_a_failure_that_says_so(server, tool, kind, words):
             assert words in failure["message"]
             assert texts(call(client, "echo", text="still here")) == ["still here"]
         assert other.requests == []  # neither the message nor the headers
+
+
+def test_a_server_that_wants_a_token_and_offers_no_sign_in_has_not_executed_the_call(server):
+    server.answer_everything = lambda handler: handler.answer(401 if handler.path == "/mcp" else 404, b"nope")
+    with connect(server.url) as client:
+        client.send(id=1, method="tools/call", params={"name": "echo", "arguments": {"text": "x"}})
+        failure = block(client.hear())
+        client.close()
+    assert failure["error"] == "tool/auth_error"
+    assert "requires a token" in failure["message"]
+    (step,) = stored_steps()
+    assert step.failure.took_effect is TookEffect.NO
 
 
 def test_a_redirect_on_the_same_host_is_followed(server):

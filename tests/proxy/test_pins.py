@@ -171,7 +171,7 @@ def test_a_list_in_pages_is_one_list():
         client.open()
         names = [tool["name"] for tool in client.tools()]
         names += [tool["name"] for tool in client.ask("tools/list", {"cursor": "more"})["result"]["tools"]]
-        assert len(names) == 25
+        assert len(names) == 28
         client.close()
         assert "no longer" not in "".join(client.complaints)
 

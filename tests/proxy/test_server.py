@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from mcp_client import WITH_THREADS, block, proxied, texts
+from mcp_client import WITH_THREADS, block, proxied, stored_steps, texts
 
 from mulligan.proxy import find_windows_command
 from mulligan.proxy.server import restart_delay
@@ -88,6 +88,26 @@ def test_an_answer_of_an_odd_form_is_passed_on():
     with proxied() as client:
         client.open()
         assert client.call("odd")["result"] == {"content": "not a list", "isError": True}
+
+
+def test_an_answer_without_result_and_error_is_a_failure_at_once():
+    with proxied() as client:
+        client.open()
+        told = block(client.call("bare"))
+        assert told["error"] == "tool/invalid_response"
+        assert "neither a result nor an error" in told["message"]
+        assert texts(client.call("echo", text="x")) == ["x"]
+        client.close()
+    assert [step.outcome for step in stored_steps()] == ["failure", "success"]
+
+
+def test_a_result_that_is_none_by_the_protocol_is_passed_on_and_recorded_as_a_failure():
+    with proxied() as client:
+        client.open()
+        assert client.call("unlisted")["result"] == {"content": "just text"}
+        client.close()
+    (step,) = stored_steps()
+    assert (step.outcome, step.failure.kind.code) == ("failure", "invalid_response")
 
 
 def test_a_server_that_never_answers_the_first_message_is_given_up():

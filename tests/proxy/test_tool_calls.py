@@ -114,6 +114,15 @@ def test_with_repair_a_bad_argument_is_repaired_before_anything_happens_and_anno
     assert steps[1].recovery.changes[0].operation == "cast"
 
 
+@pytest.mark.parametrize("stage", ["pprod", "prood", "preprd"])
+def test_with_repair_a_misspelled_value_does_not_act_on_what_may_be_another_thing(stage):
+    with proxied(options=["--repair"]) as client:
+        client.open()
+        client.tools()
+        assert texts(client.call("deploy", stage=stage))[0] == f"deployed to {stage}"
+        assert texts(client.call("deploy", stage=" PROD "))[0] == "deployed to prod"
+
+
 def test_a_repair_is_not_made_where_nothing_sure_is_known_and_the_server_decides():
     with proxied(options=["--repair"]) as client:
         client.open()

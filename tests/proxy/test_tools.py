@@ -104,7 +104,7 @@ def test_the_next_connection_is_not_told_that_we_changed_the_description(proven)
     listed("--inject-lessons")
     with proxied(options=["--inject-lessons", "--pin"]) as client:
         client.open()
-        assert len(client.tools()) == 25
+        assert len(client.tools()) == 28
         client.close()
         assert "changed" not in "".join(client.complaints)
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl, urlencode
 
 NAMES = (
     "echo html forbidden unauthorized overloaded limited moved astray stays broken big big_event dropped lost hang "
-    "ask reset nothing env"
+    "ask reset nothing bare env"
 ).split()
 
 
@@ -177,6 +177,9 @@ class Handler(BaseHTTPRequestHandler):
 
     def call_broken(self):
         self.answer(200, b'{"jsonrpc": "2.0", "id": ')
+
+    def call_bare(self):
+        self.answer(200, json.dumps({"jsonrpc": "2.0", "id": self.message["id"]}).encode())
 
     def call_nothing(self):
         self.answer(202)

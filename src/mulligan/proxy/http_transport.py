@@ -12,11 +12,12 @@ from urllib.parse import urljoin, urlsplit
 from mulligan.classify.declared_errors import AgentError
 from mulligan.core.failure import MissingExtraError
 from mulligan.proxy import ServerTarget
-from mulligan.proxy.relay import InvalidAnswerError
+from mulligan.proxy.messages import InvalidAnswerError
 from mulligan.proxy.server import MAX_MESSAGE_BYTES, LineBuffer
 
 try:
     import httpx2
+    from mcp.client.auth import OAuthFlowError
 except ImportError:
     raise MissingExtraError(
         "Remote servers need the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
@@ -31,6 +32,7 @@ RESUME_SECONDS = 1.0
 """Delay before a stream is resumed, unless the server names one. It doubles with each failed attempt."""
 MAX_RESUME_SECONDS = 30.0
 MAX_EXCERPT_CHARS = 200
+TOKEN_HINT = "Pass a token with --header, or sign in: mulligan proxy login URL"
 
 
 def build_http_clients(target: ServerTarget, auth: Any = None) -> tuple[Any, Any]:
@@ -154,7 +156,7 @@ def describe_status(response: Any, body: bytes) -> str:
         return f"HTTP {status}: the server redirects to {location}. Use that URL if you trust it"
     text = f"HTTP {status} {response.reason_phrase}".strip()
     if status == 401:
-        return f"{text}. Pass a token with --header, or sign in: mulligan proxy login URL"
+        return f"{text}. {TOKEN_HINT}"
     if content_type_of(response) == "text/html":
         return f"{text}: the server answered with a web page, not with a JSON-RPC message. Check the URL"
     excerpt = body[: 4 * MAX_EXCERPT_CHARS].decode("utf-8", "replace")
@@ -187,6 +189,8 @@ def describe_error(error: Exception, url: str) -> Exception:
         if (code := REJECTION_CODES.get(error.status_code)) is not None:
             return AgentError(str(error), code)
         return AgentError(str(error), "unavailable", recoverable=False)
+    if isinstance(error, OAuthFlowError):  # after a 401 or 403: the server has not read the message
+        return AgentError(f"The server requires a token, and the sign-in failed: {error}. {TOKEN_HINT}", "auth_error")
     if isinstance(error, SessionLostError):
         return AgentError(str(error), "unavailable", recoverable=False)
     if isinstance(error, HttpAnswerError | InvalidAnswerError | AgentError | OSError):

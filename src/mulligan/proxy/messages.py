@@ -108,6 +108,10 @@ class ErrorObject(msgspec.Struct):
     data: Any = None
 
 
+class InvalidAnswerError(ValueError):
+    """Invalid message from the server."""
+
+
 class ProtocolResponseError(Exception):
     """Protocol error in the server's answer."""
 
@@ -215,13 +219,16 @@ def is_utf8(line: bytes) -> bool:
 
 
 def to_function_result(raw: Raw) -> Any:
-    """Convert an answer to the value that a function would return, so that it can be classified and recorded."""
+    """Convert an answer to the value that a function would return, so that it can be classified and recorded.
+
+    Raise `InvalidAnswerError` if it is no result of a tool and not marked as an error.
+    """
     result = decode(_result, raw, None)
     if result is None:
         # The answer does not match the protocol. Only one marked as an error is kept.
         members = decode(object_decoder, raw, {}) if memoryview(raw).nbytes <= MAX_ANSWER_SIZE else {}
         if members.get("isError") is not True:
-            return None
+            raise InvalidAnswerError("Invalid response of the server: the result does not match the protocol")
         return {"isError": True, "content": [{"type": "text", "text": _truncate(str(members.get("content", "")))}]}
     blocks = result.content or []
     texts = [_truncate(block.text) for block in blocks if block.text is not None]

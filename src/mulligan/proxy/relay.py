@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import msgspec
 
 from mulligan.proxy import messages
-from mulligan.proxy.messages import Envelope, Id, build_error, build_message, decode_params
+from mulligan.proxy.messages import Envelope, Id, InvalidAnswerError, build_error, build_message, decode_params
 from mulligan.proxy.server import Pausable, restart_delay
 from mulligan.recover.policy import Mode
 
@@ -26,10 +26,6 @@ FINAL_ANSWER_SECONDS = 2.0
 """Time for pending calls to be answered after the server has ended."""
 REPLAYED_REQUESTS = ("logging/setLevel", "resources/subscribe")
 """Requests to repeat after a restart."""
-
-
-class InvalidAnswerError(ValueError):
-    """Invalid message from the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -319,7 +315,12 @@ class Relay:
         else:
             self._has_answered = True
             self._restart_count = 0
-            answered_request.handle_answer(envelope, line)
+            if envelope.result == messages.EMPTY_RAW and envelope.error == messages.EMPTY_RAW:
+                # Not forwarded: clients ignore such an answer and wait for ever.
+                message = "Invalid response of the server: neither a result nor an error"
+                answered_request.handle_no_answer(InvalidAnswerError(message))
+            else:
+                answered_request.handle_answer(envelope, line)
 
     def _handle_invalid_line(self, line: bytes) -> None:
         """Report an invalid line and do not forward it: many clients close the connection when they receive one."""
@@ -388,7 +389,7 @@ class Relay:
         """Build the entry of a request of our own to a restarted server."""
 
         def handle_no_answer(error: Exception) -> None:
-            if isinstance(error, TimeoutError):
+            if timeout and isinstance(error, TimeoutError | InvalidAnswerError):
                 self.restart(f"{error}")
 
         return PendingRequest(handle_answer, handle_no_answer, timeout)

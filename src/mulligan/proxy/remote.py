@@ -30,8 +30,8 @@ from mulligan.proxy.http_transport import (
     read_events,
     resume_delay,
 )
-from mulligan.proxy.messages import Id
-from mulligan.proxy.relay import InvalidAnswerError, Relay
+from mulligan.proxy.messages import Id, InvalidAnswerError
+from mulligan.proxy.relay import Relay
 
 # isort: split
 import httpx2

@@ -173,6 +173,8 @@ class TokenProvider(OAuthClientProvider):  # type: ignore[misc]
                 next_request = await flow.asend(response)
         except StopAsyncIteration:
             self._loaded_at = self._tokens.changed_at
+        except ValueError as error:
+            raise OAuthFlowError(f"Invalid answer of the authorization server: {error}") from None
         finally:
             await flow.aclose()
 

@@ -22,7 +22,15 @@ from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
 from mulligan.core.failure import Failure
 from mulligan.hooks import session_files
 from mulligan.proxy import messages
-from mulligan.proxy.messages import Envelope, Id, LooseEnvelope, ProtocolResponseError, ToolCall, to_function_result
+from mulligan.proxy.messages import (
+    Envelope,
+    Id,
+    InvalidAnswerError,
+    LooseEnvelope,
+    ProtocolResponseError,
+    ToolCall,
+    to_function_result,
+)
 from mulligan.proxy.relay import PendingRequest, Relay
 from mulligan.proxy.tools import RemoteTool, ServerTools
 from mulligan.recover import names as names_module
@@ -167,6 +175,13 @@ class Answer(NamedTuple):
     line: bytes
 
 
+def read_result(envelope: Envelope) -> Any:
+    """Return the result of a tool as a function's value, or raise the error that the server answered."""
+    if envelope.error != messages.EMPTY_RAW:
+        raise ProtocolResponseError(envelope.error)
+    return to_function_result(envelope.result)
+
+
 class ToolCallRequest:
     """Tool call of the client. It receives the answer to its first attempt directly."""
 
@@ -249,12 +264,15 @@ class ToolCallRequest:
         assert first is not None
         self._last = Answer(self._id, envelope, line)
         with self._calls.capture.guard("reading an answer"):  # Otherwise it is forwarded without a record.
-            if envelope.error != messages.EMPTY_RAW:
-                self._context.run(first.keep_failure, ProtocolResponseError(envelope.error), *self._attempt_start)
-            elif self._context.run(first.record_success, to_function_result(envelope.result), *self._attempt_start):
-                del self._calls.active_calls[self._id]
-                self._relay.client.write(self._render_success(self._last, [], {}))
-                return
+            try:
+                result = read_result(envelope)
+            except (ProtocolResponseError, InvalidAnswerError) as error:
+                self._context.run(first.keep_failure, error, *self._attempt_start)
+            else:
+                if self._context.run(first.record_success, result, *self._attempt_start):
+                    del self._calls.active_calls[self._id]
+                    self._relay.client.write(self._render_success(self._last, [], {}))
+                    return
             self._task = self._calls.start_task(self._recover(first), self._context)
             return
         self._calls.active_calls.pop(self._id, None)
@@ -360,9 +378,7 @@ class ToolCallRequest:
         finally:
             self._in_flight = None
         self._last = Answer(id, envelope, line)
-        if envelope.error != messages.EMPTY_RAW:
-            raise ProtocolResponseError(envelope.error)
-        return to_function_result(envelope.result)
+        return read_result(envelope)
 
     async def _answer_blocked_tool(self) -> None:
         """Block a call of a tool that must be accepted first, unless it was accepted in the meantime."""
@@ -408,6 +424,8 @@ class ToolCallRequest:
             if attempts is not None and attempts.changes:
                 notes = [attempts.repair_note(self.tool.tool_name)]
             return self._render_success(last, notes, metadata)
+        if isinstance(error, InvalidAnswerError) and last is not None:
+            return self._with_original_id(last)  # a result of another form: only the client can read it, if any
         is_verbatim = attempts.tool.mode == "observe" or not failure.is_failure
         block = self._build_failure_block(attempts)
         if error is None and last is not None:
