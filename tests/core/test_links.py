@@ -648,11 +648,32 @@ def test_value_under_another_name_is_another_question_where_the_tool_knew_the_fi
 
 
 @pytest.mark.parametrize(
-    ("message", "is_named"), [("unexpected argument 'verbose'", True), ("it broke", False), ("verbosely", False)]
+    ("message", "is_named"),
+    [
+        ("unexpected argument 'verbose'", True),
+        ("1 validation error for call\nverbose\n  Extra inputs are not permitted", True),
+        ("Additional properties are not allowed ('verbose' was unexpected)", True),
+        ("verbose is not supported", True),
+        ("unrecognized arguments: --verbose", True),
+        ("it broke", False),
+        ("verbosely", False),
+        ("verbose shelf_c is full", False),
+        ("verbose: unknown shelf 'shelf_c'", False),
+        ("verbose must be one of a, b", False),
+    ],
 )
-def test_argument_may_be_dropped_where_the_error_names_it(message, is_named):
+def test_argument_may_be_dropped_where_the_error_calls_it_unknown(message, is_named):
     links = link_live({"city": "Oslo", "verbose": True}, {"city": "Oslo"}, fail(message))
     assert [link.evidence for link in links] == ([("same_values",)] if is_named else [])
+
+
+@pytest.mark.parametrize("message", ["dest shelf_c is full", "Unknown dest shelf_c", "dest must be a shelf"])
+def test_call_of_a_log_without_a_value_that_the_tool_knows_is_another_action(message):
+    steps = [
+        step(1, arguments={"item": "box", "count": 3, "dest": "shelf_c"}, failure=fail(message)),
+        step(2, arguments={"item": "box", "count": 3}),
+    ]
+    assert link_recoveries(steps) == []
 
 
 @pytest.mark.parametrize(("message", "is_named"), [("unknown option --color", True), ("exit status 2", False)])

@@ -1053,3 +1053,13 @@ def test_values_of_earlier_calls_are_for_people_and_never_shown_to_a_model() -> 
 )
 def test_guesses_from_the_run_are_below_the_threshold_of_a_model(strategy: str) -> None:
     assert STRATEGY_CONFIDENCE[strategy] < MIN_SHOWN_CONFIDENCE
+
+
+def test_no_change_renames_an_argument_to_its_own_name():
+    pinned = closed(["item"], item={"type": "string"}, count=ANY_NUMBER)
+    (suggestion,) = asked({"arguments": {"item": "box", "count": 3}}, pinned)
+    assert suggestion.arguments == {"item": "box", "count": 3}
+    assert [(change.path, change.after) for change in suggestion.changes] == [
+        ("arguments.item", "item"),
+        ("arguments.count", "count"),
+    ]

@@ -12,7 +12,7 @@ import msgspec
 from mulligan.core.calls import diff_arguments, is_same_json
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import Change, Step, message_numbers
-from mulligan.core.stated_limits import names_argument, says_missing, unnamed_words
+from mulligan.core.stated_limits import names_argument, says_missing, says_unknown, unnamed_words
 from mulligan.redaction.regex import LazyRegex
 
 MAX_RESULT_CHARS = 8000
@@ -43,6 +43,8 @@ class Comparison(NamedTuple):
     """Paths of them that may name an item. Long texts are compared separately."""
     doubtful: tuple[str, ...]
     """Paths to files where one may be a shorter form of the other."""
+    dropped: tuple[str, ...]
+    """Paths of arguments that the later call does not have, although the error does not call them unknown."""
     has_additions: bool
     has_unchanged: bool
 
@@ -59,6 +61,7 @@ def compare_arguments(
     values: dict[str, tuple[Any, Any]] = {}
     item_paths: list[str] = []
     doubtful: list[str] = []
+    dropped: list[str] = []
     has_additions = False
     argument_changes = diff_arguments(before, after)
     if len(argument_changes) > MAX_ARGUMENT_CHANGES:
@@ -69,8 +72,12 @@ def compare_arguments(
             continue
         if is_replaced(old) or is_replaced(new):
             return None  # no link from redacted values
-        if change.operation == "drop" and names_argument(text, leaf_of(path)):
-            continue
+        if change.operation == "drop":
+            # Without a value that it accepted, the tool uses its default: another action.
+            is_named_empty = old in (None, "", [], {}) and names_argument(text, leaf_of(path))
+            if is_named_empty or says_unknown(text, leaf_of(path)):
+                continue
+            dropped.append(path)
         if change.operation == "rename" and not _may_be_misnamed(failure, text, change):
             values[path] = (old, new)
             item_paths += [path, path.removesuffix(leaf_of(path)) + str(new)]
@@ -90,7 +97,7 @@ def compare_arguments(
             item_paths.append(path)
     unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
     has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
-    return Comparison(values, tuple(item_paths), tuple(doubtful), has_additions, has_unchanged)
+    return Comparison(values, tuple(item_paths), tuple(doubtful), tuple(dropped), has_additions, has_unchanged)
 
 
 def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:

@@ -439,6 +439,8 @@ class RunProgress(msgspec.Struct, frozen=True):
         call_evidence = self._find_call_evidence(failure, call, facts, comparison)
         if len(comparison.values) - len(supported) > bool(call_evidence):
             return ()  # the evidence of a call supports one value
+        if comparison.dropped and "handler" not in call_evidence:
+            return ()  # a model that leaves a value out may do something else: it has chosen no new value
         for path in comparison.values:
             is_sensitive = names_identity_or_money(path) and not is_rejected_argument(failure.call.failure, path)
             if is_sensitive and "handler" not in call_evidence and supported.get(path) != "tool_result":

@@ -48,6 +48,8 @@ _MISSING = (
     r"(?:not|no|be|is|none)(?: \S{1,40}){0,2} (?:given|provided|specified|set|supplied|passed))\b"
 )
 _ASKED_FOR = r"\b(?:needs?|without|lacks?|expect(?:ed|s)?|specify|provide|supply|give|pass|add)(?: \w{1,20}){0,2} "
+_ARGUMENT = r"(?:argument|parameter|param|propert|field|key|input|option|attribute|name|flag)\w{0,5}"
+_UNKNOWN = r"(?:unexpected|unknown|unrecogni[sz]ed|extra|additional|unsupported|undefined|illegal|no such)"
 _LENGTH = r"\b(?:characters?|chars?|long|longer|shorter|length|bytes|items?|elements?|entries)\b"
 
 
@@ -66,6 +68,27 @@ def says_missing(text: str, name: str) -> bool:
         names_argument(sentence, name) and re.search(rf"{_MISSING}|{asked_for}", sentence, re.IGNORECASE)
         for sentence in re.split(r"\n|(?<=[.;!?])\s", text[:MAX_SCANNED_CHARS])
     )
+
+
+def says_unknown(text: str, name: str) -> bool:
+    """Return whether an error text says that a tool does not take an argument. Naming it, or its value, is not enough.
+
+    `unexpected keyword argument 'dest'`, `'dest' was unexpected`, `dest is not supported`, but not `unknown dest a_1`.
+    """
+    quoted = rf"[`'\"(\[{{]{{0,2}}-{{0,2}}{re.escape(name[:200])}[`'\")\]}}]{{0,2}}(?![\w-])"
+    patterns = (
+        rf"\b{_UNKNOWN} (?:\w{{1,12}} )?{_ARGUMENT}(?:\(s\))?"
+        rf"(?: (?:are )?not \w{{1,12}}| in \w{{1,12}})?[^\w\n]{{1,4}}{quoted}",
+        rf"{quoted}:?(?: {_ARGUMENT})?\s{{1,20}}(?:(?:is|was|were|are) )?(?:an? )?"
+        rf"{_UNKNOWN}(?:$|[\n.,;)]| {_ARGUMENT})",
+        rf"{quoted}(?: {_ARGUMENT})? (?:is|was|are|can|must|may)(?: ?not|n't) (?:be )?(?:an? )?(?:valid |known )?"
+        rf"(?:supported|allowed|permitted|accepted|recogni[sz]ed|expected|known|used|combined|{_ARGUMENT})\b",
+        rf"\b(?:not|n't) (?:accept|take|support|have|know|allow|recogni[sz]e) (?:an? |the |any )?"
+        rf"(?:{_ARGUMENT} )?{quoted}",
+        rf"\b(?:remove|omit|leave out) (?:the )?(?:{_ARGUMENT} )?{quoted}",
+    )
+    scanned = text[:MAX_SCANNED_CHARS]
+    return bool(name) and any(re.search(pattern, scanned, re.IGNORECASE) for pattern in patterns)
 
 
 def unnamed_words(text: str, words: Sequence[str]) -> list[str]:

@@ -141,7 +141,7 @@ def _trial_of_attempts(attempt: Step, later: Step) -> Trial | None:
 
 def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) -> Trial | None:
     step = next((attempt for attempt in reversed(failed.steps) if attempt.has_failed), failed.last)
-    if not _has_fingerprint(step):
+    if not _has_fingerprint(step) or _leaves_value_out(link):
         return None
     calls_between: list[RecentSuccess] = []
     action = to_action(link.changes, link.intermediate_tools)
@@ -160,6 +160,14 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
         tuple((success.name, success.arguments) for success in calls_between),
         *_hash_trial(failed.last, call.last, link.changes),
     )  # fmt: skip
+
+
+def _leaves_value_out(link: Link) -> bool:
+    """Return whether a call recovered without a value that its tool knows. That is no correction for other calls."""
+    is_form = "same_values" in link.evidence
+    return not is_form and any(
+        change.operation == "drop" and change.before not in (None, "") for change in link.changes
+    )
 
 
 def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[str, str, str]:

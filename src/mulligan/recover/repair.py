@@ -603,6 +603,9 @@ def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
 
 
 def _changed_names(change: Change) -> Iterator[str]:
-    yield change.path
+    if change.operation != "rename" or not change.path.endswith(
+        f".{change.after}"
+    ):  # the name of a wrapper says nothing
+        yield change.path
     if change.operation == "rename" and isinstance(change.after, str):
         yield change.after

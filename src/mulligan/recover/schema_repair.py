@@ -344,9 +344,8 @@ class _SchemaRepairer:
             return False
         self.values = replace_at(self.values, path, dict(inner))
         for name in inner:
-            # Record the inner name: the name of the wrapper carries no information.
             inner_path, outer_path = format_path((*path, name)), format_path((*path, unknown[0], name))
-            change = Change(path=inner_path, operation="rename", before=outer_path, after=inner_path)
+            change = Change(path=outer_path, operation="rename", before=outer_path, after=inner_path)
             self.changes[(*path, name)] = change
         self.strategies.append("unnest")
         return True

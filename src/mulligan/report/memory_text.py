@@ -157,7 +157,7 @@ def _describe_change(change: Change) -> str:
         case "rename":
             return f"rename {path} to {after}"
         case "drop":
-            return f"omit {path} if it is empty"
+            return f"omit {path}"
         case "cast":
             return f"cast {path} to {sanitize(str(change.after), 20)}"
         case "parse" | "wrap":
