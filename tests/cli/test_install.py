@@ -144,6 +144,21 @@ def test_a_rehearsal_shows_the_difference_and_writes_nothing(home, types):
     assert stored_records(home) == []
 
 
+def test_the_difference_shows_no_secret_of_the_settings(home, types):
+    entry = {
+        "command": "npx",
+        "args": ["notes", "--token=s3cretone", "--api-key", "s3crettwo", "--header", "X-Any: s3cretthree"],
+        "env": {"ANY_NAME": "s3cretfour", "FROM": "${HERE}"},
+    }
+    path = put(home / ".cursor/mcp.json", json.dumps({"mcpServers": {"notes": entry}}, indent=2))
+    for options in (["--dry-run"], ["--dry-run", "--json"], []):
+        code, said, _ = types("install", "proxy", "--client", "cursor", "--server", "notes", *options)
+        assert code == 0
+        assert "s3cret" not in said
+        assert "proxy" in said
+    assert all(f"s3cret{name}" in path.read_text() for name in ("one", "two", "three", "four"))
+
+
 def test_the_same_facts_as_json(home, types):
     _, said, _ = types("install", "claude-code", "--json")
     told = json.loads(said)

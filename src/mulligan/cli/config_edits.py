@@ -11,21 +11,70 @@ import difflib
 import hashlib
 import json
 import os
-import stat
+import re
 import tempfile
 from collections.abc import Iterator, Set
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, JsonText
 from mulligan.cli.toml_text import TomlText, YamlText
 from mulligan.core.failure import SettingsError
+from mulligan.redaction import Redactor
 from mulligan.settings import hook_folder
 
 MAX_FILE_BYTES = 10_000_000
 """Larger files are not settings files."""
 FORMATS: dict[str, type[ConfigText]] = {"json": JsonText, "toml": TomlText, "yaml": YamlText}
 _FORMAT_NAMES = {"json": "JSON", "toml": "TOML", "yaml": "YAML"}
+
+
+_SECRET_TABLES = frozenset({"env", "headers", "http_headers"})
+"""Tables of a server's entry whose values a diff does not show, whatever their names."""
+_MASK = "[redacted]"
+
+
+def _find_secrets(path: Path, text: str | None) -> frozenset[str]:
+    """Return the values of a settings file that a diff must not show: of environments, headers and secret options."""
+    format_name = {".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}.get(path.suffix, "json")
+    try:
+        document = FORMATS[format_name](text or "").read(())
+    except ConfigSyntaxError:
+        return frozenset()
+    return frozenset(_iter_secrets(document, Redactor()))
+
+
+def _iter_secrets(value: Any, redactor: Redactor, is_secret: bool = False) -> Iterator[str]:
+    if isinstance(value, dict):
+        for name, member in value.items():
+            has_secret_name = name in _SECRET_TABLES or bool(redactor.secret_kind_of_name(name))
+            yield from _iter_secrets(member, redactor, is_secret or has_secret_name)
+    elif isinstance(value, list):
+        previous = ""
+        for item in value:
+            yield from _iter_secrets(item, redactor, is_secret or _is_secret_option(previous, redactor))
+            previous = item if isinstance(item, str) else ""
+            option, _, option_value = previous.partition("=")
+            if option_value and _is_secret_option(option, redactor):
+                yield option_value
+    elif is_secret and isinstance(value, str):
+        name, separator, header_value = value.partition(": ")  # an option --header has both in one text
+        yield header_value if separator and " " not in name else value
+
+
+def _is_secret_option(option: str, redactor: Redactor) -> bool:
+    name = option.lstrip("-")
+    return option.startswith("-") and (name in ("header", "H", "e", "env") or bool(redactor.secret_kind_of_name(name)))
+
+
+def _mask_values(line: str, secrets: frozenset[str]) -> str:
+    """Return a line of a settings file without these values. References to variables stay."""
+    for secret in sorted(secrets, key=len, reverse=True):
+        for literal in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
+            if literal and not re.fullmatch(r"\$\{?\w+(:-[^}]*)?\}?", literal):
+                # A whole value, or the end of one: a short value stands in other words too.
+                line = re.sub(rf"(?<![\w.-]){re.escape(literal)}(?=[\"'\s,}}\]]|$)", _MASK, line)
+    return line
 
 
 class Edit(NamedTuple):
@@ -40,10 +89,13 @@ class Edit(NamedTuple):
         return self.before != self.after
 
     def to_diff(self) -> str:
-        """Return the change as a unified diff. Empty if nothing changes."""
+        """Return the change as a unified diff, without secrets. Empty if nothing changes."""
         before, after = (self.before or "").splitlines(), (self.after or "").splitlines()
         names = [str(self.path) if text is not None else os.devnull for text in (self.before, self.after)]
-        return "\n".join(difflib.unified_diff(before, after, names[0], names[1], lineterm=""))
+        lines = difflib.unified_diff(before, after, names[0], names[1], lineterm="")
+        secrets = _find_secrets(self.path, self.before) | _find_secrets(self.path, self.after)
+        redactor = Redactor()
+        return "\n".join(redactor.text(_mask_values(line, secrets)) for line in lines)
 
     def apply(self, mode: int = 0o600) -> None:
         """Write the new text.
