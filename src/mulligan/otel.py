@@ -11,16 +11,14 @@ from collections import OrderedDict
 from typing import Any
 
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import MissingExtraError
+from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError
 from mulligan.core.records import TOKEN_PARTS, Run, Step, encode
 
 try:
     from opentelemetry import metrics, trace
     from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 except ImportError:
-    raise MissingExtraError(
-        "OpenTelemetry needs its API. Install it: pip install 'mulligan[otel]' (from a checkout: pip install '.[otel]')"
-    ) from None
+    raise MissingExtraError(f"OpenTelemetry needs its API. {INSTALL_EXTRA.format('otel')}") from None
 
 INSTRUMENTATION_NAME = "mulligan"
 MAX_OPEN_RUNS = 10_000

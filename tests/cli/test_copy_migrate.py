@@ -59,10 +59,8 @@ def test_without_psycopg_one_is_told_what_to_install(types, store, monkeypatch, 
     meant = {"STORE": str(store), "URL": "postgresql://db.invalid/mulligan"}
     code, out, err = types(*(meant.get(word, word) for word in typed))
     assert (code, out) == (2, "")
-    assert (
-        err == "error: PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]' "
-        "(from a checkout: pip install '.[postgres]')\n"
-    )
+    wanted = "In a checkout of mulligan, run: pip install '.[postgres]'"
+    assert err == f"error: PostgreSQL storage needs psycopg. {wanted}\n"
 
 
 @pytest.mark.slow

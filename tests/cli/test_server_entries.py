@@ -282,9 +282,9 @@ def test_server_with_a_url_is_refused_without_the_package_that_connects_to_it(ty
     path = put(Path.home() / ".cursor/mcp.json", '{"mcpServers": {"web": {"url": "https://mcp.example/"}}}')
     before = path.read_bytes()
     code, _, message = types("install", "proxy", "--client", "cursor", "--server", "web")
-    assert (code, "pip install 'mulligan[mcp]'" in message) == (2, True)
+    assert (code, "pip install '.[mcp]'" in message) == (2, True)
     code, output, _ = types("install", "proxy", "--client", "cursor", "--all")
-    assert (code, "pip install 'mulligan[mcp]'" in output) == (0, True)
+    assert (code, "pip install '.[mcp]'" in output) == (0, True)
     assert path.read_bytes() == before
 
 

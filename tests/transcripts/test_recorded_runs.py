@@ -54,7 +54,7 @@ def test_links_of_an_export_hold_as_they_were_judged_and_those_without_evidence_
 
 
 def test_an_export_of_a_newer_format_is_refused_with_what_to_do(tmp_path):
-    with pytest.raises(UnreadableFileError, match=r"newer mulligan .format 2; this version supports 1.*pip install -U"):
+    with pytest.raises(UnreadableFileError, match=r"newer mulligan .format 2; this version supports 1.*pip install ."):
         read(write(tmp_path / "e.jsonl", header(version=2)))
 
 

@@ -186,7 +186,7 @@ SCRIPT_PATTERN = re.compile(r"(?:^|[/\\])mulligan[/\\](?:cli|hooks)[/\\]start\.p
 _FALL_THROUGH = (
     'while test $# -gt 0; do case $1 in --) test $# -gt 1 && shift && exec "$@";; '
     '--url) echo "Without mulligan, put this URL back into this entry: $2" >&2;; esac; shift; done; '
-    "echo 'mulligan is not installed: pip install mulligan (from a checkout: pip install .)' >&2; exit 127"
+    "echo 'mulligan is not installed. In a checkout of it, run: pip install .' >&2; exit 127"
 )
 _USER_START = 'test -x "$0" && test -f "$1" && exec "$0" -ESP "$@"; '
 _SHARED_START = 'case $(command -v mulligan) in /*) exec mulligan "$@";; esac; '

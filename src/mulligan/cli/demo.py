@@ -20,7 +20,7 @@ from mulligan.cli import demo_world as world
 from mulligan.cli.demo_narration import Narrator
 from mulligan.cli.options import CommandContext, command, print_json, print_lines
 from mulligan.cli.serve import serve
-from mulligan.core.failure import StoreError
+from mulligan.core.failure import INSTALL_EXTRA, StoreError
 from mulligan.core.records import Lesson
 from mulligan.report.tables import render_columns, to_line
 from mulligan.store import counters
@@ -125,12 +125,7 @@ def demo(context: CommandContext, fast: bool, serves: bool | None, opens: bool) 
         ("fixes", "what recovered them, with evidence"),
         (
             "serve --open",
-            "the dashboard"
-            + (
-                ""
-                if has_server_extra
-                else ", with: pip install 'mulligan[server]', from a checkout: pip install '.[server]'"
-            ),
+            "the dashboard" + ("" if has_server_extra else f". {INSTALL_EXTRA.format('server')}"),
         ),
     ):
         click.echo(f"  {program} {words:<19} {explanation}")

@@ -16,7 +16,7 @@ import click
 from mulligan import __version__
 from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.cli.server_entries import find_broken_entries
-from mulligan.core.failure import StoreError
+from mulligan.core.failure import UPGRADE, StoreError
 from mulligan.core.prices import PriceTable
 from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
 from mulligan.record.journal_import import count_dropped, read_hook_errors, recover_journals
@@ -187,7 +187,7 @@ def _problems(facts: dict[str, Any]) -> list[str]:
             "processes. Run `mulligan runs` to import them."
         )
     if facts["newer_journals"]:
-        problems.append("A journal was written by a newer version of mulligan. Upgrade: pip install -U mulligan")
+        problems.append(f"A journal was written by a newer version of mulligan. {UPGRADE}")
     if facts["hook_faults"]:
         last = format_age(facts["hook_fault_at"], now_ms())
         problems.append(

@@ -37,7 +37,7 @@ from mulligan.cli.config_edits import (
 from mulligan.cli.config_text import ConfigText
 from mulligan.cli.options import CommandContext, add_options, command
 from mulligan.cli.server_entries import PLUGIN_START, SERVER_NAME, ServerList
-from mulligan.core.failure import SettingsError
+from mulligan.core.failure import INSTALL_EXTRA, SettingsError
 from mulligan.hooks.event_processing import store_path
 from mulligan.settings import load_settings
 
@@ -523,10 +523,7 @@ def _install_mcp_server(context: CommandContext, client: str, project: bool, dry
     added: Set[str] = frozenset() if servers.has_own_server() else {servers.entry_name(SERVER_NAME)}
     servers.add_own_server()
     message = f"{display_name} can now query mulligan about failures."
-    next_step = (
-        f"Restart {display_name} to apply this. Required: pip install 'mulligan[mcp]' "
-        "(from a checkout: pip install '.[mcp]')"
-    )
+    next_step = f"Restart {display_name} to apply this. It needs an extra. {INSTALL_EXTRA.format('mcp')}"
     _apply(context, [FileChange(servers.edit, added)], dry_run, message, next_step, unchanged="Already installed. ",
            client=client, server=SERVER_NAME)  # fmt: skip
 

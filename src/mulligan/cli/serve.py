@@ -20,7 +20,7 @@ from mulligan.build import build_classifier, build_kinds, build_redactor
 from mulligan.cli.configuration import DEFAULT_URL
 from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.core.events import AnyEvent
-from mulligan.core.failure import MissingExtraError, SettingsError
+from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError, SettingsError
 from mulligan.core.listening import bind_socket, is_loopback
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import decode, encode
@@ -106,8 +106,7 @@ def serve(
         from mulligan.server import http_server
     except ImportError:
         raise MissingExtraError(
-            "The server needs Starlette, uvicorn and Jinja. Install them: pip install 'mulligan[server]' "
-            "(from a checkout: pip install '.[server]')"
+            f"The server needs Starlette, uvicorn and Jinja. {INSTALL_EXTRA.format('server')}"
         ) from None
     from mulligan.dashboard.pages import build_routes as pages
     from mulligan.server.access import ENTRY_PATH, TLS_REASON, AccessRules

@@ -31,7 +31,7 @@ from mulligan.cli.clients import (
 )
 from mulligan.cli.config_edits import Edit, plan_edit, read_document
 from mulligan.cli.config_text import ConfigSyntaxError, ConfigText
-from mulligan.core.failure import SettingsError
+from mulligan.core.failure import INSTALL_EXTRA, SettingsError
 
 SERVER_NAME = "mulligan"
 """Name of our MCP server in a client's settings."""
@@ -121,8 +121,8 @@ class ServerList:
                 )
             if start is None and not has_remote_support():
                 raise SettingsError(
-                    f"{self.path}: the server {server!r} has a URL, which needs the mcp package: "
-                    "pip install 'mulligan[mcp]' (from a checkout: pip install '.[mcp]'). Nothing was changed for it."
+                    f"{self.path}: the server {server!r} has a URL, which needs the mcp package. "
+                    f"{INSTALL_EXTRA.format('mcp')}. Nothing was changed for it."
                 )
             if start is None:
                 self._wrap_url(server, words)

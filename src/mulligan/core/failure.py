@@ -332,5 +332,10 @@ class LessonFileError(MulliganError):
     """A lesson file that cannot be read, with the line, or a folder that cannot be written."""
 
 
+INSTALL_EXTRA = "In a checkout of mulligan, run: pip install '.[{}]'"
+"""How to install an extra. mulligan is on no package index yet: under its name there, anything could be installed."""
+UPGRADE = "Upgrade: update your checkout of mulligan and run there: pip install ."
+
+
 class MissingExtraError(MulliganError):
     """A feature whose optional package is not installed."""

@@ -1,1 +1,1 @@
-"""Adapters for agent frameworks, one module each. They need the framework itself: `pip install mulligan[langchain]`."""
+"""Adapters for agent frameworks, one module each. They need the framework itself: `pip install '.[langchain]'`."""

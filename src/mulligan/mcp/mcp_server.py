@@ -7,7 +7,7 @@ import logging
 from typing import Any
 
 from mulligan import __version__
-from mulligan.core.failure import MissingExtraError, StoreError
+from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError, StoreError
 from mulligan.mcp.knowledge import TOOLS, InvalidToolCallError, Knowledge, ToolSpec
 
 try:
@@ -17,10 +17,7 @@ try:
 
     from mcp import MCPError
 except ImportError:
-    raise MissingExtraError(
-        "mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
-        "(from a checkout: pip install '.[mcp]')"
-    ) from None
+    raise MissingExtraError(f"mulligan mcp needs the mcp package, version 2. {INSTALL_EXTRA.format('mcp')}") from None
 
 TEXT = "text/plain"
 NOT_FOUND = -32002

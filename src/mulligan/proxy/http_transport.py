@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from mulligan.classify.declared_errors import AgentError
-from mulligan.core.failure import MissingExtraError
+from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError
 from mulligan.proxy import ServerTarget
 from mulligan.proxy.messages import InvalidAnswerError
 from mulligan.proxy.server import MAX_MESSAGE_BYTES, LineBuffer
@@ -19,10 +19,7 @@ try:
     import httpx2
     from mcp.client.auth import OAuthFlowError
 except ImportError:
-    raise MissingExtraError(
-        "Remote servers need the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
-        "(from a checkout: pip install '.[mcp]')"
-    ) from None
+    raise MissingExtraError(f"Remote servers need the mcp package, version 2. {INSTALL_EXTRA.format('mcp')}") from None
 
 CONNECT_TIMEOUT_SECONDS = 20.0
 WRITE_TIMEOUT_SECONDS = 60.0

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mulligan.core.failure import MissingExtraError, SettingsError
+from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError, SettingsError
 from mulligan.core.listening import bind_socket, is_loopback
 from mulligan.proxy import messages
 from mulligan.proxy.http_sessions import ClientEndpoint, HttpSession, MessageStream
@@ -26,10 +26,7 @@ from mulligan.proxy.server import MAX_MESSAGE_BYTES, handle_signals
 try:
     import uvicorn
 except ImportError:
-    raise MissingExtraError(
-        "--listen needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
-        "(from a checkout: pip install '.[mcp]')"
-    ) from None
+    raise MissingExtraError(f"--listen needs the mcp package, version 2. {INSTALL_EXTRA.format('mcp')}") from None
 
 PATH = "/mcp"
 MAX_SESSIONS = 100

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from mulligan.core.failure import StoreError
+from mulligan.core.failure import UPGRADE, StoreError
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -203,6 +203,6 @@ def check_version(version: int, where: object) -> int:
     if version > len(MIGRATIONS):
         raise StoreError(
             f"{where} was written by a newer mulligan (schema {version}; this version supports {len(MIGRATIONS)}). "
-            "It was not changed. Upgrade: pip install -U mulligan"
+            f"It was not changed. {UPGRADE}"
         )
     return version

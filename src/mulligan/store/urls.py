@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mulligan.core.failure import MissingExtraError, SettingsError, StoreError
+from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError, SettingsError, StoreError
 from mulligan.core.log import get_logger
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import Progress, Store
@@ -74,10 +74,7 @@ def require_psycopg() -> None:
     from importlib.util import find_spec  # only for PostgreSQL
 
     if find_spec("psycopg") is None:
-        raise MissingExtraError(
-            "PostgreSQL storage needs psycopg: pip install 'mulligan[postgres]' "
-            "(from a checkout: pip install '.[postgres]')"
-        )
+        raise MissingExtraError(f"PostgreSQL storage needs psycopg. {INSTALL_EXTRA.format('postgres')}")
 
 
 def open_store(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from mulligan.core.failure import UPGRADE
 from mulligan.core.links import attach_links, link_recoveries
 from mulligan.core.records import History, decode
 from mulligan.transcripts.log_lines import LogLines, UnreadableFileError, decode_line
@@ -51,7 +52,7 @@ def read_export(lines: LogLines, state: ReaderState) -> Iterator[History]:
     if header.version > EXPORT_VERSION:
         raise UnreadableFileError(
             f"it was exported by a newer mulligan (format {header.version}; this version supports {EXPORT_VERSION}). "
-            "Upgrade: pip install -U mulligan"
+            f"{UPGRADE}"
         )
     for line in lines:
         state.line_count += 1
