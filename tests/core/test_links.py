@@ -37,6 +37,7 @@ from mulligan.core.links import (
     link_recoveries,
 )
 from mulligan.core.records import Change, History, Link, Recovery, Run, Step
+from mulligan.learn.fixes import find_trials
 from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.store.urls import open_store
 
@@ -497,6 +498,37 @@ def test_same_arguments_name_no_prerequisite_where_only_time_could_help():
     (link,) = link_recoveries(steps)
     assert (link.recovering_call, link.method, link.intermediate_tools) == (3, "retry", ())
     assert get_status(steps) == "recovered"
+
+
+@pytest.mark.parametrize(
+    ("between", "method"),
+    [
+        (["sleep 5", "ls -l", "cat log | tail -3"], "retry"),
+        (["ls -l", "docker compose up -d db"], "agent"),
+        (["echo db > /etc/hosts"], "agent"),
+    ],
+)
+def test_same_command_after_another_that_may_have_changed_something_is_no_retry(between, method):
+    def run(seq: int, command: str, failure: Failure | None = None) -> Step:
+        return step(seq, name="Bash", arguments={"command": command}, failure=failure)
+
+    refused = fail("Connection refused", "connection_failed", Remedy.RETRY)
+    commands = [run(2 + number, command) for number, command in enumerate(between)]
+    (link,) = link_recoveries([run(1, "psql", refused), *commands, run(9, "psql")])
+    assert (link.method, link.intermediate_tools) == (method, () if method == "retry" else ("Bash",))
+    links = link_recoveries([run(1, "psql", refused), *commands, run(8, "psql", refused), run(9, "psql")])
+    assert {link.method for link in links} == {method}, "the later of two failures knows it too"
+
+
+def test_command_that_came_first_teaches_no_fix():
+    arguments = {"command": "psql"}
+    refused = fail("Connection refused", "connection_failed", Remedy.RETRY)
+    steps = [
+        step(1, name="Bash", arguments=arguments, failure=refused),
+        step(2, name="Bash", arguments={"command": "docker compose up -d db"}),
+        step(3, name="Bash", arguments=arguments),
+    ]
+    assert [find_trials(*judged) for judged in judge_calls(steps, is_final=True)] == [[], [], []]
 
 
 def test_second_round_of_a_program_names_no_prerequisites():

@@ -9,6 +9,23 @@ import pytest
 from mulligan.hooks import main, session_files
 
 
+@pytest.mark.parametrize(
+    ("between", "worked"),
+    [
+        ("docker compose up -d db", "the same call after docker compose up -d db"),
+        ("sleep 5", "What worked: a later retry"),
+    ],
+)
+def test_reminder_calls_it_a_retry_only_if_no_other_command_may_have_helped(agent, between, worked):
+    command = "psql -h localhost -c 'select 1'"
+    agent.fails("Bash", "Exit code 2\npsql: error: connection to server failed: Connection refused", command=command)
+    agent.works("Bash", command=between)
+    agent.works("Bash", command=command)
+    said = agent.compacts()
+    assert worked in said
+    assert said.count("a later retry") == (between == "sleep 5")
+
+
 def test_what_went_wrong_in_a_tool_is_kept_with_its_kind(agent):
     agent.fails(
         "Bash", "Exit code 3\nls: cannot access '/nonexistent': No such file or directory", command="ls /x; exit 3"

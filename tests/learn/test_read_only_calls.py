@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from mulligan.core.failure import Failure, Kind
+from mulligan.core.read_only_calls import MAX_COMMAND_CHARS
 from mulligan.core.records import Step
 from mulligan.learn import tracker
 
@@ -58,7 +59,7 @@ def test_a_look_that_found_nothing_is_a_miss(step):
         command(""),
         command(None),
         command([]),
-        command("ls " + "x" * tracker.MAX_COMMAND_CHARS),
+        command("ls " + "x" * MAX_COMMAND_CHARS),
         command("grep -rn [ src", code="execution_failed", message="grep: Unmatched [, [^, [:, [., or [="),
         command("make", code="execution_failed", message="Exit code 1"),
         Step(run="run_a", seq=1, call=1, name="Read"),

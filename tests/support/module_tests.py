@@ -37,6 +37,7 @@ MODULE_TESTS = {
     "core.fast_path": "core/test_events.py",
     "core.listening": "proxy/test_listener.py: is_loopback_host",
     "core.log": "test_logging.py: caplog",
+    "core.read_only_calls": "learn/test_read_only_calls.py",
     "core.record_redaction": "core/test_events.py",
     "core.stated_limits": "recover/test_repair.py: must be at most",
     "dashboard.formatting": "dashboard/test_page_query.py",

@@ -46,6 +46,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_retry, 
 from mulligan.core.failure import Remedy
 from mulligan.core.privileged_arguments import names_identity_or_money
 from mulligan.core.quantity_arguments import measures_quantity
+from mulligan.core.read_only_calls import may_prepare_command
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
 from mulligan.core.stated_limits import supports_value
 
@@ -187,6 +188,8 @@ class OpenFailure(msgspec.Struct, frozen=True):
     """Whether it failed because there is no tool of that name: the call of a similar one may re-issue it."""
     tools_since: tuple[str, ...] = ()
     """Tools that have succeeded since, models excluded."""
+    preparing_tools: tuple[str, ...] = ()
+    """Those of them that may have changed what it depends on, if it is a shell command. The same intent keeps them."""
     results: tuple[tuple[str, str], ...] = ()
     """Results received since from calls that share a value with it: the tool and the text."""
 
@@ -286,6 +289,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         links: list[Link] = []
         intent: tuple[int, ...] = ()
         members: tuple[IntentMember, ...] = ()
+        preparing_tools: tuple[str, ...] = ()
         previous = 0
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
@@ -297,12 +301,16 @@ class RunProgress(msgspec.Struct, frozen=True):
             before = match.failure
             remaining = tuple(failure for failure in remaining if failure is not before)
             intent, previous = before.failed_calls, before.previous
+            preparing_tools = before.preparing_tools
             # In a second round of a program over its items, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "prerequisite" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
         values = frozenset(scalars(call.last.arguments))
         is_unknown_tool = call.failure is not None and call.failure.kind.code == "unknown_tool"
-        failure = OpenFailure(call, facts or LOGGED, self.delivered, intent, members, previous, values, is_unknown_tool)
+        failure = OpenFailure(
+            call, facts or LOGGED, self.delivered, intent, members, previous, values, is_unknown_tool,
+            preparing_tools=preparing_tools,
+        )  # fmt: skip
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = replace(
             self,
@@ -513,14 +521,15 @@ class Match(msgspec.Struct, frozen=True):
             )
             for failed in self.failure.failed_calls
         }
-        tools = self.tools
+        is_same_call = self.evidence == ("same_arguments",)
+        tools = self.tools if self.method == "prerequisite" else ()
         for member in reversed(self.failure.members):
             tools = tuple(dict.fromkeys((*member.tools, *tools)))[:MAX_INTERMEDIATE_TOOLS]
             link, changes = links[member.call.id], _diff_reissue(member.call, call)
-            if self.method not in ("retry", "prerequisite") or changes:
+            if changes or not is_same_call:
                 link = replace(link, method="agent", changes=changes)
-            else:
-                link = replace(link, method="prerequisite" if tools else "retry", intermediate_tools=tools)
+            elif tools:
+                link = replace(link, method="prerequisite", intermediate_tools=tools)
             links[member.call.id] = link
         return list(links.values())
 
@@ -597,7 +606,11 @@ def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> 
     if has_lost_values(before):
         return None
     tools = failure.tools_since if _may_have_prerequisites(failure, facts) else ()
-    return Match(failure, "prerequisite" if tools else "retry", (), ("same_arguments",), False, tools)
+    method: LinkMethod = "prerequisite" if tools else "retry"
+    if not tools and failure.preparing_tools:
+        # Another command may be why this one succeeds now, such as one that started a server. Nothing is learned.
+        method, tools = "agent", failure.preparing_tools
+    return Match(failure, method, (), ("same_arguments",), False, tools)
 
 
 def _may_have_prerequisites(failure: OpenFailure, facts: CallFacts) -> bool:
@@ -693,12 +706,19 @@ def _note_success(failure: OpenFailure, call: Call, values: frozenset[str]) -> O
     tools = failure.tools_since
     if first.name not in tools and len(tools) < MAX_INTERMEDIATE_TOOLS:
         tools = (*tools, first.name)
+    preparing_tools = failure.preparing_tools
+    if (
+        first.name not in preparing_tools
+        and len(preparing_tools) < MAX_INTERMEDIATE_TOOLS
+        and may_prepare_command(call.last, failure.call.first)
+    ):
+        preparing_tools = (*preparing_tools, first.name)
     results = failure.results
     if not values.isdisjoint(failure.values):
         results = (*results[1 - MAX_RESULTS :], (first.name, result_text(call.last.result)))
-    if tools is failure.tools_since and results is failure.results:
+    if tools is failure.tools_since and preparing_tools is failure.preparing_tools and results is failure.results:
         return failure
-    return replace(failure, tools_since=tools, results=results)
+    return replace(failure, tools_since=tools, preparing_tools=preparing_tools, results=results)
 
 
 # Items

@@ -271,7 +271,8 @@ class Link(Record, frozen=True):
     failed_call: int
     recovering_call: int
     method: LinkMethod
-    """`repair` without changes means another recovery action, such as compression or a refreshed key."""
+    """`repair` without changes means another recovery action, such as compression or a refreshed key; `agent` without
+    changes, that the conversation continued or that another command came first."""
     changes: tuple[Change, ...] = ()
     intermediate_tools: tuple[str, ...] = ()
     """Tools that succeeded between the two calls, models excluded; for a prerequisite, the missing calls."""

@@ -16,9 +16,10 @@ from typing import Any
 from mulligan.classify.fingerprint import build_template
 from mulligan.core.calls import wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
-from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, Precedent, Step
+from mulligan.core.read_only_calls import is_read_only
+from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
 from mulligan.hooks.agents import HookState
-from mulligan.learn.tracker import TrackedFailure, is_read_only
+from mulligan.learn.tracker import TrackedFailure
 from mulligan.prompt import Prompt
 from mulligan.settings import Settings
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery
@@ -77,18 +78,20 @@ def link_success(success: Step, failures: Iterable[TrackedFailure]) -> tuple[Lin
         and failure.step.tool_key == success.tool_key
         and failure.step.arguments == success.arguments
     ]
-    return (_link_same(same[-1], success),) if same else ()
+    preparing_tools = tuple(dict.fromkeys(tool for failure in same for tool in failure.preparing_tools))
+    return (_link_same(same[-1], success, preparing_tools),) if same else ()
 
 
-def _link_same(failure: TrackedFailure, success: Step) -> Link:
+def _link_same(failure: TrackedFailure, success: Step, preparing_tools: tuple[str, ...]) -> Link:
     cause = failure.step.failure
     needs_time = cause is not None and cause.remedy is Remedy.RETRY
-    tools = () if needs_time else tuple(failure.successes_since)
+    tools = preparing_tools if needs_time else tuple(failure.successes_since)
+    method: LinkMethod = "agent" if needs_time else "prerequisite"
     return Link(
         run=success.run,
         failed_call=failure.step.call,
         recovering_call=success.call,
-        method="prerequisite" if tools else "retry",
+        method=method if tools else "retry",
         intermediate_tools=tools,
         evidence=("same_arguments",),
     )

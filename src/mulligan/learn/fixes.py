@@ -112,8 +112,8 @@ def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[
     failures = {failure.call.id: failure.call for failure in before.open}
     failures |= {member.call.id: member.call for failure in before.open for member in failure.members}
     for link in links:
-        is_conversation = link.method == "agent" and not link.changes  # the conversation continued: no action to repeat
-        if link.failed_call in failures and link.failed_call != call.id and not (link.provisional or is_conversation):
+        is_unknown = link.method == "agent" and not link.changes  # no action to repeat
+        if link.failed_call in failures and link.failed_call != call.id and not (link.provisional or is_unknown):
             trials.append(_trial_of_link(before, failures[link.failed_call], call, link))
     return [trial for trial in trials if trial is not None]
 

@@ -16,6 +16,13 @@ from msgspec.structs import replace
 from mulligan.core.calls import Call
 from mulligan.core.failure import Failure
 from mulligan.core.links import MAX_INTERMEDIATE_TOOLS, SAME_ARGUMENTS_ONLY, OpenFailure, RunProgress, link_recoveries
+from mulligan.core.read_only_calls import (
+    SHELL_TOOLS,
+    find_command,
+    is_read_only,
+    is_read_only_command,
+    may_prepare_command,
+)
 from mulligan.core.records import Link, Step, decode, digest, encode, failure_identity
 from mulligan.prompt import Prompt
 from mulligan.redaction.regex import LazyRegex
@@ -68,6 +75,8 @@ class TrackedFailure(msgspec.Struct, omit_defaults=True):
     """Names of the calls that have succeeded since."""
     calls_since: list[str] = []
     """The last of these calls in words, as far as their arguments are known."""
+    preparing_tools: list[str] = []
+    """Tools of calls since that may be why the same shell command succeeds later."""
     was_reread: bool = False
     """Whether its file was read since."""
 
@@ -235,6 +244,8 @@ class Tracker(msgspec.Struct, omit_defaults=True):
             new.count = earlier.count + is_again if is_recent else 1
             new.total = earlier.total + is_again
             new.recoveries, new.working_calls = earlier.recoveries, earlier.working_calls
+            if earlier.is_open:
+                new.preparing_tools = list(dict.fromkeys((*earlier.preparing_tools, *new.preparing_tools)))
             self.failures.remove(earlier)
         elif len(self.failures) >= MAX_TRACKED_FAILURES:
             # Drop the oldest similar failure, else the oldest without side effects, else the oldest.
@@ -302,7 +313,7 @@ def _to_report(failure: TrackedFailure) -> dict[str, object]:
 
 def _describe_recovery(failure: TrackedFailure, link: Link, success: Step) -> str:
     """Return the call that recovered a failure, in words that quote its arguments; empty if they say nothing new."""
-    if link.method == "prerequisite" and not link.changes and not failure.was_reread:
+    if link.intermediate_tools and not link.changes and not failure.was_reread:
         return f"the same call after {', '.join(failure.calls_since)}" if failure.calls_since else ""
     is_shell = success.name.casefold() in SHELL_TOOLS
     call = describe_call(success) if is_shell and link.method == "agent" and success.outcome == "success" else ""
@@ -326,8 +337,11 @@ def _link(tracked_failure: TrackedFailure, success: Step) -> Link | None:
         if success.run != failed.run:  # another run numbers its steps separately
             number = failed.seq + 1
             success = replace(success, run=failed.run, seq=number, call=number, recovery=None)
-        tools = tuple(tracked_failure.successes_since)
-        progress = RunProgress((OpenFailure(Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tools),))
+        tools, preparing_tools = tuple(tracked_failure.successes_since), tuple(tracked_failure.preparing_tools)
+        open_failure = OpenFailure(
+            Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tools, preparing_tools=preparing_tools
+        )
+        progress = RunProgress((open_failure,))
         _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
     return _find_link(links, failed)
 
@@ -342,6 +356,9 @@ def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> Non
     names = tracked_failure.successes_since
     if success.name not in names and len(names) < MAX_INTERMEDIATE_TOOLS:
         tracked_failure.successes_since = [*names, success.name]
+    preparing_tools = tracked_failure.preparing_tools
+    if success.name not in preparing_tools and may_prepare_command(success, tracked_failure.step):
+        tracked_failure.preparing_tools = [*preparing_tools, success.name][:MAX_INTERMEDIATE_TOOLS]
     if (call := describe_call(success)) and not is_read_only(success):
         call = call if success.name.casefold() in SHELL_TOOLS else f"{success.name}({call})"
         calls = [earlier_call for earlier_call in tracked_failure.calls_since if earlier_call != call]
@@ -367,7 +384,7 @@ def describe_call(step: Step) -> str:
     if not isinstance(arguments, Mapping):
         return ""
     if step.name.casefold() in SHELL_TOOLS:
-        command = _command(arguments)
+        command = find_command(arguments)
         return command.strip().partition("\n")[0].strip()[:MAX_CALL_CHARS]
     scalars = [
         f"{name}={value}"
@@ -375,13 +392,6 @@ def describe_call(step: Step) -> str:
         if isinstance(value, str | int | float) and len(str(value)) <= MAX_CALL_CHARS
     ]
     return (_path(arguments) or ", ".join(scalars[:MAX_CALL_ARGUMENTS]))[:MAX_CALL_CHARS]
-
-
-def _command(arguments: Mapping[str, object]) -> str:
-    command = arguments.get("command") or arguments.get("cmd")
-    if isinstance(command, list | tuple):  # an argv: the command follows `-c`
-        command = command[-1] if command else None
-    return command if isinstance(command, str) else ""
 
 
 def _path(arguments: object) -> str:
@@ -420,37 +430,13 @@ def find_subject(step: Step) -> str:
     return _path(step.arguments) or failure.code
 
 
-# Read-only calls, and lookups without a result. Declared effects decide; without them, tool names and programs.
+# Lookups without a result
 
 
-READ_ONLY_TOOLS = frozenset(
-    "read glob grep ls notebookread webfetch websearch bashoutput "  # Claude Code
-    "read_file read_many_files list_directory search_file_content google_web_search web_fetch "  # Gemini CLI
-    "view_image web_search list_dir grep_files".split()  # Codex
-)
-"""Read-only tools of coding agents, in lower case."""
-SHELL_TOOLS = frozenset("bash shell local_shell exec_command run_shell_command".split())
-READ_ONLY_PROGRAMS = frozenset(
-    "[ basename cat cd cut diff dirname du echo egrep fgrep find grep head jq ls nl pwd readlink realpath rg stat tail "
-    "test tr type wc which".split()
-)
-"""Programs that are read-only with any arguments, except `find`: `_WRITES` catches its other actions."""
 EMPTY_LOOKUP_CODES = frozenset(("not_found", "file_not_found", "no_results"))
 """Kind codes of lookups without a result."""
-MAX_COMMAND_CHARS = 2000
-"""Longer commands are never treated as read-only."""
-
 _SILENT_EXIT = LazyRegex(r"(?:command failed with )?exit (?:code|status):? 1\.?", re.IGNORECASE)
-_WRITES = LazyRegex(r"`|\$\(|<\(|>(?!\s{0,4}/dev/null\b|&\d)|\s-(?:delete|exec|ok|fprint|fls)")
-_COMMAND_SEPARATORS = LazyRegex(r"\|\||&&|[;|\n]|(?<!>)&(?!\d)")
 _WORD = LazyRegex(r"[a-z]+|[A-Z]+[a-z]*")
-
-
-def is_read_only(step: Step) -> bool:
-    """Return whether a call is read-only: by its declared effects, else by tool name or command."""
-    if step.effects is not None:
-        return step.effects == "none"
-    return step.type == "retrieval" or step.name.casefold() in READ_ONLY_TOOLS or _is_read_only_command(step)
 
 
 def is_empty_lookup(step: Step) -> bool:
@@ -460,19 +446,9 @@ def is_empty_lookup(step: Step) -> bool:
         return False
     # grep, diff and test report "no" by a silent exit code 1.
     is_silent = failure.kind.code == "execution_failed" and bool(_SILENT_EXIT.fullmatch(failure.message))
-    return failure.kind.code in EMPTY_LOOKUP_CODES or (is_silent and _is_read_only_command(step))
+    return failure.kind.code in EMPTY_LOOKUP_CODES or (is_silent and is_read_only_command(step))
 
 
 def reads_file(step: Step) -> bool:
     """Return whether a call reads a file, judged by its tool name."""
     return any(word.casefold() in ("read", "view", "open", "cat") for word in _WORD.findall(step.name[:200]))
-
-
-def _is_read_only_command(step: Step) -> bool:
-    command = _command(step.arguments) if isinstance(step.arguments, Mapping) else ""
-    if step.name.casefold() not in SHELL_TOOLS or not command or len(command) > MAX_COMMAND_CHARS:
-        return False
-    if _WRITES.search(command):
-        return False
-    programs = [part.split()[0] for part in _COMMAND_SEPARATORS.split(command) if part.strip()]
-    return bool(programs) and all(program in READ_ONLY_PROGRAMS for program in programs)
