@@ -301,6 +301,25 @@ _HASHED = LazyRegex(r"\[(?:str \d{1,9} chars|int|float) #[0-9a-f]{12}\]")
 _LOST = LazyRegex(r"\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
 
 
+_TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", "command", "cmd")
+
+
+def find_target(arguments: Any) -> str:
+    """Return the file, the URL or the program with its first words that a call is about; empty if it names none."""
+    if not isinstance(arguments, Mapping):
+        return ""
+    for name in _TARGET_ARGUMENTS:
+        if isinstance(target := arguments.get(name), str):
+            return _command_prefix(target) if name in ("command", "cmd") and not is_replaced(target) else target
+    return ""
+
+
+def _command_prefix(command: str) -> str:
+    """Return the first three words of a shell command, without a leading `cd`."""
+    last = command.split("&&", 1)[-1] if command.startswith("cd ") else command
+    return " ".join(last.split()[:3])
+
+
 def is_hidden(value: Any) -> bool:
     """Return whether redaction or the record level replaced a value so that equal values cannot be recognized."""
     return _HIDDEN.search(_to_text(value)) is not None

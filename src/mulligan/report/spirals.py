@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from mulligan.core.argument_comparison import find_target
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import Failure
 from mulligan.core.records import Change, History, Link, Run, Step
@@ -71,9 +72,6 @@ class SpiralCollector:
         return [spiral for *_, spiral in sorted(self._worst, key=lambda entry: entry[:3], reverse=True)]
 
 
-_TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", "query", "command", "cmd")
-
-
 def _strategy_key(step: Step, failure: Failure) -> tuple[str, str, str]:
     """Return the key of a strategy: the kind of failure with one file, URL or program.
 
@@ -81,16 +79,12 @@ def _strategy_key(step: Step, failure: Failure) -> tuple[str, str, str]:
     """
     kind = str(failure.kind)
     if failure.kind.code not in ("build_failure", "test_failure") and isinstance(step.arguments, dict):
-        for name in _TARGET_ARGUMENTS:
-            if isinstance(target := step.arguments.get(name), str):
-                return kind, "", _command_prefix(target) if name in ("command", "cmd") else target
+        target = find_target(step.arguments)
+        if not target and isinstance(query := step.arguments.get("query"), str):
+            target = query
+        if target:
+            return kind, "", target
     return kind, step.name, failure.fingerprint
-
-
-def _command_prefix(command: str) -> str:
-    """Return the first three words of a shell command, without a leading `cd`."""
-    last = command.split("&&", 1)[-1] if command.startswith("cd ") else command
-    return " ".join(last.split()[:3])
 
 
 def _is_concurrent(earlier: Step, later: Step) -> bool:

@@ -139,6 +139,21 @@ def test_a_failure_met_again_after_a_compaction_is_a_repeat():
     )
 
 
+def test_failure_with_another_file_or_program_after_a_compaction_is_no_repeat():
+    def repeats(before: dict[str, str], after: dict[str, str]) -> int:
+        met = [
+            step(number, failure=REJECTED, started_at=number * 10, arguments=arguments)
+            for number, arguments in ((1, before), (2, after))
+        ]
+        known = Compaction(session="s", at=15, known_failures=(failure_identity(met[0]),))
+        return total(history(*met, compactions=(known,), session="s")).repeats
+
+    assert repeats({"file_path": "a.py", "old_string": "foo"}, {"file_path": "zzz.py", "old_string": "qux"}) == 0
+    assert repeats({"file_path": "a.py", "old_string": "foo"}, {"file_path": "a.py", "old_string": "qux"}) == 1
+    assert repeats({"command": "mak test"}, {"command": "pyton x.py"}) == 0
+    assert repeats({"command": "cd src && mak test"}, {"command": "mak test"}) == 1
+
+
 def test_a_failure_that_its_session_knew_before_a_compaction_is_a_repeat_in_another_run():
     """As where every call is a run of its own."""
     again = step(1, failure=TIMEOUT, started_at=20)

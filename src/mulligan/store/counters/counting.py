@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from mulligan.core import calls
+from mulligan.core.argument_comparison import find_target
 from mulligan.core.calls import Call
 from mulligan.core.failure import Remedy
 from mulligan.core.links import derive_status
@@ -212,7 +213,10 @@ def _find_method(call: Call, by: Call | None) -> RecoveryMethod:
 
 
 def find_repeated_calls(history: History, run_calls: Iterable[Call]) -> set[int]:
-    """Return the calls whose failure had occurred, in the run or its session, before a compaction."""
+    """Return the calls whose failure had occurred before a compaction: in the run, with the same file or command.
+
+    Of other runs of its session, only the patterns of failures are known.
+    """
     if not history.compactions:
         return set()
     compaction_times = [compaction.at for compaction in history.compactions if is_within(compaction, history.run)]
@@ -220,19 +224,22 @@ def find_repeated_calls(history: History, run_calls: Iterable[Call]) -> set[int]
     for compaction in history.compactions:
         for id in compaction.known_failures:
             reminded_at[id] = min(reminded_at.get(id, compaction.at), compaction.at)
-    first_times: dict[tuple[str, str], int] = {}
+    pattern_times: dict[tuple[str, str], int] = {}
+    target_times: dict[tuple[str, str, str], int] = {}
     repeats: set[int] = set()
     for call in run_calls:
         failure = call.failure
         if failure is None:
             continue
         started_at = call.first.started_at
-        first_time = first_times.setdefault((call.name, failure.fingerprint or failure.kind), started_at)
+        pattern = (call.name, failure.fingerprint or str(failure.kind))
+        pattern_time = pattern_times.setdefault(pattern, started_at)
+        first_time = target_times.setdefault((*pattern, find_target(call.last.arguments)), started_at)
         if any(first_time < timestamp <= started_at for timestamp in compaction_times):
             repeats.add(call.id)
         elif reminded_at:
             step = next(step for step in reversed(call.steps) if step.has_failed)
-            if reminded_at.get(failure_identity(step), started_at + 1) <= started_at:
+            if reminded_at.get(failure_identity(step), pattern_time + 1) <= pattern_time:
                 repeats.add(call.id)
     return repeats
 
