@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from session_logs import write
 
@@ -63,14 +64,8 @@ def store(tmp_path) -> Path:
         Step(**about, seq=2, call=2, result="sunny", started_at=1_772_000_001_000),
     ]
     run = Run(id="run_aaaaaaaaaaaaaaaa", agent="planner", metadata={"team": "blue"}, started_at=1_772_000_000_000)
-    ended = Run(
-        id=run.id,
-        agent=run.agent,
-        metadata=run.metadata,
-        started_at=run.started_at,
-        ended_at=run.started_at + 9,
-        end_reason="finished",
-    )
+    run = msgspec.structs.replace(run, context="Plan the trip of Ada")
+    ended = msgspec.structs.replace(run, ended_at=run.started_at + 9, end_reason="finished")
     made.append(DEFAULT_TENANT, [RunStarted(run), *map(StepEnded, steps), RunEnded(ended)], "test", 1)
     made.close()
     return path
@@ -188,6 +183,8 @@ def test_an_export_is_for_others_values_are_hidden_and_equal_ones_can_still_be_c
     assert first["arguments"] == second["arguments"]
     assert "sunny" not in out
     assert "blue" not in out
+    assert "Ada" not in out, "a prompt is part of the conversation"
+    assert history["steps"][0]["failure"]["message"] == "weather of Rome timed out"
     assert [link["method"] for link in history["links"]] == ["retry"]
     assert types("export", "--store", store)[1].splitlines()[1] == out.splitlines()[1]
 

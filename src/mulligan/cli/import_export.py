@@ -319,8 +319,9 @@ def export(
     """Export runs as JSON lines for `mulligan import`: all of them, or those that you name.
 
     RUN is an id or the start of one, `last` for the newest run, or an agent for its newest run. The first line names
-    the format and its version. Argument values are redacted unless you pass --level local: others may read the file.
-    With --json the counts go to standard error.
+    the format and its version. Others may read the file: prompts are left out and argument values redacted unless you
+    pass --level local. Error texts and stack traces stay, without recognized secrets. With --json the counts go to
+    standard error.
     """
     if runs and past:
         raise SettingsError("--since excludes RUN. Name runs, or a period.")
@@ -343,6 +344,8 @@ def export(
     elif output:
         counts_text = f"{tables.format_count(run_count, 'run')} with {tables.format_count(step_count, 'step')}"
         click.echo(f"{counts_text} written to {output}, level {level}.", err=True)
+        if level == "shared":
+            click.echo("Error texts and stack traces are not hidden. Read them before you share the file.", err=True)
 
 
 def redact_history(history: History, redactor: Redactor) -> History:
@@ -352,14 +355,16 @@ def redact_history(history: History, redactor: Redactor) -> History:
         return redact_event(event, redactor)
 
     steps = [redact(StepEnded(step)).step for step in history.steps]
+    run = history.run
     messages: tuple[RecordedMessage, ...] = ()
     if redactor.level == "shared":
-        # A result may be a whole file: it is redacted like an argument. Conversations are left out.
+        # A result may be a whole file: it is redacted like an argument. Conversations and prompts are left out.
+        run = replace(run, context=None)
         steps = [replace(step, result=redactor.value(step.result), messages=(), answer=None) for step in steps]
     else:
         messages = redact(StepEnded(Step(run=history.run.id, seq=0, call=0), history.messages)).messages
     return History(
-        run=redact(RunEnded(history.run)).run,
+        run=redact(RunEnded(run)).run,
         steps=tuple(steps),
         links=redact(StepEnded(Step(run=history.run.id, seq=0, call=0, links=history.links))).step.links,
         compactions=tuple(redact(ContextCompacted(compaction)).compaction for compaction in history.compactions),
