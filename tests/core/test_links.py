@@ -935,6 +935,28 @@ def test_long_text_of_which_most_is_unchanged_is_evidence():
     assert link_live({"body": EDIT[:50]}, {"body": EDIT[:50].replace("brown", "red")}) == []
 
 
+LONG_COMMAND = "python manage.py migrate --settings=config.settings.production --no-input"
+
+
+@pytest.mark.parametrize(
+    ("failed", "later", "is_linked"),
+    [
+        (LONG_COMMAND, LONG_COMMAND.replace("python", "python3"), False),
+        (LONG_COMMAND, LONG_COMMAND.replace("production", "staging"), False),
+        (LONG_COMMAND, LONG_COMMAND.replace("manage.py", "setup.py"), False),
+        (LONG_COMMAND, f"{LONG_COMMAND} --fake-initial", True),
+        (f'git commit -m "{EDIT}"', f'git commit -m "{EDIT.replace("lazy", "sleepy")}"', True),
+        (f"python - <<EOF\n{EDIT}\nEOF", f"python - <<EOF\n{EDIT.replace('lazy', 'sleepy')}\nEOF", True),
+    ],
+)  # fmt: skip
+def test_long_command_is_the_same_only_if_nothing_but_its_quoted_text_and_added_options_changed(
+    failed, later, is_linked
+):
+    steps = [step(1, name="Bash", arguments={"command": failed}, failure=BROKEN),
+             step(2, name="Bash", arguments={"command": later})]  # fmt: skip
+    assert bool(link_recoveries(steps)) is is_linked
+
+
 def test_long_text_with_other_words_is_an_item_where_another_success_has_one():
     texts = [" ".join(f"{word}{number}" for number in range(20)) for word in ("first", "second", "third")]
     run = LiveRun()

@@ -108,11 +108,25 @@ def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool
     return names_argument(text, str(change.before)) or names_argument(text, str(change.after))
 
 
-def is_same_text(failure: Failure | None, old: Any, new: Any) -> bool:
-    """Return whether a long text was corrected: most of it is unchanged, and the failure was about the text."""
+def is_same_text(failure: Failure | None, old: Any, new: Any, *, is_command: bool = False) -> bool:
+    """Return whether a long text was corrected: most of it is unchanged, and the failure was about the text.
+
+    Of a command, only quoted and later lines are text. Another program, file or value of an option is another command.
+    """
     if failure is None or failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING:
         return False
-    return are_similar_texts(old, new)
+    return are_similar_texts(old, new) and not (is_command and _has_other_words(old, new))
+
+
+_QUOTED = LazyRegex(r"'[^']*(?:'|$)|\"[^\"]*(?:\"|$)")
+
+
+def _has_other_words(old: str, new: str) -> bool:
+    """Return whether two commands differ in more than quoted text, later lines and options that one of them adds."""
+    before, after = (_QUOTED.sub("", text.partition("\n")[0]).split() for text in (old, new))
+    options = [{word for word in words if word.startswith("-")} for words in (before, after)]
+    names = [[word for word in words if not word.startswith("-")] for words in (before, after)]
+    return names[0] != names[1] or not (options[0] <= options[1] or options[1] <= options[0])
 
 
 def is_rejected_argument(failure: Failure | None, path: str) -> bool:
@@ -301,7 +315,8 @@ _HASHED = LazyRegex(r"\[(?:str \d{1,9} chars|int|float) #[0-9a-f]{12}\]")
 _LOST = LazyRegex(r"\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
 
 
-_TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", "command", "cmd")
+COMMAND_ARGUMENTS = ("command", "cmd")
+_TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", *COMMAND_ARGUMENTS)
 
 
 def find_target(arguments: Any) -> str:
@@ -310,7 +325,7 @@ def find_target(arguments: Any) -> str:
         return ""
     for name in _TARGET_ARGUMENTS:
         if isinstance(target := arguments.get(name), str):
-            return _command_prefix(target) if name in ("command", "cmd") and not is_replaced(target) else target
+            return _command_prefix(target) if name in COMMAND_ARGUMENTS and not is_replaced(target) else target
     return ""
 
 

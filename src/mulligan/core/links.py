@@ -22,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from mulligan.core.argument_comparison import (
+    COMMAND_ARGUMENTS,
     FORM_OPERATIONS,
     Comparison,
     are_similar_texts,
@@ -684,7 +685,8 @@ def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> 
         return "stated_limit"
     if _find_sources(new, failure):
         return "tool_result"
-    return "same_text" if is_same_text(cause, old, new) else None
+    is_command = root_of(path) in COMMAND_ARGUMENTS
+    return "same_text" if is_same_text(cause, old, new, is_command=is_command) else None
 
 
 def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
