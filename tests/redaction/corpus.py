@@ -71,6 +71,8 @@ def _hide(text: str, secret: str) -> None:
 # Dumps of an environment, as `env`, `printenv` and crash reports print them.
 _hide("PATH=/usr/bin\nHOME=/root\nOPENAI_API_KEY={}\nLANG=C", "sk-" + "proj-" + _some(64, _URLSAFE))
 _hide("ANTHROPIC_API_KEY={}\nTERM=xterm", "sk-" + "ant-api03-" + _some(93, _URLSAFE) + "AA")
+_hide("why is {} refused?", "sk-" + "ant-api03-" + "LaMRTvetw0tESulEETldq8b8Vw2zbJYAxyL1aCcT-AA")
+_hide("the sign-in of {} has expired", "sk-" + "ant-oat01-" + _some(20, _URLSAFE))
 _hide("export AWS_SECRET_ACCESS_KEY={}", _some(40, _ALNUM + "/+"))
 _hide('declare -x GITHUB_TOKEN="{}"', "gh" + "p_" + _some(36))
 _hide("set GEMINI_API_KEY={}", "AI" + "za" + _some(35, _URLSAFE))

@@ -14,7 +14,7 @@ from mulligan.redaction.regex import LazyRegex
 # varied: a pattern that is too wide hides identifiers, which are evidence.
 _PREFIXED = r"""
 openai        sk-proj- sk-svcacct- sk-admin-                    [\w-]{20,250}
-anthropic     sk-ant-                                           [a-z]{3,6}\d\d-[\w-]{80,120}AA
+anthropic     sk-ant-                                           [a-z]{3,6}\d\d-[\w-]{20,250}
 api_key       sk-                                               (?!ant-)(?:or-v1-|lf-|kimi-|oat\d\d-)?[\w-]{20,200}
 langfuse      pk-lf-                                            [\w-]{30,40}
 github        ghp_ gho_ ghu_ ghs_ ghr_                          [A-Za-z0-9]{36,251}
