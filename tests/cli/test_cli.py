@@ -342,6 +342,15 @@ def test_the_doctor_of_a_store_that_was_never_used_finds_nothing_ill_and_makes_n
     assert not (tmp_path / "never.db").exists()
 
 
+@pytest.mark.parametrize("place", ["file/mulligan.db", "file/deeper/mulligan.db"])
+def test_the_doctor_names_a_folder_in_which_no_store_can_be_created(types, tmp_path, place):
+    (tmp_path / "file").touch()
+    code, out, _ = types("doctor", "--store", str(tmp_path / place))
+    assert code == 1
+    assert out.startswith("The store cannot be used: No file can be created in ")
+    assert "name another one with MULLIGAN_HOME or --store" in " ".join(out.split())
+
+
 def test_the_doctor_names_a_damaged_store(types, tmp_path):
     (tmp_path / "bad.db").write_bytes(b"nothing of the sort" * 100)
     code, out, _ = types("doctor", "--store", str(tmp_path / "bad.db"))

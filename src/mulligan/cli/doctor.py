@@ -8,6 +8,7 @@ import platform
 import shlex
 import sqlite3
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,8 @@ def _facts(settings: Settings) -> dict[str, Any]:
     if urls.is_remote(url):
         return facts | _server_facts(settings)
     if not urls.may_have_records(url):
+        if obstacle := _find_obstacle(path.parent):
+            return facts | {"healthy": False, "detail": obstacle}
         return facts | {"healthy": None, "detail": "no records yet"}
     try:
         if urls.is_postgres(url):
@@ -97,6 +100,19 @@ def _facts(settings: Settings) -> dict[str, Any]:
     except StoreError as error:
         facts |= {"healthy": False, "detail": str(error)}
     return facts
+
+
+def _find_obstacle(folder: Path) -> str:
+    """Return why no file can be created in the folder of a new store; empty if one can. Nothing is left behind."""
+    existing = next(parent for parent in (folder, *folder.parents) if parent.exists())
+    try:
+        with tempfile.TemporaryDirectory(dir=existing):
+            return ""
+    except OSError as error:
+        return (
+            f"No file can be created in {folder} ({error.strerror}). Make it a folder that you may write to, or name "
+            "another one with MULLIGAN_HOME or --store."
+        )
 
 
 def _server_facts(settings: Settings) -> dict[str, Any]:
