@@ -175,8 +175,8 @@ def test_the_same_facts_as_json(home, types):
         ("[]", "not a JSON object"),
         ('{"a": 1, "a": 2}', "twice"),
         ('{\n  "a": 1 // mine\n  "b": 2\n}', "(line 3, column 3)"),
-        ('{"hooks": []}', "not a table of lists"),
-        ('{"hooks": {"Stop": {}}}', "not a table of lists"),
+        ('{"hooks": []}', "not an object of lists"),
+        ('{"hooks": {"Stop": {}}}', "not an object of lists"),
         ("[" * 100_000, "not valid JSON"),
     ],
 )
@@ -209,7 +209,7 @@ def test_agent_that_is_not_on_this_machine_is_told(home, types, monkeypatch):
     monkeypatch.setenv("PATH", "")
     note = f"Codex was not found on this machine: no codex on the PATH, no folder {home / '.codex'}."
     assert note in types("install", "codex")[1]
-    assert "mulligan forget --session ID" in types("uninstall", "codex")[1]
+    assert "mulligan has recorded no sessions." in types("uninstall", "codex")[1]
     (home / ".codex").mkdir(exist_ok=True)
     assert "was not found" not in types("install", "codex")[1]
 
@@ -218,6 +218,30 @@ def test_hooks_that_are_switched_off_are_told(home, types):
     put(home / ".codex/config.toml", "[features]\nhooks = false\n")
     _, said, _ = types("install", "codex")
     assert "turns hooks off" in said
+
+
+@pytest.mark.parametrize("place", [".claude/settings.json", "shop/.claude/settings.json"])
+def test_switch_that_turns_all_hooks_of_claude_code_off_is_told_each_time(home, types, monkeypatch, place):
+    (home / ".claude").mkdir()
+    (home / "shop").mkdir()
+    monkeypatch.chdir(home / "shop")
+    path = put(home / place, '{"disableAllHooks": true}')
+    for start in ("---", "Already installed."):
+        _, said, _ = types("install", "claude-code")
+        assert said.startswith(start)
+        assert f"Warning: {path} turns all hooks off" in said
+    path.write_text(path.read_text().replace("true", "false"))
+    assert "Warning" not in types("install", "claude-code")[1]
+
+
+def test_uninstalling_says_where_recorded_sessions_stay(home, types):
+    types("install", "codex")
+    store = Path(os.environ["MULLIGAN_HOME"]) / "mulligan.db"
+    store.parent.mkdir(parents=True, exist_ok=True)
+    store.touch()
+    said = types("uninstall", "codex")[1]
+    assert f"Recorded sessions stay in {store}" in said
+    assert "mulligan forget --session ID" in said
 
 
 def test_a_link_stays_one_and_rights_stay_as_they_were(home, types):

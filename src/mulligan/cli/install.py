@@ -125,9 +125,10 @@ def _apply(
     success_message: str,
     *next_steps: str,
     unchanged: str = "",
+    warnings: Sequence[str] = (),
     **facts: Any,
 ) -> None:
-    """Apply the edits, except in a dry run, and print them with the next steps."""
+    """Apply the edits, except in a dry run, and print them with the warnings and the next steps."""
     changes = [
         change._replace(edit=plan_restoration(change.edit, change.removed)) if change.edit.has_changes else change
         for change in changes
@@ -144,10 +145,11 @@ def _apply(
     edits = [change.edit for change in changes]
     files = [{"file": str(edit.path), "changed": edit.has_changes, "difference": edit.to_diff()} for edit in edits]
     facts |= {"files": files, "changed": any(edit.has_changes for edit in edits), "dry_run": is_dry_run}
-    facts["then"] = next_steps if facts["changed"] else ()
+    next_steps = (*warnings, *next_steps)
+    facts["then"] = next_steps if facts["changed"] else warnings
     paths = ", ".join(dict.fromkeys(str(edit.path) for edit in edits))
     if not facts["changed"]:
-        context.print(facts, f"{unchanged}Nothing to change in {paths or 'any settings file'}.")
+        context.print(facts, "\n".join([f"{unchanged}Nothing to change in {paths or 'any settings file'}.", *warnings]))
         return
     # Lines keep their layout so that the diff stays readable, but control characters are removed.
     lines = [
@@ -211,7 +213,7 @@ def _build_handler(agent: Client, event: str, command: str) -> dict[str, Any]:
 def _read_hooks(document: ConfigText, path: Path) -> dict[str, list[Any]]:
     hooks = document.read(("hooks",)) if "hooks" in document.value else {}
     if not isinstance(hooks, dict) or not all(isinstance(entries, list) for entries in hooks.values()):
-        raise SettingsError(f"{path}: `hooks` is not a table of lists. Fix it first; nothing was changed.")
+        raise SettingsError(f"{path}: `hooks` is not an object of lists. Fix it first; nothing was changed.")
     return hooks
 
 
@@ -263,18 +265,28 @@ def _setup_warnings(agent: Client) -> list[str]:
             f"{agent.display_name} was not found on this machine: no {program} on the PATH, no folder {folder}. "
             "The hooks take effect once it is installed."
         ]
+    if agent.name == "claude-code":
+        paths = [settings_path(file) for file in agent.hook_files]
+        paths.insert(1, paths[1].with_name("settings.json"))
+        return [
+            f"Warning: {path} turns all hooks off, so mulligan records nothing. Remove `disableAllHooks` from it."
+            for path in dict.fromkeys(paths)
+            if read_document(path, "json")[1].read(("disableAllHooks",)) is True
+        ]
     if agent.name != "codex":
         return []
     config = clients.find_folders()["codex"] / "config.toml"
     features = read_document(config, "toml")[1].read(("features",))
     if isinstance(features, dict) and (features.get("hooks") is False or features.get("codex_hooks") is False):
-        return [f"{config} turns hooks off. Remove that line from its [features]."]
+        return [f"Warning: {config} turns hooks off. Remove that line from its [features]."]
     return []
 
 
 def _describe_records() -> str:
     """Return where the records of hooks are and how to delete them."""
     store = store_path(load_settings(of_user=True))
+    if not store.exists():
+        return "mulligan has recorded no sessions."
     return (
         f"Recorded sessions stay in {store}. List them: mulligan sessions. Delete one: mulligan forget --session ID. "
         "To delete everything that mulligan recorded, remove that file and the files whose names start with its name."
@@ -308,7 +320,7 @@ def _register_agent(agent: Client) -> None:
             has_plugin = text is not None and text.startswith(PLUGIN_START)
             edit = Edit(path, text, _build_plugin(agent.name))
             change = FileChange(edit, added=frozenset() if has_plugin else {"plugin"})
-            _apply(context, [change], dry_run, PLUGIN_INSTALLED, *warnings, agent.next_step,
+            _apply(context, [change], dry_run, PLUGIN_INSTALLED, agent.next_step, warnings=warnings,
                    unchanged="Already installed. ", agent=agent.name)  # fmt: skip
             return
         before, document = read_document(path, "json")
@@ -316,9 +328,8 @@ def _register_agent(agent: Client) -> None:
         edit = plan_edit(path, before, document, _add_hooks(document, agent, path))
         change = FileChange(edit, added=frozenset() if has_hooks else {"hooks"})
         message = f"Hooks installed: mulligan records failed calls of {agent.display_name} and reminds it of them"
-        steps = (*warnings, agent.next_step)
-        _apply(context, [change], dry_run, f"{message} after a compaction.", *steps, unchanged="Already installed. ",
-               agent=agent.name)  # fmt: skip
+        _apply(context, [change], dry_run, f"{message} after a compaction.", agent.next_step, warnings=warnings,
+               unchanged="Already installed. ", agent=agent.name)  # fmt: skip
 
     @_uninstall_command(
         f"mulligan uninstall {agent.name}",
