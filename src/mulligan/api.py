@@ -193,7 +193,7 @@ class Mulligan:
         at the limit; for other calls only backoffs and retries are limited.
 
         `items` names the arguments that identify one item of a loop: a call for one item never counts as the correction
-        of a call for another. `exclude` names parameters that are no arguments, because the program or a framework
+        of a call for another. `exclude` names parameters that are not arguments, because the program or a framework
         supplies them: they are not recorded, not changed and not shown to a model.
 
         `learn` is "off", "tell" or "repair" and limits how memory is used for this tool. `circuit_breaker=True` lets an

@@ -117,7 +117,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     control_flow: tuple[str, ...] = ()
     """Additional exception classes that are no failures, as `module:Class`. `configure` also takes the classes."""
     injected_types: tuple[str, ...] = ()
-    """Additional types whose parameters are no arguments, as `module:Class`. `configure` also takes the classes."""
+    """Additional types whose parameters are not arguments, as `module:Class`. `configure` also takes the classes."""
     policy: Policy = msgspec.field(default_factory=Policy)
     kinds: Mapping[str, Any] = msgspec.field(default_factory=dict)
     """User-defined kinds of failures; see docs/classify.md."""

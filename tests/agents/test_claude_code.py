@@ -22,7 +22,7 @@ from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.agents
-REMINDER = "Recent Failures of this session"
+REMINDER = "Recent failures of this session"
 
 
 def failing(place: Place) -> list[Reply]:
@@ -91,7 +91,7 @@ def test_what_overcame_a_failure_before_in_this_folder_is_said_with_it(place):
         with Claude(place) as claude:
             claude.says("please work")
             claude.ends()
-        hinted = any(place.api.said("from earlier sessions in this folder"))
+        hinted = any(place.api.said("mulligan, in this folder: "))
         assert hinted == (number == 3)
         edit["old_string"] = f"hello {number}"
 

@@ -10,7 +10,7 @@ from agent_api import SUMMARY, Ask, Reply, asks
 from coding_agents import Place, codex, corrupt, unwritable
 
 pytestmark = pytest.mark.agents
-REMINDER = "Recent Failures of this session"
+REMINDER = "Recent failures of this session"
 PATCH = "apply_patch <<'EOF'\n*** Begin Patch\n*** Update File: a.txt\n@@\n-not in it\n+x\n*** End Patch\nEOF\n"
 
 

@@ -25,7 +25,7 @@ def test_failures_are_kept_with_their_kind_and_nothing_is_said_before_a_compacti
         ("replace", "tool/edit_mismatch"),
         ("read_file", "tool/file_not_found"),
     ]
-    assert set(place.api.said("Recent Failures of this session")) == {0}
+    assert set(place.api.said("Recent failures of this session")) == {0}
 
 
 def test_a_broken_hook_does_not_disturb_the_agent(place):

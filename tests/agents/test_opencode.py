@@ -13,7 +13,7 @@ from coding_agents import Place, corrupt, opencode, prepare_opencode
 from mulligan.cli.server_entries import read_plugin_command
 
 pytestmark = pytest.mark.agents
-REMINDER = "Recent Failures of this session"
+REMINDER = "Recent failures of this session"
 PLUGIN = Path(".config", "opencode", "plugins", "mulligan.js")
 NOT_A_REPOSITORY = "echo 'fatal: not a git repository (or any of the parent directories): .git' >&2; exit 128"
 

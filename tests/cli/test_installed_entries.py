@@ -115,7 +115,7 @@ def test_hook_of_an_agent_runs_nothing_of_a_repository(types, store, repository,
     command = read_hook_command(settings_path(agent.hook_files[0]))
     answer = run_session(agent.name, command, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
-    assert "Recent Failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
+    assert "Recent failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
     names = {"codex": "exec_command", "opencode": "bash"}
     assert read_failures(store) == [names.get(agent.name, "Bash")]
 
@@ -148,7 +148,7 @@ def test_plugin_runs_nothing_of_a_repository(store, repository, tmp_path):
     environment = {**os.environ, **repository.variables, "PATH": path}
     answer = run_session("claude-code", read_plugin_command(), repository, environment)
     repository.check_untouched()
-    assert "Recent Failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
+    assert "Recent failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
     assert read_failures(store) == ["Bash"]
 
 
@@ -342,7 +342,7 @@ def test_hook_of_a_user_installation_runs_nothing_of_a_repository(user_python, s
     assert command.startswith(user_python)
     answer = run_session("claude-code", command, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
-    assert "Recent Failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
+    assert "Recent failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
     assert read_failures(store) == ["Bash"]
 
 

@@ -88,7 +88,7 @@ def test_one_is_shown_with_what_the_model_was_told(kept, types):
     code, said, _ = types("sessions", "show", "bc1")
     assert code == 0
     assert "in Bash\n" in said
-    assert "Recent Failures" in said
+    assert "Recent failures" in said
     told = json.loads(types("sessions", "show", "bc15e4d3", "--json")[1])
     assert [each["tool"] for each in told["remembered"]] == ["Bash"]
     assert told["rates"] == [{"calls": 1, "failed": 1}, {"calls": 0, "failed": 0}]

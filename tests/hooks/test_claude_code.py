@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 import json
+import sqlite3
+from contextlib import closing
 
 import pytest
 
 from mulligan.hooks import main, session_files
+
+
+def test_reminder_that_a_locked_store_delayed_comes_with_the_next_batch(agent, home):
+    agent.fails("Bash", "Exit code 2\nmake: *** [x] Error 2", command="make")
+    with closing(sqlite3.connect(home / "mulligan.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        assert agent.compacts() == ""
+    assert agent.works("Read", file_path="a.py").startswith("Recent failures")
+    assert agent.works("Read", file_path="b.py") == ""
 
 
 @pytest.mark.parametrize(
@@ -112,7 +123,7 @@ def test_the_reminder_comes_after_a_compaction_once_and_not_before(agent):
     assert agent.fails("Bash", "Exit code 2\nmake: *** [x] Error 2", command="make x") == ""
     assert agent.works("Read", file_path="a") == ""
     said = agent.compacts()
-    assert said.startswith("Recent Failures")
+    assert said.startswith("Recent failures")
     assert " in Bash: " in said
     assert agent.works("Read", file_path="a") == ""
     assert agent.says("SessionStart", source="resume") == ""

@@ -42,14 +42,14 @@ def test_the_reminder_goes_with_the_next_prompt_once(gemini):
     assert gemini.says("BeforeAgent", prompt="go on") == ""
     assert gemini.tells("PreCompress", trigger="manual") is None
     assert gemini.tells("PreCompress", trigger="manual") is None
-    assert "Recent Failures" in gemini.says("BeforeAgent", prompt="go on")
+    assert "Recent failures" in gemini.says("BeforeAgent", prompt="go on")
     assert gemini.says("BeforeAgent", prompt="and on") == ""
 
 
 def test_or_with_the_next_result(gemini):
     after(gemini, "run_shell_command", SHELL, command="make x")
     gemini.tells("PreCompress", trigger="manual")
-    assert "Recent Failures" in after(gemini, "read_file", {"llmContent": "text"}, path="a")
+    assert "Recent failures" in after(gemini, "read_file", {"llmContent": "text"}, path="a")
     assert after(gemini, "read_file", {"llmContent": "text"}, path="a") == ""
 
 
@@ -62,7 +62,7 @@ def test_that_it_may_compress_by_itself_is_told_before_each_call_and_its_log_say
     with gemini.log.open("a") as log:
         log.write('{"$set":{"messages":[{"type":"user","content":[{"text":"<state_snapshot>so far"}]}]}}\n')
     gemini.tells("PreCompress", trigger="auto")
-    assert "Recent Failures" in gemini.says("BeforeAgent", prompt="go on")
+    assert "Recent failures" in gemini.says("BeforeAgent", prompt="go on")
     gemini.tells("PreCompress", trigger="auto")
     assert gemini.says("BeforeAgent", prompt="and on") == ""
     gemini.ends()

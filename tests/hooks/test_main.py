@@ -131,7 +131,7 @@ def test_locked_store_delays_no_hook_and_nothing_is_lost(tmp_path):
     with locked(tmp_path):
         delayed = [seconds(tmp_path, event) for event in (failing(4), failing(5, "s2"), COMPACT)]
     assert min(delayed) <= usual + 0.3  # the limit is 0.1 s, and this machine is busy
-    assert "Recent Failures" in ended(begun(tmp_path), failing(6))  # after the compaction meanwhile
+    assert "Recent failures" in ended(begun(tmp_path), failing(6))  # after the compaction meanwhile
     store = SqliteStore(tmp_path / "mulligan.db")
     (history,) = store.runs(DEFAULT_TENANT, RunQuery())
     assert [step.arguments["command"] for step in history.steps] == [f"make part{number}" for number in (1, 2, 3, 4, 6)]

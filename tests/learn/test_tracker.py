@@ -165,7 +165,7 @@ class Rules(RuleBasedStateMachine):
             (f"tool/{each.code}", each.tool, each.count) for each in self.records
         ]
         assert ["What worked" in line for line in lines] == [bool(each.worked) for each in self.records]
-        assert bool(self.records) == ("Recent Failures" in said) == ("void repeating these patterns" in said)
+        assert bool(self.records) == ("Recent failures" in said) == ("void repeating these patterns" in said)
         assert prompt.estimate_prompt_tokens(said) <= 500
         assert find_unsafe_text(said) == []
         self.expected = said
@@ -251,6 +251,18 @@ def test_reading_the_file_again_is_said_with_how_often_it_worked():
         tracker.mark_turn()
     (line,) = lines(tracker)
     assert line.endswith("What worked, 2 of 2 times: read the file again first")
+
+
+def test_recovered_failure_without_advice_is_marked_until_it_occurs_again():
+    tracker = Tracker()
+    arguments = {"file_path": "src/app.py", "old_string": "one"}
+    failing(tracker, 1, code="edit_mismatch", fingerprint="same", arguments=arguments, links_decided=True)
+    tracker.mark_turn()
+    assert "(recovered)" not in lines(tracker)[0]
+    correcting(tracker, 1, 2, arguments, {**arguments, "old_string": "once"})
+    assert lines(tracker)[0].startswith("- tool/edit_mismatch in edit (recovered): ")
+    failing(tracker, 3, code="edit_mismatch", fingerprint="same", arguments=arguments, links_decided=True)
+    assert "(recovered)" not in lines(tracker)[0]
 
 
 def test_another_file_that_was_read_is_not_said_to_have_helped():

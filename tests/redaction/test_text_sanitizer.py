@@ -74,6 +74,7 @@ def test_a_pile_of_accents_is_cut_down():
             "no route to db-1.prod.svc.cluster.local:80, fd12:3456::1",
             "no route to (private address), (private address)",
         ),
+        ('server at "db" (10.1.2.3), port 5432', 'server at "db" (private address), port 5432'),
         ("192.168.0.1, 172.16.9.9 and 127.0.0.1", "(private address), (private address) and (private address)"),
         ("could not open postgresql+psycopg://app:pw@db/prod?x=1 now", "could not open (connection string) now"),
         ("login failed: Server=db;Database=x;User Id=sa;Password=pw; retry", "login failed: (connection string) retry"),

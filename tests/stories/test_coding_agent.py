@@ -122,7 +122,7 @@ def test_session_lists_what_recovered_each_failure_as_its_reminder_does(user):
     session.call("Edit", file_path="cart.py", old_string="a", new_string="b")
     session.call("Bash", "1 passed", command="pytest -q")
     reminder = session.compact()
-    assert reminder.startswith("Recent Failures of this session")
+    assert reminder.startswith("Recent failures of this session")
     text = user.types("sessions", "show", session.id).stdout
     assert "    recovered: the same call after Edit(cart.py)\n" in text
     assert "  1 of 3 calls failed before compaction 1\n" in text

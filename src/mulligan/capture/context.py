@@ -136,7 +136,7 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     control_flow: frozenset[str] = framework_classes.CONTROL_FLOW
     """Names of exception classes that are no failures."""
     injected_types: frozenset[str] = framework_classes.INJECTED_TYPES
-    """Names of types whose parameters are no arguments."""
+    """Names of types whose parameters are not arguments."""
     find_tool: Callable[[str], Any] | None = None
     """Returns the `WrappedFunction` with this name, if there is exactly one."""
     clock: Callable[[], float] = time.time

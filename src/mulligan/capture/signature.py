@@ -26,7 +26,7 @@ EXTRA_POSITIONAL_KEY = "*"
 class Signature:
     """The parameters of a function, analyzed once.
 
-    Injected parameters are no arguments: `bind` and `schema` leave them out. `exclude` names some of them, a partial
+    Injected parameters are not arguments: `bind` and `schema` leave them out. `exclude` names some of them, a partial
     supplies others, and `declared` names parameters that are arguments in any case.
     """
 

@@ -308,6 +308,7 @@ def _to_report(failure: TrackedFailure) -> dict[str, object]:
         "recovery": recovery,
         "working_call": working_call,
         "times": (times or call_times, failure.total),
+        "is_recovered": not failure.is_open,
     }
 
 

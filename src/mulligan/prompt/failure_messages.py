@@ -170,7 +170,7 @@ class FailureMessages(Sanitizer):
     def hint(self, precedents: Sequence[Precedent]) -> str:
         """Return the hint after a failure in a coding agent: what recovered it in earlier sessions in this folder."""
         text = " ".join(filter(None, map(self.precedent, precedents)))
-        return f"mulligan, from earlier sessions in this folder: {text}" if text else ""
+        return f"mulligan, in this folder: {text}" if text else ""
 
     def precedent(self, precedent: Precedent, shareable: Collection[str] = (), *, for_person: bool = False) -> str:
         """Describe what recovered the same failure before, and how often.
@@ -387,7 +387,10 @@ class FailureMessages(Sanitizer):
     def _reminder_line(self, failure: Mapping[str, Any], limit: int) -> _ReminderLine:
         times = f", {failure['occurrences']} times" if failure["occurrences"] > 1 else ""
         kind, tool = self._label(failure["kind"]), self._line(failure["tool"], MAX_PATH_CHARS) or "tool"
-        line = f"- {kind} in {tool}{times}"
+        recovery = self._line(failure.get("recovery") or failure.get("working_call") or "", limit or MAX_PATH_CHARS)
+        # What worked says by itself that the failure recovered.
+        mark = " (recovered)" if failure.get("is_recovered") and not recovery else ""
+        line = f"- {kind} in {tool}{times}{mark}"
         untrusted_chars = len(tool) + (0 if CODE.fullmatch(kind) else len(kind))
         # Call and subject are untrusted like the message, so they are in one quotation.
         call, subject, message = (" ".join(str(failure.get(name) or "").split()) for name in _REMINDER_TEXTS)
@@ -399,7 +402,6 @@ class FailureMessages(Sanitizer):
             summary = ": ".join(filter(None, parts))
             line += f": {quote_untrusted(summary, author=tool)}"
             untrusted_chars += len(summary)
-        recovery = self._line(failure.get("recovery") or failure.get("working_call") or "", limit or MAX_PATH_CHARS)
         if recovery:
             successes, trials = failure.get("times") or (1, 1)
             frequency = f", {successes} of {trials} times" if trials > 1 else ""
@@ -473,7 +475,7 @@ _GENERAL_TOOLS = frozenset("bash shell exec_command run_shell_command edit write
 """Tools of coding agents whose name alone does not say what was done."""
 
 _REMINDER_HEADING = (
-    "Recent Failures of this session, from before the conversation was shortened. Avoid repeating these patterns:"
+    "Recent failures of this session, from before the conversation was shortened. Avoid repeating these patterns:"
 )
 
 

@@ -288,6 +288,7 @@ def omit_internals(text: str, *, has_frames: bool = False) -> str:
             continue
         between = text[last:start] if start > last else ""
         if not (kind == "frame" and pieces and pieces[-1] == REPLACEMENTS["frame"] and between.strip() == ""):
-            pieces += [between, REPLACEMENTS[kind]]
+            is_in_parentheses = text[start - 1 : start] == "(" and text[end : end + 1] == ")"
+            pieces += [between, REPLACEMENTS[kind].strip("()") if is_in_parentheses else REPLACEMENTS[kind]]
         last = end
     return "".join([*pieces, text[last:]])
