@@ -34,7 +34,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import InjectedState, ToolNode, ToolRuntime
 from langgraph.types import Command
-from pydantic import BaseModel, field_validator
+from pydantic import BaseModel, Field, field_validator
 
 import mulligan
 from mulligan import Fallback
@@ -213,6 +213,52 @@ def test_a_validator_that_no_schema_states_rejects_the_arguments(played: Sandbox
     (answer,) = answers_of(invoke(build_agent([pay], [[Request("pay", {"amount": 7})], "done"])))
     assert failure_of(answer)["code"] == "invalid_arguments"
     assert "multiple of 5" in answer
+
+
+class Amount(BaseModel):
+    number: int = Field(alias="count", default=5)
+
+    @field_validator("number", mode="before")
+    @classmethod
+    def read_word(cls, value: Any) -> Any:
+        return {"seven": 7}.get(value, value)
+
+
+@tool(args_schema=Amount)
+def order(number: int, state: Annotated[dict[str, Any], InjectedState]) -> str:
+    """Order fish."""
+    return f"ordered {number!r}"
+
+
+@tool
+def deliver(amount: int, fast: bool = False) -> str:
+    """Deliver fish."""
+    return f"delivered {amount!r} {fast!r}"
+
+
+@STYLES
+@pytest.mark.parametrize(
+    ("request_", "answer"),
+    [
+        (Request("order", {"count": 3}), "ordered 3"),
+        (Request("order", {"count": "seven"}), "ordered 7"),
+        (Request("deliver", {"amount": "5", "fast": "yes"}), "delivered 5 True"),
+        (Request("deliver", {"amount": True}), "delivered 1 False"),
+        (Request("deliver", {"amount": 1, "explanation": "I am hungry"}), "delivered 1 False"),
+    ],
+    ids=["alias", "validator", "converted", "boolean", "unknown argument"],
+)
+def test_a_call_that_langchain_accepts_is_neither_rejected_nor_repaired(
+    played: Sandbox, style: str, request_: Request, answer: str
+) -> None:
+    assert answers_of(invoke(build_agent([order, deliver], [[request_], "done"]), style)) == [answer]
+    assert outcomes(played) == [("success", "")]
+
+
+def test_a_misspelled_alias_is_repaired_although_langchain_would_ignore_it(played: Sandbox) -> None:
+    (answer,) = answers_of(invoke(build_agent([order], [[Request("order", {"cuont": 3})], "done"])))
+    assert "ordered 3" in answer
+    assert "renamed to count" in answer
 
 
 @STYLES

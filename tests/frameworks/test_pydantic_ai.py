@@ -299,6 +299,20 @@ def test_mcp_tools_are_repaired_and_their_errors_read(played: Sandbox) -> None:
     assert [failure_of(text).get("code") for text in play.texts] == [None, "not_found", "not_found", None]
 
 
+def test_an_object_may_be_passed_by_its_name_or_by_its_members(played: Sandbox) -> None:
+    class Order(BaseModel):
+        number: int = Field(alias="count")
+
+    def buy(order: Order) -> str:
+        """Buy fish."""
+        return f"bought {order.number}"
+
+    play = build([buy], [[Request("buy", {"order": {"count": 3}})], [Request("buy", {"count": 4})], "done"])
+    play.run()
+    assert play.texts == ["bought 3", "bought 4"]
+    assert [step.arguments for step in played.steps if step.type == "tool"] == [{"order": {"count": 3}}, {"count": 4}]
+
+
 def test_verify_answers_for_a_call_that_took_effect(played: Sandbox) -> None:
     tools = Tools()
     options = {"pay": {"verify": lambda amount: f"paid {amount}"}}

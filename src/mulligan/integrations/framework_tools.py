@@ -14,6 +14,7 @@ import msgspec
 
 from mulligan import api
 from mulligan.capture.context import MODES, delegated_tool, strictest
+from mulligan.capture.limits import SchemaMismatchError
 from mulligan.capture.run import ContextValue
 from mulligan.capture.signature import qualified_name_of
 from mulligan.capture.wrap import build_wrapper
@@ -43,6 +44,10 @@ class ToolDefinition(NamedTuple):
     """The user's function, if the framework has it. Options of `@mulligan.tool` on it apply."""
     mode: Mode | None = None
     """The most that mulligan may do, for example not repair what a person has approved. A stricter mode applies."""
+    accepts: Callable[[Mapping[str, Any]], bool] | None = None
+    """Whether the framework accepts arguments that violate the schema, for example "yes" for a boolean."""
+    unlisted_parameters: frozenset[str] = frozenset()
+    """Parameters that take arguments of the model, although the schema lists an alias or the members of an object."""
 
 
 class FrameworkTools:
@@ -113,7 +118,7 @@ class FrameworkTools:
         call = _acall if is_async else _call
         function = functools.partial(call, definition.name, inner)
         wrapped = FrameworkTool(function, self._mulligan.capture_context, options)
-        wrapped.tool_schema = _close_schema(definition.schema)
+        wrapped.tool_schema, wrapped.accepts = _close_schema(definition.schema), definition.accepts
         if inner is not None:
             wrapped.key = inner.key
         else:
@@ -146,9 +151,19 @@ class FrameworkTool(WrappedFunction):
     """A tool with the interface that recovery expects. Its schema comes from the framework."""
 
     tool_schema: Mapping[str, Any] | None = None
+    accepts: Callable[[Mapping[str, Any]], bool] | None = None
 
     def schema(self) -> Mapping[str, Any] | None:
         return self.tool_schema
+
+    def check(self, arguments: Mapping[str, Any]) -> None:
+        """Raise `SchemaMismatchError` if arguments violate the schema and the framework does not accept them."""
+        try:
+            super().check(arguments)
+        except SchemaMismatchError:
+            # Only now: the framework validates every call itself, and a validator may be slow.
+            if self.accepts is None or not self.accepts(arguments):
+                raise
 
 
 def _find_injected(definition: ToolDefinition) -> set[str]:
@@ -157,7 +172,8 @@ def _find_injected(definition: ToolDefinition) -> set[str]:
         parameters = set(inspect.signature(definition.function or (lambda: None)).parameters)
     except (TypeError, ValueError):
         return set()
-    return parameters - (definition.schema or {}).get("properties", dict.fromkeys(parameters)).keys()
+    listed_names = (definition.schema or {}).get("properties", dict.fromkeys(parameters)).keys()
+    return parameters - listed_names - definition.unlisted_parameters
 
 
 def _close_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
@@ -12,13 +14,14 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import BaseTool, ToolException
 from langchain_core.tracers.context import register_configure_hook
 from langgraph.types import Command
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from mulligan.capture.run import ContextValue
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.classify.declared_errors import AgentError
 from mulligan.integrations.framework_agent import mark_retried
 from mulligan.integrations.framework_tools import ToolDefinition, mark_reported
+from mulligan.recover.names import match_name
 
 ToolResult: TypeAlias = ToolMessage | Command[Any] | list[Any]
 
@@ -121,6 +124,63 @@ def is_unknown(answer: ToolResult) -> bool:
 
 
 def define_tool(tool: BaseTool) -> ToolDefinition:
-    schema = tool.tool_call_schema  # without what LangGraph injects
-    json_schema = schema if isinstance(schema, dict) else schema.model_json_schema()
-    return ToolDefinition(tool.name, json_schema, getattr(tool, "func", None) or getattr(tool, "coroutine", None))
+    schema, model = tool.tool_call_schema, tool.args_schema  # the first one without what LangGraph injects
+    json_schema: dict[str, Any] = schema if isinstance(schema, dict) else schema.model_json_schema()
+    function = getattr(tool, "func", None) or getattr(tool, "coroutine", None)
+    definition = ToolDefinition(tool.name, json_schema, function)
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        return definition  # LangChain does not validate the arguments
+    arguments = _ModelArguments(model, json_schema.get("properties", {}))
+    return definition._replace(
+        schema=arguments.rename_properties(json_schema),
+        accepts=arguments.accept,
+        unlisted_parameters=frozenset(arguments.aliases),
+    )
+
+
+class _ModelArguments:
+    """The arguments of a tool as its pydantic model takes them. The schema that LangChain derives has no aliases."""
+
+    def __init__(self, model: type[BaseModel], properties: Mapping[str, Any]) -> None:
+        self._model = model
+        config, fields = model.model_config, model.model_fields
+        takes_names = config.get("populate_by_name") or config.get("validate_by_name")
+        self._injected_names = fields.keys() - properties.keys()
+        self.aliases = {
+            name: alias
+            for name, field in fields.items()
+            if name in properties and not takes_names and (alias := _find_alias(field)) is not None
+        }
+        self._names = {self.aliases.get(name, name) for name in properties}
+
+    def rename_properties(self, schema: dict[str, Any]) -> dict[str, Any]:
+        if not self.aliases:
+            return schema
+        renamed = {self.aliases.get(name, name): node for name, node in schema.get("properties", {}).items()}
+        required = [self.aliases.get(name, name) for name in schema.get("required", ())]
+        return {**schema, "properties": renamed, "required": required}
+
+    def accept(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the model accepts the arguments, as LangChain will ask it.
+
+        It ignores unknown arguments. One that misspells an argument is not accepted: the tool would be called
+        without it.
+        """
+        unused_names = self._names - arguments.keys()
+        if any(match_name(name, unused_names) is not None for name in arguments.keys() - self._names):
+            return False
+        try:
+            self._model.model_validate(copy.deepcopy(dict(arguments)))
+        except ValidationError as error:
+            problems = error.errors(include_url=False, include_context=False, include_input=False)
+            return all(found["type"] == "missing" and found["loc"][0] in self._injected_names for found in problems)
+        except Exception:  # noqa: BLE001 - of a validator of the user: the call would fail as well
+            return False
+        return True
+
+
+def _find_alias(field: Any) -> str | None:
+    """Return the name under which a model takes a field, if that is another one."""
+    alias = field.validation_alias or field.alias
+    choices = getattr(alias, "choices", (alias,))
+    return next((choice for choice in choices if isinstance(choice, str)), None)

@@ -31,7 +31,10 @@ def collect_tools(ctx: RunContext[Any]) -> dict[str, ToolDefinition]:
         if is_callable and definition.kind != "output":
             is_approved = definition.defer or (ctx.tool_call_approved and ctx.tool_name == name)
             mode: Any = "suggest" if is_approved else None  # a person has seen these arguments
-            definitions[name] = ToolDefinition(name, definition.parameters_json_schema, _find_function(tool), mode)
+            function, unlisted_parameters = _find_function(tool)
+            definitions[name] = ToolDefinition(
+                name, definition.parameters_json_schema, function, mode, unlisted_parameters=unlisted_parameters
+            )
     return definitions
 
 
@@ -48,11 +51,16 @@ def add_unknown_tools(ctx: RunContext[Any], response: ModelResponse) -> None:
             )
 
 
-def _find_function(tool: Any) -> Callable[..., Any] | None:
-    """Return the user's function, also of a tool that a toolset has renamed or wrapped."""
+def _find_function(tool: Any) -> tuple[Callable[..., Any] | None, frozenset[str]]:
+    """Return the user's function, also of a tool that a toolset has renamed or wrapped.
+
+    With it, the parameter in whose place the schema lists the members of an object, if there is one.
+    """
     while (source := getattr(tool, "source_tool", None)) is not None:
         tool = source
-    return getattr(getattr(getattr(tool, "call_func", None), "__self__", None), "function", None)
+    function_schema = getattr(getattr(tool, "call_func", None), "__self__", None)
+    parameter = getattr(function_schema, "single_arg_name", None)
+    return getattr(function_schema, "function", None), frozenset(filter(None, [parameter]))
 
 
 def is_converted(requested: Any, validated: Any) -> bool:
