@@ -97,6 +97,21 @@ def failing_fetch(count: int = 20, error: Callable[[], Exception] = lambda: Rate
 FETCH = [Request("fetch", {"url": "a"})]
 
 
+@STYLES
+def test_a_run_has_the_name_of_the_agent(played: Sandbox, style: str) -> None:
+    agent = create_agent(ScriptedModel(script=["done"]), [], middleware=[MulliganMiddleware()], name="researcher")
+    invoke(agent, style)
+    assert [history.run.agent for history in played.runs] == ["researcher"]
+
+
+def test_a_loop_over_updates_skips_steps_without_messages(played: Sandbox) -> None:
+    _, fetch = failing_fetch(0)
+    agent = build_agent([fetch], [FETCH, "done"])
+    updates = [item for chunk in agent.stream(QUESTION, stream_mode="updates") for item in chunk.items()]
+    steps = [step for step, update in updates if update and "messages" in update]
+    assert steps == ["model", "tools", "model"]
+
+
 # Answers
 
 

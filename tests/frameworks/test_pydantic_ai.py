@@ -313,6 +313,13 @@ def test_an_object_may_be_passed_by_its_name_or_by_its_members(played: Sandbox) 
     assert [step.arguments for step in played.steps if step.type == "tool"] == [{"order": {"count": 3}}, {"count": 4}]
 
 
+def test_options_for_a_misspelled_tool_are_reported(played: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    build([search], ["done"], tool_options={"serach": {"effects": "none"}}).run()
+    assert [record.message for record in caplog.records if "serach" in record.message] == [
+        "No tool is named 'serach', so its options have no effect. Did you mean 'search'?"
+    ]
+
+
 def test_verify_answers_for_a_call_that_took_effect(played: Sandbox) -> None:
     tools = Tools()
     options = {"pay": {"verify": lambda amount: f"paid {amount}"}}

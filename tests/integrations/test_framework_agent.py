@@ -65,6 +65,11 @@ def test_a_summary_counts_once_in_a_session_also_in_later_runs(played: Sandbox) 
     ("options", "message"),
     [
         ({"mulligan": "researcher"}, "or the name as agent='researcher'"),
+        ({"mulligan": object()}, "Invalid mulligan of type object. Pass a Mulligan object."),
+        ({"agent": 3}, 'Invalid agent 3. Use the name of the agent, for example agent="researcher".'),
+        ({"inject_lessons": "yes"}, "Invalid inject_lessons 'yes'. Use True, False or the maximum number of tokens."),
+        ({"model": "gpt"}, "Invalid model 'gpt'. Map options to values"),
+        ({"model": {"retry": 3}}, "of the model: model() got an unexpected keyword argument 'retry'"),
         ({"effects": "none"}, "Unknown option 'effects' of an agent. Valid options: agent, tools, model"),
         ({"inject_lesson": True}, "Did you mean 'inject_lessons'?"),
         ({"tools": [len]}, 'for example tools={"search": {"effects": "none"}}'),

@@ -66,22 +66,30 @@ class FrameworkAgent:
         inject_lessons: bool | int = False,
         **run_options: Any,
     ) -> None:
-        if mulligan is not None and not isinstance(mulligan, api.Mulligan):
+        if isinstance(mulligan, str):
             raise SettingsError(
                 f"Invalid mulligan {mulligan!r}. Pass a Mulligan object, or the name as agent={mulligan!r}."
+            )
+        if mulligan is not None and not isinstance(mulligan, api.Mulligan):
+            raise SettingsError(
+                f"Invalid mulligan of type {type(mulligan).__name__}. Pass a Mulligan object. To a framework, pass an "
+                "instance of the adapter, not its class."
             )
         self.mulligan = api.default if mulligan is None else mulligan
         for name in run_options.keys() - RUN_OPTIONS:
             valid_names = ("agent", "tools", "model", "inject_lessons", *sorted(RUN_OPTIONS))
             raise SettingsError(f"Unknown option {name!r} of an agent. {api.suggest_option(name, valid_names)}")
         self.tools = FrameworkTools(self.mulligan, tools or {})
+        if not isinstance(inject_lessons, int) or inject_lessons < 0:
+            raise SettingsError(
+                f"Invalid inject_lessons {inject_lessons!r}. Use True, False or the maximum number of tokens."
+            )
         self.lesson_tokens = DEFAULT_LESSON_TOKENS if inject_lessons is True else int(inject_lessons)
+        if not isinstance(agent, str):
+            raise SettingsError(f'Invalid agent {agent!r}. Use the name of the agent, for example agent="researcher".')
         self._name = agent
         self._run_options = run_options
-        wrap_model = self.mulligan.model(**{"name": "model", **(model or {})})
-        for fallback in (model or {}).get("fallback_models", ()):
-            if isinstance(getattr(fallback, "model", fallback), str):
-                raise SettingsError(f"Invalid fallback model {fallback!r} of an agent. Use a function that asks it.")
+        wrap_model = _wrap_model(self.mulligan, {} if model is None else model)
         self.ask_model: Callable[..., Any] = wrap_model(_ask)
         self.aask_model: Callable[..., Any] = wrap_model(_aask)
         self._open_runs: OrderedDict[str, AgentRun] = OrderedDict()
@@ -169,6 +177,19 @@ class FrameworkAgent:
         with self._lock:
             if self._open_runs.get(key or "") is run:
                 del self._open_runs[key or ""]
+
+
+def _wrap_model(mulligan: api.Mulligan, options: Any) -> Callable[..., Any]:
+    """Return the decorator of the model. Raise `SettingsError` if an option is unknown or invalid."""
+    if not isinstance(options, Mapping):
+        raise SettingsError(f'Invalid model {options!r}. Map options to values, for example model={{"timeout": 60}}.')
+    for fallback in options.get("fallback_models", ()):
+        if isinstance(getattr(fallback, "model", fallback), str):
+            raise SettingsError(f"Invalid fallback model {fallback!r} of an agent. Use a function that asks it.")
+    try:
+        return mulligan.model(**{"name": "model", **options})
+    except (TypeError, SettingsError) as error:
+        raise SettingsError(f"Invalid options of the model: {error}") from None
 
 
 def _ask(messages: Any, **settings: Any) -> Any:

@@ -68,15 +68,16 @@ class FrameworkTools:
 
         A tool whose schema cannot be read has none. `mode` is that of all of them, in this call.
         """
-        if self._unused_names:
-            self._warn_of_misspelled(tools.keys())
+        self.warn_of_misspelled(tools.keys())
         return {name: self._define(name, tool, build)._replace(mode=mode) for name, tool in tools.items()}
 
-    def _warn_of_misspelled(self, names: Collection[str]) -> None:
+    def warn_of_misspelled(self, names: Collection[str]) -> None:
         """Warn, once per name, of options for a tool that does not exist, if one with a similar name does.
 
         Others may belong to tools of another agent.
         """
+        if not self._unused_names:
+            return
         self._unused_names.difference_update(names)
         candidates = [name for name in names if name not in self._options]
         for unused_name in sorted(self._unused_names):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, Any, NotRequired, Optional
 
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
 from langchain.agents.middleware.types import PrivateStateAttr, ToolCallRequest
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.runnables import RunnableConfig
 
 from mulligan.api import Mulligan
 from mulligan.capture.player import run_in_thread
@@ -37,16 +38,23 @@ class MulliganMiddleware(AgentMiddleware[Any, Any, Any]):
 
     # Runs
 
-    def before_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
+    def before_agent(self, state: Any, runtime: Any, config: Optional[RunnableConfig] = None) -> dict[str, Any]:  # noqa: UP045
+        # LangGraph passes the config to a parameter with exactly this annotation.
         # An earlier run of this thread may wait for a person, or another part of the graph has raised.
         self._agent.end_run(state.get("mulligan_run"), KeyboardInterrupt())
         run_key, messages = new_id("langchain"), state.get("messages", [])
         texts = [message.text for message in messages if isinstance(message, HumanMessage)]
-        self._start_run(run_key, runtime, context=next(reversed(texts), None))
+        agent_name = (config or {}).get("metadata", {}).get("lc_agent_name")
+        self._start_run(run_key, runtime, agent=agent_name, context=next(reversed(texts), None))
         return {"mulligan_run": run_key}
 
-    async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any]:
-        return await run_in_thread(self.before_agent, state, runtime)  # it may read the session from the store
+    async def abefore_agent(
+        self,
+        state: Any,
+        runtime: Any,
+        config: Optional[RunnableConfig] = None,  # noqa: UP045
+    ) -> dict[str, Any]:
+        return await run_in_thread(self.before_agent, state, runtime, config)  # it may read the session from the store
 
     def after_agent(self, state: Any, runtime: Any) -> None:
         self._agent.end_run(state.get("mulligan_run"))

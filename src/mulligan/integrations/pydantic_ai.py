@@ -88,7 +88,9 @@ class MulliganCapability(AbstractCapability[Any]):
     async def _render_instructions(self, ctx: RunContext[Any]) -> str | None:
         if self._run is None:
             return None
-        return await self._run.ainstructions(list(collect_tools(ctx)), _summary_ids(ctx.messages)) or None
+        names = list(collect_tools(ctx))
+        self._agent.tools.warn_of_misspelled(names)
+        return await self._run.ainstructions(names, _summary_ids(ctx.messages)) or None
 
     # Tools
 
