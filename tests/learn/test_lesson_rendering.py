@@ -133,6 +133,23 @@ def test_of_tools_that_are_named_seeds_are_told_also_where_none_was_planted_and_
     assert select_lessons(None, "local", (), 0) == [], "of all tools only those that were planted"
 
 
+def test_a_generic_tool_name_gets_no_seed_unless_a_shell_is_beside_it():
+    for name in ("read_doc", "update_profile", "run_report", "build_quote", "search", "fetch", "query", "chat", "any"):
+        assert select_lessons(None, "local", [name], 0) == [], name
+    assert "read" in {each.tool for each in select_lessons(None, "local", ["read", "bash"], 0)}
+    assert {each.tool for each in select_lessons(None, "local", ["git.git_show"], 0)} == {"git.git_show"}
+
+
+@pytest.mark.parametrize(
+    ("tools", "can_query"),
+    [((), True), (["search"], False), (["search", "Bash"], True), (["search", "known_failures"], True)],
+)
+def test_only_an_agent_that_can_is_asked_to_query_mulligan(tools, can_query):
+    text = render_within_budget(WORDS, [lesson()], requested_tools=tools).text
+
+    assert ("mulligan lessons --tool NAME" in text) == can_query
+
+
 def test_what_a_person_said_of_a_seed_holds_and_those_taken_out_of_use_are_not_told(tmp_path):
     store = SqliteStore(tmp_path / "mulligan.db")
     seeds.install_seeds(store, DEFAULT_TENANT)

@@ -338,6 +338,7 @@ def _made() -> dict[str, str]:
                 _lesson(id="les_3", mistake="Long queries time out.", correction="Search twice.", source="file"),
                 SEED,
             ],
+            requested_tools=["search", "git"],
         ).text,
         "edited lesson": WORDS.lesson_sentence(
             _lesson(

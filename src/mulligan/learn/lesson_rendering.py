@@ -42,7 +42,7 @@ def select_lessons(
 
     Order: active lessons, seed lessons, then proposed ones, which are included only with `include_proposed`. Lessons
     learned under an older schema of their tool are excluded. For named tools, seed lessons are included even if they
-    were never installed in the store.
+    were never installed in the store, unless only a generic name such as `search` matches.
     """
     tool_names = list(dict.fromkeys(tools))
     candidates: list[Lesson] = []
@@ -81,10 +81,13 @@ def _select_seeds(store: Store | None, tenant: str, tool_names: Sequence[str], n
             is_disabled = True
         shipped_seeds = {} if is_disabled else {seed.id: seed for seed in seeds.load_seeds().values()}
         matching_seeds = {}
+        # Without a shell, a name such as read_doc or run_report says nothing about files or programs.
+        has_shell = any(map(seeds.is_shell, tool_names))
         for tool_name in tool_names:
-            family = seeds.find_tool_family(tool_name)
+            family = seeds.find_tool_family(tool_name) if has_shell else ""
             for seed in (shipped_seeds | stored_seeds).values():
-                if seed.tool == tool_name or (family and seeds.find_tool_family(seed.tool) == family):
+                is_named = seed.tool == tool_name and (tool_name not in seeds.GENERIC_TOOLS or seed.id in stored_seeds)
+                if is_named or (family and seeds.find_tool_family(seed.tool) == family):
                     matching_seeds.setdefault(seed.id, msgspec.structs.replace(seed, tool=tool_name))
     return sorted(matching_seeds.values(), key=lambda seed: -seed.occurrences)
 
@@ -149,7 +152,7 @@ def render_within_budget(
         return estimate_prompt_tokens(wrap(render(opening, included))) <= max_tokens
 
     opening_budget = max_tokens // 3 if line_by_id else max_tokens
-    openings = (prompt.introduction(), prompt.short_introduction())
+    openings = (prompt.introduction(can_query=_can_query(requested_tools)), prompt.short_introduction())
     opening = next((text for text in openings if estimate_prompt_tokens(text) <= opening_budget and fits(text)), "")
     if not fits(opening):
         return RenderedLessons("", (), len(line_by_id))
@@ -162,6 +165,13 @@ def render_within_budget(
             included.append(lesson)
     ids = tuple(lesson.id for lesson in included)
     return RenderedLessons(render(opening, included), ids, len(line_by_id) - len(ids))
+
+
+def _can_query(tools: Collection[str]) -> bool:
+    """Return whether an agent with these tools, if they are known, can query mulligan by a shell or its MCP server."""
+    from mulligan.learn import seeds
+
+    return not tools or any(seeds.is_shell(tool) or tool.endswith("known_failures") for tool in tools)
 
 
 def _interleave_tools(lessons: Sequence[Lesson]) -> list[Lesson]:

@@ -118,6 +118,9 @@ MAX_LINE_CHARS = 600
 ANY_TOOL = "any"
 """The tool of a seed that applies to all tools."""
 
+GENERIC_TOOLS = frozenset((ANY_TOOL, "chat", "fetch", "query", "search"))
+"""Tools of seeds whose names say nothing about the tool of an agent that has the same name."""
+
 _PLACEHOLDER = re.compile(r"\{[a-z ]{1,20}\}")
 _MARKUP = str.maketrans("\u2039\u203a\u00a6", "<>|")
 """Reverts the replacements of the text sanitizer, in seeds and in stored failures alike."""
@@ -125,6 +128,9 @@ _SHELL = re.compile(
     r"(?:\b|_)(?:bash|shell|sh|zsh|terminal|console|powershell|cmd|exec|execute|command|run|python|ipython|jupyter|node"
     r"|interpreter|script|build|compile|lint|tests?)(?:\b|_|$)",
     re.I,
+)
+_SHELL_NAME = re.compile(
+    r"(?:\b|_)(?:(?:bash|shell|sh|zsh|terminal|powershell)|(?:run|exec|execute)_(?:command|cmd))(?:\b|_|$)", re.I
 )
 _FILES = re.compile(
     r"(?:\b|_)(?:edit|multiedit|write|read|replace|patch|apply_patch|str_replace|notebookedit|glob|grep|view|ls)(?:\b|_|$)"
@@ -241,6 +247,11 @@ def find_tool_family(tool: str) -> str:
     if _SHELL.search(name):
         return "shell"
     return "files" if _FILES.search(name) else ""
+
+
+def is_shell(tool: str) -> bool:
+    """Return whether a tool's name alone says that it runs commands."""
+    return _SHELL_NAME.search(re.split(r"[.]|__", tool)[-1]) is not None
 
 
 def _lines(text: str) -> Sequence[str]:
