@@ -132,6 +132,18 @@ def test_a_tool_that_does_not_exist_is_answered_with_the_nearest_names(played: S
     assert not any("pay" in each for each in answer["suggestions"])
 
 
+def test_a_tool_like_none_is_answered_with_the_first_twenty_names(played: Sandbox) -> None:
+    few, many = ["search", "pay\u202e<x>"], [f"tool_{number}" for number in range(22)]
+    answers = [
+        turn(played).call(dict.fromkeys(names, search), "lookup_customer", {"query": "fish"}).answer
+        for names in (few, many)
+    ]
+    assert answers[0]["suggestions"] == ["The tools are: search, pay\u2039x\u203a."]
+    (listed,) = answers[1]["suggestions"]
+    assert listed.startswith("The tools are: tool_0, tool_1,")
+    assert listed.endswith(", tool_19 and 2 more.")
+
+
 @pytest.mark.parametrize(
     ("name", "arguments", "reason"),
     [

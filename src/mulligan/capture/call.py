@@ -632,12 +632,19 @@ class CallExecution(RecordedCall, eq=False):
         return self.recovery_failed.failure if self.recovery_failed is not None else self.failure
 
     def failure_answer(
-        self, tool: str, *, names: Sequence[str] = (), shareable: Collection[str] = (), author: str = ""
+        self,
+        tool: str,
+        *,
+        names: Sequence[str] = (),
+        all_names: Sequence[str] = (),
+        shareable: Collection[str] = (),
+        author: str = "",
     ) -> dict[str, Any]:
         """Build the answer for a model about a failed call. `names` are tools that it may have intended.
 
-        `author` said the message, if not the tool: no tool says that it does not exist, nor rejects a call that it
-        never got.
+        If there are none, `all_names` are the tools that exist.
+
+        `author` said the message, if not the tool: no tool says that it does not exist.
         """
         failure, stop = self.final_failure, self.stop
         if not self.limits.was_executed:
@@ -648,6 +655,7 @@ class CallExecution(RecordedCall, eq=False):
             tool=author or tool,
             precedents=self.recovery_failed.precedents[:3] if self.recovery_failed else (),
             names=names,
+            all_names=all_names,
             shareable=shareable,
             has_effects=not self.tool.is_retry_safe,
             suggested=[

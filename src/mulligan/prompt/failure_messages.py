@@ -38,6 +38,8 @@ MIN_SHOWN_CONFIDENCE = 0.5
 """Suggestions with lower confidence are not shown to a model. People can list all."""
 MAX_REMINDER_TOKENS = 500
 """Token limit of a reminder: it is sent with every model call."""
+MAX_LISTED_TOOLS = 20
+"""Tools that are listed after a call of an unknown one."""
 
 
 class CallReport(msgspec.Struct, frozen=True):
@@ -64,6 +66,7 @@ class FailureMessages(Sanitizer):
         tool: str,
         precedents: Sequence[Precedent] = (),
         names: Sequence[str] = (),
+        all_names: Sequence[str] = (),
         shareable: Collection[str] = (),
         has_effects: bool = True,
         suggested: Sequence[Recovery] = (),
@@ -73,11 +76,16 @@ class FailureMessages(Sanitizer):
     ) -> dict[str, Any]:
         """Build the tool result for a failed call: the failure, a hint, suggestions and precedents.
 
-        `names` are tools that the model may have intended. `shareable` are texts that may be repeated, such as enum
-        members. No other text of an earlier run is repeated. `facts` say what successful calls had in common.
+        `names` are tools that the model may have intended, `all_names` those that it has. `shareable` are texts that
+        may be repeated, such as enum members. No other text of an earlier run is repeated. `facts` say what
+        successful calls had in common.
         """
         payload = build_tool_response(failure, self._redactor, tool, has_effects=has_effects)
         suggestions = [f"Did you mean {self._label(name)}?" for name in names]
+        if all_names:
+            labels = list(filter(None, map(self._label, all_names[:MAX_LISTED_TOOLS])))
+            more = f" and {len(all_names) - len(labels)} more" if len(all_names) > len(labels) else ""
+            suggestions.append(f"The tools are: {', '.join(labels)}{more}.")
         suggestions += self.suggestions(suggested[:MAX_LISTED_CHANGES])
         suggestions += [self.precedent(precedent, shareable) for precedent in precedents]
         suggestions += [repeat_note, spiral]
