@@ -543,6 +543,19 @@ def test_the_first_schema_that_is_met_changes_nothing(store):
     assert asked(store, schema="one")[0].state == "promoted"
 
 
+def test_a_list_says_which_agents_see_a_value_that_others_contradict(store):
+    learn(store, 9, agent="x")
+    learn(store, 9, first=20, agent="y", after={"k": 7})
+    listed = {fix.changes[0].after: fix for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))}
+    contradiction = "other agents or later runs contradict it for k"
+    assert [(fix.showable, fix.is_partly_shown) for fix in listed.values()] == [(False, True)] * 2
+    assert {value: fix.hidden_reason for value, fix in listed.items()} == {
+        10: f"shown only to x: {contradiction}",
+        7: f"shown only to y: {contradiction}",
+    }
+    assert [fix.changes[0].after for fix in asked(store, agent="x", showable=True)] == [10]
+
+
 def test_a_changed_schema_demotes_what_was_proven_before(store):
     met(store, "one", 0)
     learn(store, 9)
@@ -551,7 +564,8 @@ def test_a_changed_schema_demotes_what_was_proven_before(store):
     assert (fix.state, fix.reason) == ("demoted", "the tool's schema has changed since then")
     assert (fix.trials, fix.successes) == (9, 9)
     (listed,) = store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))
-    assert listed.state == "demoted"
+    assert (listed.state, listed.showable, listed.hidden_reason) == ("demoted", False, "its state is demoted")
+    assert asked(store, schema="two", showable=True) == []
 
 
 def test_what_is_proven_anew_under_the_new_schema_is_promoted_again(store):

@@ -56,6 +56,19 @@ def test_a_call_that_worked_at_once_takes_one_line():
     assert shown.endswith("2  + search (tool), 500 ms: ()")
 
 
+def test_a_failure_of_the_run_itself_does_not_say_whether_it_was_executed():
+    shown = text(run_text.render_run(history(step(1, "failure", type="run")), NOW))
+    assert "tool/timeout" in shown
+    assert "executed" not in shown
+
+
+def test_the_failure_to_look_at_first_is_the_one_that_may_have_had_an_effect():
+    steps = [step(1, "failure", name="find", kind=REJECTED), step(2, "failure", name="pay", effects="once")]
+    assert run_text.to_facts(history(*steps))["worst"] == "tool/timeout in pay"
+    recovered = step(3, call=2, attempt=2, name="pay")
+    assert run_text.to_facts(history(*steps, recovered))["worst"] == "tool/invalid_arguments in find"
+
+
 def test_a_failed_attempt_says_when_it_was_its_kind_and_whether_it_ran():
     shown = text(run_text.render_run(history(step(1, "failure")), NOW))
     assert "weather (tool), unrecovered" in shown

@@ -99,6 +99,7 @@ def test_a_timeout_that_waits_for_what_never_comes():
 
 def test_a_timeout_that_is_well_set_or_seldom_met_is_left_alone():
     assert told(tools=timeouts(10, 2)) == ""
+    assert told(tools=timeouts(0.004, 0.05)) == "", "what ends sooner than most successes was not ended by a limit"
     assert told(tools=timeouts(30, 0.2, times=4)) == ""
 
 

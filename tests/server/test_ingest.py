@@ -371,7 +371,9 @@ def test_the_days_for_the_promotion_of_a_fix_count_by_the_clock_of_the_server(st
 
         for number in range(9):
             send(number, days_ago=number % 3)
-        reason = "needs 3 successful runs on at least 2 days to be promoted (has 9 runs on 1 day)"
+        reason = (
+            "needs 3 successful runs on at least 2 days to be promoted; equal calls count once (has 9 runs on 1 day)"
+        )
         assert read_fix() == ("proposed", 1, reason)
 
         today += DAY

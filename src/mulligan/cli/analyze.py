@@ -252,7 +252,7 @@ def _describe_failure(failure: Failure, facts: dict[str, Any], width: int | None
 
 @command(
     "mulligan suggest failed.jsonl --json",
-    """echo '{"tool": "search", "arguments": {"k": "5"}, "error": "k is no integer", """
+    """echo '{"tool": "search", "arguments": {"k": "5"}, "error": "k is not an integer", """
     """"schema": {"properties": {"k": {"type": "integer"}}}}' | mulligan suggest""",
 )
 @click.argument("file", required=False, type=click.Path(allow_dash=True))

@@ -203,8 +203,11 @@ def fixes(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> 
 def _find_fix(context: CommandContext, store: Store, id: str) -> Fix:
     all_fixes = store.fixes(DEFAULT_TENANT, FixQuery(now=context.now, limit=MAX_LISTED_FIXES))
     matches = [fix for fix in all_fixes if fix.id == id] or [fix for fix in all_fixes if fix.id.startswith(id)]
-    if len(matches) != 1:
-        raise SettingsError(f"No fix matches {id!r}, or several start with it. List fixes: mulligan fixes")
+    if not matches:
+        raise SettingsError(f"No fix matches {id!r}. List fixes: mulligan fixes")
+    if len(matches) > 1:
+        ids = ", ".join(fix.id for fix in matches[:5])
+        raise SettingsError(f"{len(matches)} fixes start with {id!r}: {ids}{', ...' if len(matches) > 5 else ''}")
     return matches[0]
 
 

@@ -168,7 +168,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def has_unknown_outcome(self) -> bool:
-        """Whether to say that the call may have executed. A refusal says that it did not, which is no proof of it.
+        """Whether to say that the call may have executed. A refusal says that it did not, which does not prove it.
 
         Only a proof (`took_effect`) allows to repeat a call that has side effects.
         """

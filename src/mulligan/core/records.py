@@ -511,6 +511,10 @@ class Precedent(Record, frozen=True):
     """Whether its values may be shown to a model."""
 
 
+SHOWN_ONLY_TO = "shown only to "
+"""Start of a reason why only some agents see a fix."""
+
+
 class Fix(Record, frozen=True):
     """What turned a pattern's failure into a success, with its trials."""
 
@@ -546,7 +550,12 @@ class Fix(Record, frozen=True):
     showable: bool = False
     """Whether it may be shown to a model."""
     hidden_reason: str = ""
-    """Why it may not be shown."""
+    """Why it may not be shown, or only to some agents."""
+
+    @property
+    def is_partly_shown(self) -> bool:
+        """Whether only agents whose own experience it is see it."""
+        return self.hidden_reason.startswith(SHOWN_ONLY_TO)
 
 
 class ReplayResult(Record, frozen=True):

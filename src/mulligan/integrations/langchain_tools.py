@@ -173,7 +173,9 @@ class _ModelArguments:
             self._model.model_validate(copy.deepcopy(dict(arguments)))
         except ValidationError as error:
             problems = error.errors(include_url=False, include_context=False, include_input=False)
-            return all(found["type"] == "missing" and found["loc"][0] in self._injected_names for found in problems)
+            return all(
+                problem["type"] == "missing" and problem["loc"][0] in self._injected_names for problem in problems
+            )
         except Exception:  # noqa: BLE001 - of a validator of the user: the call would fail as well
             return False
         return True

@@ -527,6 +527,8 @@ def find_writers(last_written_at: Mapping[str, int], revocations: Sequence[Revoc
     return Writers(total=max(1, len(writers)), active=active)
 
 
+HIDDEN_STATES = ("revoked", "demoted", "paused", "expired")
+"""States in which no model sees a fix."""
 MIN_SUCCESSES = 5
 MIN_SUCCESS_RATE = 0.8
 EXPIRY_MS = 30 * DAY
@@ -576,7 +578,8 @@ def _missing_for_promotion(record: FixRecord, load_writers: Callable[[], Writers
         if run_count < 3 or day_count < 2:
             runs = "1 run" if run_count == 1 else f"{run_count} runs"
             days = "1 day" if day_count == 1 else f"{day_count} days"
-            return f"needs 3 successful runs on at least 2 days to be promoted (has {runs} on {days})"
+            condition = "needs 3 successful runs on at least 2 days to be promoted; equal calls count once"
+            return f"{condition} (has {runs} on {days})"
     if wilson_lower_bound(len(successes), len(record.distinct_trials)) < MIN_SUCCESS_RATE:
         return f"succeeded in {len(successes)} of {len(record.distinct_trials)} trials: too low for promotion"
     return ""

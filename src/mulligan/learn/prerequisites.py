@@ -15,8 +15,9 @@ from typing import Any
 
 import msgspec
 
-from mulligan.core.records import Fix, FixState, Prerequisite, decode, encode
+from mulligan.core.records import SHOWN_ONLY_TO, Fix, FixState, Prerequisite, decode, encode
 from mulligan.learn.fixes import (
+    HIDDEN_STATES,
     MAX_RECENT_VOTES,
     FixAction,
     FixRecord,
@@ -307,15 +308,24 @@ def _judge_fix(
     state, reason = _state(record, parts, query, context)
     if (query.state is not None and state != query.state) or (query.is_about_failure and state == "revoked"):
         return None
-    hidden_reason = find_hidden_reason(
-        record,
-        _peers(record, rows),
-        query.agent,
-        lambda: context.profile(record.tool, record.key),
-        lambda: context.items(record.tool, record.key),
-    )
-    if query.showable and (hidden_reason or state in ("revoked", "demoted", "paused", "expired")):
+    peers = _peers(record, rows)
+
+    def hide(agent: str) -> str:
+        return find_hidden_reason(
+            record,
+            peers,
+            agent,
+            lambda: context.profile(record.tool, record.key),
+            lambda: context.items(record.tool, record.key),
+        )
+
+    # The same states hide a fix from a model and in a list for people.
+    hidden_reason = f"its state is {state}" if state in HIDDEN_STATES else hide(query.agent)
+    if query.showable and hidden_reason:
         return None
+    if hidden_reason and not query.agent and state not in HIDDEN_STATES:
+        agents = [agent for agent in top_agents(record.agents) if agent and not hide(agent)]
+        hidden_reason = f"{SHOWN_ONLY_TO}{', '.join(agents)}: {hidden_reason}" if agents else hidden_reason
     fix = to_fix(record, (state, reason), similarity)
     return msgspec.structs.replace(fix, showable=not hidden_reason, hidden_reason=hidden_reason)
 

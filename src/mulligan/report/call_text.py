@@ -361,7 +361,10 @@ def _describe_attempt(step: Step, start_seconds: float) -> str:
         return text if step.outcome == "success" else f"{text}: {step.outcome}"
     failure = step.failure
     is_refused = failure.took_effect is TookEffect.UNKNOWN and not failure.has_unknown_outcome
-    return f"{text}: {failure.kind}" + ("" if is_refused else f", {EXECUTION_TEXTS[failure.took_effect.value]}")
+    is_call = step.type != "run"  # a run is not executed as a whole: its calls say what was
+    return f"{text}: {failure.kind}" + (
+        f", {EXECUTION_TEXTS[failure.took_effect.value]}" if is_call and not is_refused else ""
+    )
 
 
 def describe_recovery(recovery: Recovery) -> str:

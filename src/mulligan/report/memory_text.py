@@ -214,7 +214,9 @@ def describe_use(fix: Fix, tenant: str = DEFAULT_TENANT) -> Iterator[tuple[str, 
     """Yield label and text rows: whether a fix is applied automatically and shown to models, or why not."""
     reason = not_automatic_reason(fix) or f"state is {fix.state}"
     yield "applied", "automatically" if is_automatic(fix) else f"no: {reason}"
-    yield "shown", "to models" if fix.showable else f"no: {sanitize(fix.hidden_reason or 'not shown to models', 120)}"
+    hidden_reason = sanitize(fix.hidden_reason or "not shown to models", 120)
+    partly = hidden_reason.removeprefix("shown ") if fix.is_partly_shown else f"no: {hidden_reason}"
+    yield "shown", "to models" if fix.showable else partly
     for change in fix.changes:
         if change.after == HIDDEN_VALUE:
             yield "allow", f"{allow_command(change.path, tenant)} (on the server; for values stored from then on)"

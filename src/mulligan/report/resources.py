@@ -13,6 +13,7 @@ import msgspec
 
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import (
+    SHOWN_ONLY_TO,
     STEP_TYPES,
     Fix,
     FixState,
@@ -245,9 +246,16 @@ def _summarize_patterns(patterns: Sequence[Pattern]) -> str:
     return f"{format_count(len(patterns), 'pattern')}, {format_count(failures, 'failure')}, {recovered} recovered."
 
 
+def _describe_audience(row: Mapping[str, Any]) -> str:
+    is_partly_shown = str(row.get("hidden_reason", "")).startswith(SHOWN_ONLY_TO)
+    return "yes" if row.get("showable") else "some" if is_partly_shown else "no"
+
+
 def _summarize_fixes(fixes: Sequence[Fix]) -> str:
     showable, automatic = sum(fix.showable for fix in fixes), sum(map(memory_text.is_automatic, fixes))
-    return f"{format_count(len(fixes), 'fix')}: {showable} shown to models, {automatic} applied automatically."
+    partly = sum(fix.is_partly_shown for fix in fixes)
+    audience = f"{showable} shown to models{f', {partly} to some agents' if partly else ''}"
+    return f"{format_count(len(fixes), 'fix')}: {audience}, {automatic} applied automatically."
 
 
 def _summarize_lessons(lessons: Sequence[Lesson]) -> str:
@@ -326,9 +334,9 @@ FIX_SPEC = ResourceSpec(
     tuple("id tool type state trials successes principals days last_tried_at action reason".split()),
     (
         TableColumn("fix", lambda row: row["id"], priority=9, needs_full_width=True),
-        TableColumn("state", lambda row: row["state"], priority=6, needs_full_width=True),
-        TableColumn("shown", lambda row: "yes" if row.get("showable") else "no", priority=3),
-        TableColumn("successes", lambda row: f"{row['successes']} of {row['trials']}", False, 5, True),
+        TableColumn("state", lambda row: row["state"], priority=8, needs_full_width=True),
+        TableColumn("shown", _describe_audience, priority=3),
+        TableColumn("successes", lambda row: f"{row['successes']} of {row['trials']}", False, 6, True),
         TableColumn("last trial", _age("last_tried_at"), priority=4),
         TableColumn("tool", _text("tool", 30), priority=7),
         TableColumn("action", lambda row: row["action"], priority=9),

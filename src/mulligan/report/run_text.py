@@ -95,10 +95,16 @@ def format_status(status: Status | None, end: EndReason | None) -> str:
 
 
 def _worst_failure(history: History) -> str | None:
-    """Describe the failure to look at first: the first unrecovered one, else the first one."""
+    """Describe the failure to look at first: an unrecovered one, of these one that may have had an effect."""
     recovered_ids = {link.failed_call for link in history.links}
     failed_calls = [call for call in calls.group_attempts(history.steps) if call.has_failed]
-    worst = min(failed_calls, key=lambda call: call.has_succeeded or call.id in recovered_ids, default=None)
+
+    def order(call: calls.Call) -> tuple[bool, bool]:
+        failure, effects = call.failure, call.last.effects
+        has_unknown_effect = failure is not None and failure.has_unknown_outcome and effects == "once"
+        return call.has_succeeded or call.id in recovered_ids, not has_unknown_effect
+
+    worst = min(failed_calls, key=order, default=None)
     if worst is None or worst.failure is None:
         return None
     kind = str(worst.failure.kind)

@@ -362,8 +362,8 @@ def _advise_on_timeouts(tools: Mapping[str, Cell]) -> Iterator[str]:
                 f"{to_line(name, 40)}: {format_count(kind_counters.failures, 'timeout')} after "
                 f"{format_duration(mean_timeout)}; p95 of successful calls is {format_duration(success_p95)}."
             )
-            if success_p95 >= mean_timeout / 2:
-                yield f"{sentence} Raise the timeout: it ends calls that are only slow."
+            if mean_timeout / 2 <= success_p95 <= mean_timeout:
+                yield f"{sentence} Raise the timeout: it may end calls that are only slow."
             elif success_p95 <= mean_timeout / 10:
                 timeout_duration = format_duration(kind_counters.micros / 1e6)
                 yield f"{sentence} Lower the timeout: {timeout_duration} were spent waiting for it."
