@@ -51,7 +51,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "learn": ("prompt", "classify.fingerprint", *CONTRACT),
     "capture": ("classify", "recover", "prompt", "core", "redaction"),
     # floor 3
-    "settings": ("recover.policy", "core.failure"),
+    "settings": ("recover.policy", "core.failure", "core.log"),
     "store.base": ("store.counters", "classify.fingerprint", "core", "redaction"),
     "store.counters": RECORDS,
     "record.journal": ("core",),

@@ -273,8 +273,9 @@ class ToolRequest:
 
     def _find_near_names(self) -> list[str]:
         """Return the tools that the model may have intended, if none has the requested name."""
-        is_known = self.requested_name in self.tools
-        return [] if is_known else names.nearest_tool_names(self.requested_name, list(self.tools))
+        if self.requested_name in self.tools:
+            return []
+        return names.nearest_tool_names(self.requested_name, list(self.tools))
 
     @property
     def _confidence(self) -> float:
