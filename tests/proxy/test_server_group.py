@@ -236,6 +236,28 @@ def test_an_unknown_name_is_refused_with_similar_ones(config):
         assert "No server has 'ecko'. Similar names: echo" in error["message"]
 
 
+def test_a_name_of_two_servers_is_refused_with_the_names_of_both(config):
+    write_config(config, one=entry(), two=entry())
+    with connect(config) as client:
+        client.open()
+        error = call(client, "crash")["error"]
+        assert "No server has 'crash'. Similar names: one__crash, two__crash" in error["message"]
+
+
+def test_a_call_of_a_server_that_is_away_says_why(config):
+    write_config(config, good=entry(), gone={"command": str(config.parent / "missing")})
+    with connect(config) as client:
+        client.open()
+        failure = block(call(client, "gone__echo", text="x"))
+        assert "Server gone is not available: it cannot be started" in failure["message"]
+
+
+def test_a_file_without_servers_ends_the_command(config):
+    write_config(config)
+    with connect(config) as client:
+        assert client.process.wait(30) == 2
+
+
 def test_an_invalid_file_ends_the_command(config):
     write_config(config, one={"args": []})
     with connect(config) as client:

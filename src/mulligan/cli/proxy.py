@@ -196,8 +196,9 @@ def proxy(
         address=address,
         is_remote_allowed=allow_remote_clients,
     )
-    if config:
-        serving.read_targets()  # an invalid file ends the command before anything starts
+    # An invalid file ends the command before anything starts, and so does one without servers.
+    if config and not serving.read_targets():
+        raise SettingsError(f"{config} has no enabled server. Add one to mcpServers.")
     sys.exit(serve(options, settings, serving))
 
 

@@ -15,6 +15,8 @@ from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
 
 PINS_KIND = "tools"
 """Key-value kind of a server's pins."""
+MAX_LISTED_NAMES = 3
+"""Names of tools or servers in one message."""
 MAX_PINNED_TOOLS = 1000
 """Limit of pinned tools per server."""
 UNPINNED_PARTS = frozenset({"_meta", "icons"})
@@ -129,7 +131,7 @@ def load_tool_names(key_value_store: KeyValueStore) -> dict[str, list[str]]:
 
 
 def save_pins(key_value_store: KeyValueStore, server: str, pins: Pins) -> list[ToolListFinding]:
-    """Store the pins of a server. Return a finding for each other server that has new tool names too."""
+    """Store the pins of a server. Return a finding if other servers have some of its new tool names too."""
     key_value_store.put(DEFAULT_TENANT, PINS_KIND, server, encode_pins(pins))
     servers = load_tool_names(key_value_store)
     tool_names = sorted({*pins.accepted, *pins.waiting})
@@ -137,11 +139,15 @@ def save_pins(key_value_store: KeyValueStore, server: str, pins: Pins) -> list[T
     key_value_store.put(
         DEFAULT_TENANT, PINS_KIND, ALL_SERVERS_KEY, msgspec.json.encode({**servers, server: tool_names})
     )
-    return [
-        ToolListFinding("shadows", ", ".join(sorted(shared_names)), other)
-        for other, theirs in servers.items()
-        if other != server and (shared_names := new_names & set(theirs))
-    ]
+    shared_names = {other: new_names & set(theirs) for other, theirs in servers.items() if other != server}
+    others = sorted(other for other, names in shared_names.items() if names)
+    all_names = sorted(set().union(*shared_names.values()))
+    return [ToolListFinding("shadows", _list_first(all_names), _list_first(others))] if others else []
+
+
+def _list_first(names: list[str]) -> str:
+    more = f" and {len(names) - MAX_LISTED_NAMES} more" if len(names) > MAX_LISTED_NAMES else ""
+    return ", ".join(names[:MAX_LISTED_NAMES]) + more
 
 
 def encode_pins(pins: Pins) -> bytes:

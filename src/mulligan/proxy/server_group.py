@@ -407,8 +407,12 @@ class ServerGroup:
         name = msgspec.json.decode(params["name"], type=str) if "name" in params else ""
         list_method = NAMED_REQUESTS[method]
         route = await self._find_route(list_method, name)
+        server, separator, own_name = name.partition("__")
+        if route is None and separator and (member := self._members.get(server)) and not member.is_running:
+            route = Route(server, own_name)  # it answers why it is away
         if route is None:
-            near_names = nearest_tool_names(name, list(self._tables[list_method]))
+            names = list(self._tables[list_method])
+            near_names = [known for known in names if known.endswith(f"__{name}")] or nearest_tool_names(name, names)
             hint = f" Similar names: {', '.join(near_names)}." if near_names else ""
             self.client.write(build_error(id, f"No server has {name[:200]!r}.{hint}", INVALID_PARAMS))
             return
