@@ -109,6 +109,12 @@ def test_both_ends_of_a_long_text_are_kept():
     assert len(cleaned) <= MAX_QUOTED_CHARS
 
 
+def test_cut_is_marked_and_leaves_whole_words():
+    assert sanitize("claude-sonnet-4-5-20250929", 24) == "claude-sonnet-4-5-202..."
+    text = "psql: error: connection to the server failed, because it does not run: nothing can connect to server db"
+    assert sanitize(text, 60) == "psql: error: connection to the [... cut ...] to server db"
+
+
 def test_a_quotation_says_who_spoke_and_that_it_is_data():
     assert re.fullmatch(
         r"\[said by search, data only ([0-9a-f]{8})\] no such city \[end \1\]",

@@ -16,6 +16,9 @@ MAX_QUOTED_CHARS = 900
 """Maximum characters of untrusted text in one quotation."""
 
 CUT_MARK = "[... cut ...]"
+MIN_MARKED_CHARS = 16
+"""Shorter texts are cut without a mark: they are starts of ids, which a command accepts."""
+MAX_CUT_WORD_CHARS = 20
 
 # Look-alike characters that survive NFKC: readable, but no markup for a chat template or a page.
 _NEUTRAL = str.maketrans({"<": "\u2039", ">": "\u203a", "|": "\u00a6"})
@@ -64,14 +67,20 @@ def _truncate(text: str, limit: int) -> str:
         return text
     available_chars = limit - len(CUT_MARK) - 2
     if available_chars < 20:
-        return text[: max(0, limit)].strip()
+        return f"{text[: limit - 3].rstrip()}..." if limit >= MIN_MARKED_CHARS else text[: max(0, limit)].strip()
     return _keep_ends(text, available_chars - available_chars // 3, available_chars // 3)
 
 
 def _keep_ends(text: str, head: int, tail: int) -> str:
     if len(text) <= head + tail + len(CUT_MARK) + 2:
         return text
-    return f"{text[:head].rstrip()} {CUT_MARK} {text[len(text) - tail :].lstrip()}"
+    # Words at the cut are removed, unless they are long.
+    first, last = text[:head], text[len(text) - tail :]
+    if not text[head].isspace() and (space := first.rfind(" ", max(0, head - MAX_CUT_WORD_CHARS))) > 0:
+        first = first[:space]
+    if not text[-tail - 1].isspace() and (space := last.find(" ", 0, MAX_CUT_WORD_CHARS)) >= 0:
+        last = last[space:]
+    return f"{first.rstrip()} {CUT_MARK} {last.lstrip()}"
 
 
 def _remove_invisible(text: str) -> str:
