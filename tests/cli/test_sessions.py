@@ -94,6 +94,12 @@ def test_one_is_shown_with_what_the_model_was_told(kept, types):
     assert told["rates"] == [{"calls": 1, "failed": 1}, {"calls": 0, "failed": 0}]
 
 
+def test_turns_are_counted_only_where_every_model_response_is_seen(kept, types):
+    """Hooks see batches of calls."""
+    assert types("sessions", "show", "bc15e4d3")[1].startswith("bc15e4d3 of claude-code: 1 tracked failure, ")
+    assert types("sessions", "show", "chat-7")[1].startswith("chat-7: 0 turns, 1 tracked failure, ")
+
+
 def test_one_that_is_not_there_is_told(kept, types):
     code, _, said = types("sessions", "show", "nobody")
     assert (code, "mulligan sessions" in said) == (2, True)
