@@ -32,9 +32,7 @@ def overcome(agent) -> str:
 def test_a_recipe_that_worked_in_three_sessions_of_this_folder_is_said(another):
     said = [overcome(another(session=f"s{number}")) for number in range(4)]
     assert said[:3] == ["", "", ""]
-    assert said[3].startswith(
-        "mulligan, in this folder: In earlier runs the same call succeeded after"
-    )
+    assert said[3].startswith("mulligan, in this folder: In earlier runs the same call succeeded after")
     assert "after Read(" in said[3]
 
 
