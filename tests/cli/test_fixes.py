@@ -181,7 +181,7 @@ def test_what_rests_on_somebody_is_taken_back(store):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("show", "fix_none"), "mulligan fixes"),
+        (("show", "fix_none"), "No fix matches 'fix_none'. List fixes: mulligan fixes"),
         (("revoke",), "--principal"),
         (("revoke", "fix_1", "--tool", "x"), "--principal"),
         (("revoke", "--since", "soon"), "--since"),
@@ -191,6 +191,22 @@ def test_what_cannot_be_done_says_what_to_type(store, arguments, said):
     done = mulligan(*arguments, "--store", store)
     assert done.returncode == 2
     assert said in done.stderr
+
+
+@pytest.mark.learning
+def test_the_start_of_several_ids_is_answered_with_them(store):
+    kept, at = SqliteStore(Path(store)), int(time.time() * 1000) - 1000
+    run = Run(id="run_other", started_at=at, ended_at=at, end_reason="finished")
+    shared = {"run": run.id, "name": "find", "key": "shop:find", "started_at": at}
+    steps = [
+        Step(seq=1, call=1, arguments={"q": "cats", "k": 50}, outcome="failure", failure=REJECTED, **shared),
+        Step(seq=2, call=2, arguments={"q": "cats", "k": 10}, **shared),
+    ]
+    kept.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], "journal_other", 1, "ann")
+    kept.close()
+    done = mulligan("show", "fix_", "--store", store)
+    assert done.returncode == 2
+    assert "2 fixes start with 'fix_': fix_" in done.stderr
 
 
 @pytest.mark.learning
