@@ -110,7 +110,7 @@ def qualifies_as_lesson(fix: Fix, pattern_runs: int) -> bool:
     return (
         fix.type in ("change", "prerequisite")
         and fix.state != "revoked"
-        and fix.showable
+        and (fix.showable or fix.hidden_reason == f"its state is {fix.state}")  # the lesson has a state of its own
         and fix.successes >= max(MIN_SUCCESSFUL_RUNS, MIN_SUCCESS_RATIO * fix.trials)
         and helps_enough_runs(fix, pattern_runs)
         and (fix.type == "prerequisite" or any(map(_is_instructive, fix.changes)))

@@ -320,7 +320,7 @@ def _judge_fix(
         )
 
     # The same states hide a fix from a model and in a list for people.
-    hidden_reason = f"its state is {state}" if state in HIDDEN_STATES else hide(query.agent)
+    hidden_reason = hide(query.agent) or (f"its state is {state}" if state in HIDDEN_STATES else "")
     if query.showable and hidden_reason:
         return None
     if hidden_reason and not query.agent and state not in HIDDEN_STATES:
