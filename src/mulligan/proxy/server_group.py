@@ -412,7 +412,7 @@ class ServerGroup:
             route = Route(server, own_name)  # it answers why it is away
         if route is None:
             names = list(self._tables[list_method])
-            near_names = [known for known in names if known.endswith(f"__{name}")] or nearest_tool_names(name, names)
+            near_names = [other for other in names if other.endswith(f"__{name}")] or nearest_tool_names(name, names)
             hint = f" Similar names: {', '.join(near_names)}." if near_names else ""
             self.client.write(build_error(id, f"No server has {name[:200]!r}.{hint}", INVALID_PARAMS))
             return

@@ -180,8 +180,8 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
 
 def _normalize_spelling(text: str) -> str:
     """Return a text without quotes around it, case, and separators between words. `1.2`, `-1` and `c++` keep theirs."""
-    folded = strip_quotes(unicodedata.normalize("NFKC", text[:MAX_COMPARED_CHARS]).casefold())
-    return re.sub(r"(?<=[^\W_])[\s_./:-]{1,5}(?=[^\W\d_])|(?<=[^\W\d_])[\s_./:-]{1,5}(?=[^\W_])", "", folded)
+    unquoted_text = strip_quotes(unicodedata.normalize("NFKC", text[:MAX_COMPARED_CHARS]).casefold())
+    return re.sub(r"(?<=[^\W_])[\s_./:-]{1,5}(?=[^\W\d_])|(?<=[^\W\d_])[\s_./:-]{1,5}(?=[^\W_])", "", unquoted_text)
 
 
 def _is_near_another(text: str, match: str, members: list[str]) -> bool:
