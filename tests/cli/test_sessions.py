@@ -81,7 +81,7 @@ def test_a_session_without_a_failure_is_listed_and_shown_by_its_runs(kept, types
     assert len(listed) == 3
     assert (listed["talk-9"]["agent"], listed["talk-9"]["runs"], listed["talk-9"]["failures"]) == ("desk", 2, 0)
     assert [each["session"] for each in json.loads(types("sessions", "--agent", "desk", "--json")[1])] == ["talk-9"]
-    assert types("sessions", "show", "talk")[1].startswith("talk-9 of desk: 2 runs, 0 turns")
+    assert types("sessions", "show", "talk")[1].startswith("talk-9 of desk: 2 runs, 0 tracked failures")
 
 
 def test_one_is_shown_with_what_the_model_was_told(kept, types):
@@ -96,8 +96,8 @@ def test_one_is_shown_with_what_the_model_was_told(kept, types):
 
 def test_turns_are_counted_only_where_every_model_response_is_seen(kept, types):
     """Hooks see batches of calls."""
-    assert types("sessions", "show", "bc15e4d3")[1].startswith("bc15e4d3 of claude-code: 1 tracked failure, ")
-    assert types("sessions", "show", "chat-7")[1].startswith("chat-7: 0 turns, 1 tracked failure, ")
+    assert types("sessions", "show", "bc15e4d3")[1].startswith("bc15e4d3 of claude-code: 1 run, 1 tracked failure, ")
+    assert types("sessions", "show", "chat-7")[1].startswith("chat-7 of shop: 1 run, 1 tracked failure, ")
 
 
 def test_one_that_is_not_there_is_told(kept, types):

@@ -144,7 +144,7 @@ def test_a_lesson_that_is_not_proven_is_a_proposal_and_says_why(store, write):
     prove(write, runs=3)
     (lesson,) = learned(store)
     assert lesson.state == "proposed"
-    assert "needs 5 successful trials" in lesson.reason
+    assert "needs 5 successful runs" in lesson.reason
 
 
 def test_consolidation_tells_what_is_new_once(store, write):

@@ -25,7 +25,8 @@ MAX_CHAINED_ERRORS = 5
 _UNINFORMATIVE_CLASSES = (Exception, RuntimeError)
 """Classes that only say that something failed."""
 _GENERAL_BASES = (
-    *(ArithmeticError, AssertionError, AttributeError, IndexError, KeyError, LookupError, NameError),
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, IndexError, KeyError, LookupError),
+    *(ModuleNotFoundError, NameError),
     *(NotImplementedError, OSError, RuntimeError, SyntaxError, TypeError, UnboundLocalError, ValueError),
 )
 """Classes that libraries extend for errors of any kind."""

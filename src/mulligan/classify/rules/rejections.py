@@ -14,8 +14,10 @@ tool/execution_failed: error in the code of the tool [strong]
     code execution failed at line|\bname '\w{1,80}' is not defined|\) ?is not a function$|\b(?:is not a (?:function|
     constructor)|is not iterable)\b|cannot read propert|referenced before assignment|^(?:NameError: |
     ReferenceError: )?(?:name '\w{1,80}'|\w{1,80}) is not defined|ni?ll? pointer dereference|attempt to (?:index|call|
-    perform arithmetic on) a nil|undefined (?:method|local variable) [`']|^(?:ModuleNotFoundError: )?no module named '|
-    ^(?:IndexError: )?(?:list|tuple|string|deque|array) (?:assignment )?index out of range$
+    perform arithmetic on) a nil|undefined (?:method|local variable) [`']
+tool/execution_failed: missing module or index in the code of the tool
+    ^(?:ModuleNotFoundError: )?no module named '|^(?:IndexError: )?(?:list|tuple|string|deque|
+    array) (?:assignment )?index out of range$
 tool/unknown_tool: no such tool
     (?:unknown|no such|unrecognized|nonexistent|undefined|unsupported) (?:tool|function|
     action)(?:[ _]name)?\b(?! (?:argument|parameter|option|call id))|(?:tool|function|action) (?:named |with name |
