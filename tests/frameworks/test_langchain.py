@@ -198,6 +198,36 @@ def test_the_exception_behind_a_masked_message_is_classified(played: Sandbox, st
     assert outcomes(played) == [("failure", "tool/rate_limit"), ("success", "")]
 
 
+@STYLES
+def test_a_validation_error_of_the_tool_itself_does_not_prove_that_nothing_was_executed(
+    played: Sandbox, style: str
+) -> None:
+    class Answer(BaseModel):
+        limit: int = Field(le=10)
+
+    sent: list[int] = []
+
+    @tool
+    def send(limit: int) -> str:
+        """Send the newsletter to some readers."""
+        sent.append(limit)
+        return str(Answer(limit=limit))
+
+    middleware = MulliganMiddleware()
+    node = ToolNode(
+        [send],
+        handle_tool_errors=True,
+        wrap_tool_call=middleware.wrap_tool_call,
+        awrap_tool_call=middleware.awrap_tool_call,
+    )
+    builder = StateGraph(MessagesState)
+    builder.add_node("tools", node)
+    builder.add_edge(START, "tools")
+    request = AIMessage("", tool_calls=[{"name": "send", "args": {"limit": 50}, "id": "c1"}])
+    invoke(builder.compile(), style, {"messages": [request]})
+    assert sent == [50]
+
+
 def test_a_tool_that_handles_its_exception_itself_has_failed_all_the_same(played: Sandbox) -> None:
     def find(number: int) -> str:
         """Find an order."""

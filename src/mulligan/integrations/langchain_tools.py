@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any, TypeAlias
@@ -76,7 +77,7 @@ class GraphCall:
         self._has_failed = isinstance(answer, ToolMessage) and answer.status == "error"
         if not isinstance(answer, ToolMessage) or not self._has_failed:
             return _read_content(answer) if isinstance(answer, ToolMessage) else answer
-        if errors and isinstance(errors[-1], ValidationError):
+        if errors and isinstance(errors[-1], ValidationError) and not _was_executed(errors[-1]):
             raise mark_reported(AgentError(answer.text))  # LangGraph has removed what it injected from the text
         error = errors[-1] if errors else ToolException(answer.text)
         if len(errors) > 1:
@@ -91,6 +92,12 @@ class GraphCall:
             return _add_text(answer, outcome, tool_call["id"])
         status, text = "success" if outcome.ok else "error", outcome.to_message()
         return ToolMessage(text, name=tool_call["name"], tool_call_id=tool_call["id"], status=status)
+
+
+def _was_executed(error: BaseException) -> bool:
+    """Return whether the tool raised this error, and not LangChain's check of the arguments before it."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return any(frame.f_code.co_name in ("_run", "_arun") for frame in frames)
 
 
 def _add_text(answer: Any, outcome: ToolOutcome, tool_call_id: str | None) -> Any:
