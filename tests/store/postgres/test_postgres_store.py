@@ -133,8 +133,8 @@ def test_without_psycopg_one_is_told_what_to_install():
     )
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     said = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, env=env, check=True).stdout
-    hint = "pip install 'mulligan[postgres]' (from a checkout: pip install '.[postgres]')"
-    assert said == f"PostgreSQL storage needs psycopg: {hint}\n" * 2
+    hint = "In a checkout of mulligan, run: pip install '.[postgres]'"
+    assert said == f"PostgreSQL storage needs psycopg. {hint}\n" * 2
 
 
 def test_a_copy_is_made_by_those_who_can(store, tmp_path):
