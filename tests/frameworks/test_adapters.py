@@ -72,7 +72,7 @@ def test_a_tool_with_a_similar_name_is_named_and_not_called(driver: Driver, styl
     assert failure_of(conversation.answers[0])["suggestions"] == ["Did you mean pay?"]
     assert recorded_steps(played) == [("Pay", "failure", "tool/unknown_tool")]
     (stop,) = (step.stop for step in played.steps if step.stop is not None)
-    assert stop.reason == "no tool has this name"
+    assert stop.reason == 'no tool has this name; the model is asked: "Did you mean pay?"'
 
 
 def test_a_cancelled_task_is_no_failure(driver: Driver, played: Sandbox) -> None:

@@ -202,11 +202,11 @@ def test_the_timeout_of_a_tool_is_a_timeout_of_each_attempt(played: Sandbox, beh
 
 def test_a_note_does_not_replace_an_image(played: Sandbox) -> None:
     @function_tool
-    def draw(width: TOP_K) -> ToolOutputImage:
+    def draw(size: TOP_K) -> ToolOutputImage:
         """Draw a picture."""
-        return ToolOutputImage(image_url=f"https://example.org/{width}.png")
+        return ToolOutputImage(image_url=f"https://example.org/{size}.png")
 
-    model = script_model([[Request("draw", {"width": 50})], "done"])
+    model = script_model([[Request("draw", {"size": 50})], "done"])
     play(Agent("tester", tools=[draw], model=model))
     (answer,) = [item for item in model.calls[1].input if item.get("type") == "function_call_output"]
     image, note = answer["output"]

@@ -400,17 +400,17 @@ def test_a_run_that_waits_in_a_run_of_the_program_continues_in_the_next_one(play
 def test_arguments_that_a_person_has_approved_are_not_changed(played: Sandbox) -> None:
     calls = []
 
-    def book(ctx: RunContext[None], guests: Annotated[int, Field(le=10)]) -> str:
-        """Book a table."""
-        calls.append(guests)
+    def send(ctx: RunContext[None], batch_size: Annotated[int, Field(le=10)]) -> str:
+        """Send letters."""
+        calls.append(batch_size)
         if not ctx.tool_call_approved:
             raise ApprovalRequired
-        return f"booked {guests}"
+        return f"sent {batch_size}"
 
-    play = approving_agent(book, [[Request("book", {"guests": 50})], "done"])
+    play = approving_agent(send, [[Request("send", {"batch_size": 50})], "done"])
     paused = play.run()
     assert calls == [10]
-    assert paused.output.approvals[0].args == {"guests": 50}
+    assert paused.output.approvals[0].args == {"batch_size": 50}
     resume(play, paused)
     assert calls == [10], "the person has seen 50"
     assert failure_of(play.texts[0])["code"] == "invalid_arguments"
