@@ -222,6 +222,6 @@ def test_without_the_extra_one_sentence_says_what_to_install():
     done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert (
-        done.stderr == "error: mulligan mcp needs the mcp package, version 2. Install it: pip install 'mulligan[mcp]' "
-        "(from a checkout: pip install '.[mcp]')\n"
+        done.stderr == "error: mulligan mcp needs the mcp package, version 2. "
+        "In a checkout of mulligan, run: pip install '.[mcp]'\n"
     )

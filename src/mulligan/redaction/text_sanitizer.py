@@ -16,7 +16,7 @@ MAX_QUOTED_CHARS = 900
 """Maximum characters of untrusted text in one quotation."""
 
 CUT_MARK = "[... cut ...]"
-MIN_MARKED_CHARS = 16
+MIN_MARKED_CHARS = 17
 """Shorter texts are cut without a mark: they are starts of ids, which a command accepts."""
 MAX_CUT_WORD_CHARS = 20
 
