@@ -299,6 +299,12 @@ TRIED = {
 }
 
 OFFERED = {
+    "a bound of a quantity, for a tool that does something with it": Case(
+        "book_trip",
+        booked(bags=9),
+        refused("BookTrip", "bags", "Input should be less than or equal to 5 [type=less_than_equal, input_value=9]"),
+        booked(bags=5),
+    ),
     "an enum with a slip": Case(
         "change_cabin",
         {"booking_id": "ZK41QP", "cabin": "bussiness"},

@@ -644,7 +644,8 @@ class CallExecution(RecordedCall, eq=False):
 
         If there are none, `all_names` are the tools that exist.
 
-        `author` said the message, if not the tool: no tool says that it does not exist.
+        `author` said the message, if not the tool: no tool says that it does not exist, nor rejects a call that it
+        never got.
         """
         failure, stop = self.final_failure, self.stop
         if not self.limits.was_executed:

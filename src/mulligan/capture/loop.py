@@ -312,7 +312,7 @@ class ToolRequest:
         answer: dict[str, Any] = {}
         with self.capture.guard("Building an answer for the model"):
             if self.wrapped is None:
-                near_names = names.nearest_tool_names(self.requested_name, list(self.tools))
+                near_names = self._find_near_names()
                 all_names = () if near_names else tuple(self.tools)
                 answer = call.failure_answer(
                     self.requested_name, names=near_names, all_names=all_names, author="mulligan"

@@ -24,6 +24,8 @@ COLUMNS = (
     TableColumn("session", lambda row: to_line(row["session"])),
     TableColumn("agent", lambda row: to_line(row["agent"]) or "-"),
     TableColumn("last", lambda row: format_age(row["at"], now_ms())),
+    TableColumn("runs", lambda row: f"{row['runs']:,}", is_right_aligned=True),
+    TableColumn("unrecovered", lambda row: f"{row['unrecovered_runs']:,}", is_right_aligned=True),
     TableColumn("turns", lambda row: "-" if row["run"] else f"{row['turns']:,}", is_right_aligned=True),
     TableColumn("failures", lambda row: str(row["failures"]), is_right_aligned=True),
     TableColumn("compactions", lambda row: str(row["compactions"]), is_right_aligned=True),
@@ -91,7 +93,7 @@ def _describe_session(facts: dict[str, Any], warning: str) -> Iterator[str]:
     agent = f" of {to_line(facts['agent'])}" if facts["agent"] else ""
     failures, rates = facts["remembered"], facts["rates"]
     has_turns = not facts["run"]  # hooks see batches of calls, and not every model response
-    numbers = [(facts["turns"], "turn")] if has_turns else []
+    numbers = [(facts["runs"], "run"), *([(facts["turns"], "turn")] if has_turns else [])]
     numbers += [(len(failures), "tracked failure"), (facts["compactions"], "compaction")]
     yield f"{to_line(facts['session'])}{agent}: {', '.join(format_count(*number) for number in numbers)}."
     for failure in failures:

@@ -61,7 +61,8 @@ def clamp_objection(tool: str, effects: str, path: str, before: Any, after: Any)
     is_reading = effects == "none" or not _READING_WORDS.isdisjoint(_tool_words(tool)[:1])
     if (is_reading or is_smaller_size) and not is_other_action(tool, effects, path, before, after):
         return ""
-    return f'{tool} may do something else with another {name}; declare effects="none" if it only reads, or unprivileged=["{name}"]'
+    remedy = f'declare effects="none" if it only reads, or unprivileged=["{name}"]'
+    return f"{tool} may do something else with another {name}; {remedy}"
 
 
 def measures_quantity(path: str, *values: Any) -> bool:

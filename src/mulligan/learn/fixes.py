@@ -568,6 +568,7 @@ def _missing_for_promotion(record: FixRecord, load_writers: Callable[[], Writers
             f"needs {MIN_SUCCESSES} successful runs with different arguments to be promoted "
             f"(has {len(successes)}; all trials of a run count once)"
         )
+    writers = load_writers()
     if writers.total > 1:
         principals = {trial.principal for trial in local_successes}
         if len(principals) < (required := writers.required_confirmations(principals)):

@@ -483,7 +483,7 @@ class _SuggestionBuilder:
         if reason := self._clamp_objection(draft):
             return reason
         if draft.source == "error" and "bound in error" not in draft.strategies:
-            return "of the numbers in an error, only the bound of a number in the call is applied automatically"
+            return "the error names no bound for exactly one number of the call"
         if "enum slip" in draft.strategies and self.tool.effects != "none":
             return "a misspelled value may mean another one, and the tool may have effects"
         if not changes or not draft.is_rejected:

@@ -334,9 +334,9 @@ FIX_SPEC = ResourceSpec(
     tuple("id tool type state trials successes principals days last_tried_at action reason".split()),
     (
         TableColumn("fix", lambda row: row["id"], priority=9, needs_full_width=True),
-        TableColumn("state", lambda row: row["state"], priority=8, needs_full_width=True),
+        TableColumn("state", lambda row: row["state"], priority=6, needs_full_width=True),
         TableColumn("shown", _describe_audience, priority=3),
-        TableColumn("successes", lambda row: f"{row['successes']} of {row['trials']}", False, 6, True),
+        TableColumn("successes", lambda row: f"{row['successes']} of {row['trials']}", False, 5, True),
         TableColumn("last trial", _age("last_tried_at"), priority=4),
         TableColumn("tool", _text("tool", 30), priority=7),
         TableColumn("action", lambda row: row["action"], priority=9),
