@@ -258,8 +258,8 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         "context": _describe_context(share),
         "detail": facts.get("detail", "") if facts["healthy"] is not False else "",  # shown in the first line instead
     }
-    # The store's address contains no password and is shown unchanged. Everything else may be untrusted text.
-    return [(name, text if name == "store" and text.isprintable() else to_line(text, 300))
+    # Addresses of the store and its workers contain no password and are shown unchanged. All else may be untrusted.
+    return [(name, text if name in ("store", "workers") and text.isprintable() else to_line(text, 300))
             for name, text in rows.items() if text]  # fmt: skip
 
 
@@ -289,7 +289,8 @@ def _postgres_rows(facts: dict[str, Any]) -> dict[str, str]:
         "timeouts": _format_pairs(facts["timeouts"]),
         "durable": _format_pairs(facts["durable"]),
         "workers": ", ".join(
-            f"{worker['name']} {format_count(worker['shards'], 'shard')} {_format_size(worker['bytes'])}"
+            f"{worker['name']} {format_count(worker['shards'], 'shard')} {_format_size(worker['shard_bytes'])} "
+            f"(largest {_format_size(worker['largest_shard_bytes'])})"
             if worker["reachable"]
             else f"{worker['name']} does not answer"
             for worker in facts.get("workers", ())
