@@ -178,22 +178,28 @@ def test_parallel_calls_are_recovered_each_and_belong_to_one_turn(played: Sandbo
     assert statuses(played) == ["recovered"]
 
 
-@pytest.mark.parametrize("handle", [True, "The tool has failed."])
-@STYLES
-def test_the_exception_behind_a_masked_message_is_classified(played: Sandbox, style: str, handle: Any) -> None:
-    _, fetch = failing_fetch(1)
-    middleware = MulliganMiddleware(**NO_EFFECTS)
+def call_in_tool_node(
+    called: Any, arguments: dict[str, Any], middleware: MulliganMiddleware, style: str, handle_tool_errors: Any = True
+) -> list[Any]:
+    """Call a tool in a graph of one ToolNode, which turns errors into messages. Return the messages."""
     node = ToolNode(
-        [fetch],
-        handle_tool_errors=handle,
+        [called],
+        handle_tool_errors=handle_tool_errors,
         wrap_tool_call=middleware.wrap_tool_call,
         awrap_tool_call=middleware.awrap_tool_call,
     )
     builder = StateGraph(MessagesState)
     builder.add_node("tools", node)
     builder.add_edge(START, "tools")
-    request = AIMessage("", tool_calls=[{"name": "fetch", "args": {"url": "a"}, "id": "c1"}])
-    messages = invoke(builder.compile(), style, {"messages": [request]})
+    request = AIMessage("", tool_calls=[{"name": called.name, "args": arguments, "id": "c1"}])
+    return invoke(builder.compile(), style, {"messages": [request]})
+
+
+@pytest.mark.parametrize("handle", [True, "The tool has failed."])
+@STYLES
+def test_the_exception_behind_a_masked_message_is_classified(played: Sandbox, style: str, handle: Any) -> None:
+    _, fetch = failing_fetch(1)
+    messages = call_in_tool_node(fetch, {"url": "a"}, MulliganMiddleware(**NO_EFFECTS), style, handle)
     assert answers_of(messages) == ["page of a"]
     assert outcomes(played) == [("failure", "tool/rate_limit"), ("success", "")]
 
@@ -213,18 +219,7 @@ def test_a_validation_error_of_the_tool_itself_does_not_prove_that_nothing_was_e
         sent.append(limit)
         return str(Answer(limit=limit))
 
-    middleware = MulliganMiddleware()
-    node = ToolNode(
-        [send],
-        handle_tool_errors=True,
-        wrap_tool_call=middleware.wrap_tool_call,
-        awrap_tool_call=middleware.awrap_tool_call,
-    )
-    builder = StateGraph(MessagesState)
-    builder.add_node("tools", node)
-    builder.add_edge(START, "tools")
-    request = AIMessage("", tool_calls=[{"name": "send", "args": {"limit": 50}, "id": "c1"}])
-    invoke(builder.compile(), style, {"messages": [request]})
+    call_in_tool_node(send, {"limit": 50}, MulliganMiddleware(), style)
     assert sent == [50]
 
 

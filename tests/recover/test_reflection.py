@@ -243,3 +243,15 @@ def test_stated_confidence_counts_at_most_as_a_suggestion_until_outcomes_replace
 
 def test_confidence_is_calibrated_in_bands() -> None:
     assert [confidence_band(stated) for stated in (0.2, 0.5, 0.79, 0.8, 0.95, 1.0)] == [0, 1, 1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("name", ["book", "delete_reports"])
+def test_a_bound_is_not_applied_to_a_tool_that_does_something_with_the_number(name: str) -> None:
+    failure = Failure.of(TOOL_INVALID_ARGUMENTS, "Rejected.", took_effect=TookEffect.NO)
+    after = {"city": "Oslo", "days": 7, "tags": ["rain"]}
+    reflection = CalibratedReflection(Reflection(confidence=0.99, arguments=after), ALWAYS_RIGHT)
+    details = Tool(name=name, effects="once", schema=lambda: SCHEMA)
+    before = {"city": "Oslo", "days": 30, "tags": '["rain"]'}
+    suggestions = suggest(before, failure, details, reflection=reflection)
+    assert suggestions
+    assert not any(suggestion.automatic for suggestion in suggestions)

@@ -19,7 +19,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.conversation import replace_at
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
-from mulligan.core.quantity_arguments import clamp_objection, is_other_action
+from mulligan.core.quantity_arguments import clamp_objection, is_other_action, measures_quantity
 from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
 from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values
@@ -44,7 +44,7 @@ from mulligan.recover.schema_repair import (
     unknown_arguments,
     value_at,
 )
-from mulligan.recover.value_coercion import Candidate
+from mulligan.recover.value_coercion import Candidate, is_number
 
 MAX_SUGGESTIONS = 5
 """Maximum suggestions for one call."""
@@ -427,10 +427,15 @@ class _SuggestionBuilder:
         return any(is_protected or not self._can_change(name) for name in names)
 
     def _iter_clamps(self, draft: Draft) -> Iterator[Change]:
-        """Yield the changes to a bound, except of arguments that the operator releases."""
+        """Yield the changes to a bound, also by a reflector, except of arguments that the operator releases."""
         for change in draft.argument_changes:
-            is_released = not self.tool.unprivileged.isdisjoint((change.path, *change.path.split(".")))
-            if change.operation == "clamp" and not is_released:
+            is_clamp = change.operation == "clamp" or (
+                isinstance(draft, ReflectedDraft)
+                and is_number(change.before)
+                and is_number(change.after)
+                and measures_quantity(change.path, change.before, change.after)
+            )
+            if is_clamp and self.tool.unprivileged.isdisjoint((change.path, *change.path.split("."))):
                 yield change
 
     def _is_other_action(self, draft: Draft) -> bool:
@@ -603,9 +608,8 @@ def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
 
 
 def _changed_names(change: Change) -> Iterator[str]:
-    if change.operation != "rename" or not change.path.endswith(
-        f".{change.after}"
-    ):  # the name of a wrapper says nothing
+    is_unwrapped = change.operation == "rename" and change.path.endswith(f".{change.after}")
+    if not is_unwrapped:  # the name of a wrapper says nothing
         yield change.path
     if change.operation == "rename" and isinstance(change.after, str):
         yield change.after
