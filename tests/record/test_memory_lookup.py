@@ -167,3 +167,35 @@ def test_arguments_that_named_items_in_earlier_runs_are_known(recall, place):
         store.append(DEFAULT_TENANT, [RunStarted(Run(id="run_a", started_at=NOW)), RunEnded(ended)], "journal_a", 2)
     assert recall.item_arguments(KEY) == ("order",)
     assert recall.item_arguments("other:search") == ()
+
+
+def test_calls_that_fail_at_the_same_time_note_their_schemas_without_an_error(recall, place, monkeypatch):
+    fill(place)
+    both_built = threading.Barrier(2, timeout=10)
+
+    class SlowThread(threading.Thread):
+        """A thread that starts only after the other call has built its own."""
+
+        def start(self) -> None:
+            if self.name == "mulligan-schema" and both_built.wait():  # the last to arrive
+                time.sleep(0.02)
+            super().start()
+
+    errors: list[BaseException] = []
+
+    def fail(tool: str) -> None:
+        try:
+            recall.fixes(tool, f"tools:{tool}", TOO_MANY, {"k": 50}, "schema-1")
+        except BaseException as error:
+            errors.append(error)
+
+    callers = [threading.Thread(target=fail, args=(tool,)) for tool in ("search", "find")]
+    monkeypatch.setattr(memory.threading, "Thread", SlowThread)
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+
+    assert errors == []
+    with closing(place.open()) as store:
+        assert all(store.get(DEFAULT_TENANT, SCHEMA_KIND, tool) is not None for tool in ("search", "find"))

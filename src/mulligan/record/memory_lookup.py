@@ -69,7 +69,8 @@ class MemoryLookup:
         self._is_recorder_current = True
         self._schemas: dict[str, str] = {}
         """Digests of the tool schemas that are already stored, by tool."""
-        self._late_write: threading.Thread | None = None
+        self._writes: set[tuple[Store, threading.Thread]] = set()
+        """Schemas that are being written, each by its own thread."""
         self._query_thread: threading.Thread | None = None
         """Thread of all queries to a store in the network, so that its connection stays open."""
         self._queries: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
@@ -263,7 +264,7 @@ class MemoryLookup:
         try:
             yield temporary_store
         finally:
-            if not self._is_write_late():  # closing would wait for the write
+            if not self._is_writing(temporary_store):  # closing would wait for the write
                 temporary_store.close()
 
     def _note_schema(self, store: Store, tool: str, digest: str) -> None:
@@ -271,14 +272,14 @@ class MemoryLookup:
         if digest and self._schemas.get(tool) != digest:
             entry = update_schema(store.get(DEFAULT_TENANT, SCHEMA_KIND, tool), digest, self._now())
             if entry is not None and not self._write_in_time(
-                lambda: store.put(DEFAULT_TENANT, SCHEMA_KIND, tool, entry)
+                store, lambda: store.put(DEFAULT_TENANT, SCHEMA_KIND, tool, entry)
             ):
                 return  # noted at the next failure
             self._schemas[tool] = digest
 
-    def _write_in_time(self, write: Callable[[], object]) -> bool:
+    def _write_in_time(self, store: Store, write: Callable[[], object]) -> bool:
         """Write an entry. Return False if the store is locked: the write then continues on its own thread."""
-        if self._is_write_late():
+        if self._is_writing(store):
             return False
         errors: list[BaseException] = []
 
@@ -287,16 +288,21 @@ class MemoryLookup:
                 write()
             except BaseException as error:  # noqa: BLE001 - raised where it was asked
                 errors.append(error)
+            finally:
+                self._writes.discard((store, threading.current_thread()))
 
-        self._late_write = threading.Thread(target=run_write, name="mulligan-schema", daemon=True)
-        self._late_write.start()
-        self._late_write.join(LOCK_TIMEOUT_SECONDS)
+        # Several calls may fail at once, so each joins its own thread.
+        thread = threading.Thread(target=run_write, name="mulligan-schema", daemon=True)
+        self._writes.add((store, thread))
+        thread.start()
+        thread.join(LOCK_TIMEOUT_SECONDS)
         for error in errors:
             raise error
-        return not self._is_write_late()
+        return not thread.is_alive()
 
-    def _is_write_late(self) -> bool:
-        return self._late_write is not None and self._late_write.is_alive()
+    def _is_writing(self, store: Store) -> bool:
+        """Return whether a write is running. In a forked child, the threads of its parent are not alive."""
+        return any(writing is store and thread.is_alive() for writing, thread in tuple(self._writes))
 
     def _find_fixes(
         self,
