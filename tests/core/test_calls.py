@@ -137,6 +137,30 @@ def test_changes_applied_to_the_first_arguments_give_the_second(before, after):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "operation", "path", "after", "is_there"),
+    [
+        ({"hours": 48}, "substitute", "hours", 48, True),
+        ({"hours": 72}, "substitute", "hours", 48, False),
+        ({"flag": 1}, "substitute", "flag", True, False),
+        ({}, "default", "hours", 48, False),
+        ({"filter": {"year": 2026}}, "substitute", "filter.year", 2026, True),
+        ({"filter.year": 2026}, "substitute", "filter.year", 2026, True),
+        ({"filter": None}, "substitute", "filter.year", 2026, False),
+        ({"limit": 5}, "rename", "amount", "limit", True),
+        ({"amount": 5}, "rename", "amount", "limit", False),
+        ({}, "drop", "note", None, True),
+        ({"note": ""}, "drop", "note", None, False),
+        ({"k": 5}, "cast", "k", "integer", False),
+    ],
+)
+def test_changes_that_a_call_already_has_would_not_change_it(arguments, operation, path, after, is_there):
+    assert calls.has_changes(arguments, [Change(path=path, operation=operation, after=after)]) is is_there
+    other = Change(path="q", operation="substitute", after="tea")
+    assert not calls.has_changes(arguments, [Change(path=path, operation=operation, after=after), other])
+    assert not calls.has_changes(arguments, [])
+
+
+@pytest.mark.parametrize(
     ("before", "after", "how"),
     [
         ("5", 5, "cast"),

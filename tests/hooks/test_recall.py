@@ -130,6 +130,11 @@ def test_gemini_makes_the_call_that_is_proven_only_where_repairs_are_asked_for(l
     assert "limit 500 -> 100" in told["additionalContext"]
 
 
+def test_gemini_is_not_told_the_value_with_which_the_call_failed(learned):
+    told = list_items(learned, 100, BAD)
+    assert "limit=100" not in str(told)
+
+
 def test_gemini_is_told_too_if_its_log_has_the_failed_call_before_its_event(learned):
     write_log(learned, 500)
     assert "limit=100" in list_items(learned, 500, BAD)["hookSpecificOutput"]["additionalContext"]

@@ -152,6 +152,12 @@ def test_correction_of_a_single_run_is_shown_to_people_and_told_to_no_model(reca
     assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == []
 
 
+def test_call_that_failed_with_the_remembered_value_is_not_told_that_value(recall, place):
+    fill(place, runs=2)
+    assert [precedent.changes[0].after for precedent in recall.precedents("search", KEY, TOO_MANY, {"k": 60})] == [10]
+    assert recall.precedents("search", KEY, TOO_MANY, {"k": 10}) == []
+
+
 def test_tool_of_the_same_name_in_another_module_has_its_own_memory(recall, place):
     fill(place, runs=2)
     fill(place, runs=2, key="other:search", after=7)

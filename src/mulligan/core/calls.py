@@ -6,7 +6,7 @@ Pure functions of records, so that the store, reports and tests derive the same 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -196,6 +196,22 @@ def is_same_json(first: Any, second: Any) -> bool:
 
 
 _sorted_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
+def has_changes(arguments: Mapping[str, Any], changes: Sequence[Change]) -> bool:
+    """Return whether a call already has all that these changes would set: they would not change it."""
+    return bool(changes) and all(_has_change(arguments, change) for change in changes)
+
+
+def _has_change(arguments: Mapping[str, Any], change: Change) -> bool:
+    if change.operation == "rename":
+        return change.path not in arguments and change.after in arguments
+    value: Any = arguments
+    for name in (change.path,) if change.path in arguments else change.path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return change.operation == "drop"
+        value = value[name]
+    return change.operation != "drop" and is_same_json(value, change.after)
 
 
 def similarity(first: str, second: str) -> float:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.classify.fingerprint import build_template
-from mulligan.core.calls import wilson_lower_bound
+from mulligan.core.calls import has_changes, wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.read_only_calls import is_read_only
 from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
@@ -215,6 +215,8 @@ def _fits_call(fix: Fix, step: Step) -> bool:
     assert step.failure is not None
     words = set(re.findall(r"[\w./-]+", f"{step.failure.message} {step.failure.detail}"))
     arguments = step.arguments if isinstance(step.arguments, Mapping) else {}
+    if has_changes(arguments, fix.changes):
+        return False  # the call failed with just these values
     return all(
         not isinstance(change.after, str)
         or change.after in (RUN_SPECIFIC, HIDDEN_VALUE, *words)

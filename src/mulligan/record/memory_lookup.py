@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS
+from mulligan.core.calls import has_changes
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Fix, LinkMethod, Precedent, ValueProfile
 from mulligan.learn import profiles
@@ -104,6 +105,8 @@ class MemoryLookup:
         precedents: list[Precedent] = []
         changes: set[tuple[str, str]] = set()
         for fix in self._query_in_time(read):
+            if has_changes(arguments, fix.changes):
+                continue  # the call failed with just these values
             fix_changes = {(change.path, repr(change.after)) for change in fix.changes}
             if not fix_changes or fix_changes.isdisjoint(changes):  # each value is counted once
                 precedents.append(to_precedent(fix))
