@@ -161,6 +161,20 @@ def test_changes_that_a_call_already_has_would_not_change_it(arguments, operatio
 
 
 @pytest.mark.parametrize(
+    ("call", "is_it"),
+    [
+        ({"harbor": "Dakar", "hours": 48}, True),
+        ({"harbor": "Dakar", "hours": 72}, False),
+        ({"harbor": "Lagos", "hours": 48}, False),
+        ({"hours": 48}, False),
+    ],
+)
+def test_changed_call_has_the_changes_and_otherwise_the_same_arguments(call, is_it):
+    change = Change(path="hours", operation="substitute", after=48)
+    assert calls.is_changed_call(call, {"harbor": "Dakar", "hours": 96}, [change]) is is_it
+
+
+@pytest.mark.parametrize(
     ("before", "after", "how"),
     [
         ("5", 5, "cast"),

@@ -85,6 +85,22 @@ def test_the_model_is_not_told_what_replaced_one_value_in_one_call_only(user: An
     assert "In earlier runs" not in user.runs_program(program(TOOL, ASKING)).stdout
 
 
+def test_the_model_is_not_told_again_what_this_run_has_tried_in_vain(user: Any) -> None:
+    user.runs_program(program(TOOL, LEARNING))
+    trying = """
+        import mulligan
+        search = mulligan.tool(effects="none")(tool)
+        with mulligan.run("reader"):
+            for query, k in [("dogs", 50), ("dogs", 10), ("dogs", 40), ("birds", 40)]:
+                try:
+                    search(query, k=k)
+                except AgentError as error:
+                    print(query, k, "k=10" in str(error.__notes__))
+    """
+    told = user.runs_program(program(TOOL.replace("k > 10", "k > 5"), trying)).stdout.splitlines()
+    assert told == ["dogs 50 True", "dogs 10 False", "dogs 40 False", "birds 40 True"]
+
+
 def test_the_model_hears_what_helped_against_a_failure_much_like_it(user: Any) -> None:
     user.runs_program(program(TOOL, LEARNING))
     reworded = TOOL.replace("That is too much for one page.", "That is far too much for one page!")

@@ -23,7 +23,7 @@ from mulligan.classify.declared_errors import AgentError, InfraError
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS, ORCHESTRATION_MAX_RETRIES_EXCEEDED, TOOL_INVALID_ARGUMENTS
 from mulligan.core import fork_safety
-from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.calls import TOOL_NAME_PATH, is_changed_call
 from mulligan.core.events import RecoveryPlanned
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.fast_path import IMMUTABLE_TYPES
@@ -697,10 +697,24 @@ class CallExecution(RecordedCall, eq=False):
         return _select_precedents(self.find_precedents(failure), failure, self.tool, suggestions)
 
     def find_precedents(self, failure: Failure) -> Sequence[Precedent]:
-        """Return what recovered the same failure before, unless the tool does not use memory."""
+        """Return what recovered the same failure before, unless the tool does not use memory.
+
+        What this run has tried for the same call, and failed with, is left out.
+        """
         if self.tool.learn == "off":
             return ()
-        return self.capture.lookup_precedents(self.tool.name, self.tool.key, failure, self.attempt_arguments)
+        arguments = self.attempt_arguments
+        precedents = self.capture.lookup_precedents(self.tool.name, self.tool.key, failure, arguments)
+        failed_arguments = [
+            call.arguments
+            for call in (self.run.earlier_calls() if precedents else ())
+            if call.tool == self.tool.name and call.outcome == "failure" and isinstance(call.arguments, Mapping)
+        ]
+        return [
+            precedent
+            for precedent in precedents
+            if not any(is_changed_call(tried, arguments, precedent.changes) for tried in failed_arguments)
+        ]
 
     def find_profiles(self) -> Sequence[ValueProfile]:
         """Return what successful calls of the tool had in common, unless it does not use memory."""

@@ -203,6 +203,16 @@ def has_changes(arguments: Mapping[str, Any], changes: Sequence[Change]) -> bool
     return bool(changes) and all(_has_change(arguments, change) for change in changes)
 
 
+def is_changed_call(call: Mapping[str, Any], original: Mapping[str, Any], changes: Sequence[Change]) -> bool:
+    """Return whether a call is the original one with these changes: all its other arguments are equal."""
+    names = {change.path.partition(".")[0] for change in changes}
+    names |= {change.after for change in changes if change.operation == "rename"}
+    rest, original_rest = (
+        {name: value for name, value in arguments.items() if name not in names} for arguments in (call, original)
+    )
+    return has_changes(call, changes) and is_same_json(rest, original_rest)
+
+
 def _has_change(arguments: Mapping[str, Any], change: Change) -> bool:
     if change.operation == "rename":
         return change.path not in arguments and change.after in arguments
