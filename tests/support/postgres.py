@@ -390,7 +390,10 @@ def make_database(server: str, name: str, template: str = "template1") -> str:
             owner = f"OWNER {PLAIN}" if url != server else ""
             connection.execute(f"CREATE DATABASE {name} TEMPLATE {template} {owner}")
     if len(nodes) > 1:
-        _join_nodes([named(node, name) for node in nodes])
+        with psycopg.connect(server, autocommit=True) as connection:
+            # Adding a node writes its roles, which all databases share: two at once fail.
+            connection.execute("SELECT pg_advisory_lock(1)")
+            _join_nodes([named(node, name) for node in nodes])
     return named(url, name)
 
 
