@@ -6,6 +6,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -187,21 +188,13 @@ def test_calls_that_fail_at_the_same_time_note_their_schemas_without_an_error(re
                 time.sleep(0.02)
             super().start()
 
-    errors: list[BaseException] = []
-
-    def fail(tool: str) -> None:
-        try:
-            recall.fixes(tool, f"tools:{tool}", TOO_MANY, {"k": 50}, "schema-1")
-        except BaseException as error:
-            errors.append(error)
-
-    callers = [threading.Thread(target=fail, args=(tool,)) for tool in ("search", "find")]
     monkeypatch.setattr(memory.threading, "Thread", SlowThread)
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
-
-    assert errors == []
+    with ThreadPoolExecutor(2) as callers:
+        calls = [
+            callers.submit(recall.fixes, tool, f"tools:{tool}", TOO_MANY, {"k": 50}, "schema-1")
+            for tool in ("search", "find")
+        ]
+    for call in calls:
+        call.result()  # raises what the call raised
     with closing(place.open()) as store:
         assert all(store.get(DEFAULT_TENANT, SCHEMA_KIND, tool) is not None for tool in ("search", "find"))
