@@ -652,6 +652,14 @@ def test_somebody_elses_trial_can_be_reported(store):
     assert not store.record_outcome(DEFAULT_TENANT, "fix_none", TrialReport(run="elsewhere", principal="local"))
 
 
+def test_a_trial_that_is_reported_before_its_run_is_stored_counts_once(store):
+    learn(store, 1)
+    (fix,) = asked(store)
+    store.record_outcome(DEFAULT_TENANT, fix.id, TrialReport(run="run_1", principal="local", at=NOW - DAY))
+    learn(store, 1, first=1)
+    assert (asked(store)[0].trials, asked(store)[0].successes) == (2, 2)
+
+
 def test_who_only_reports_is_counted_among_those_who_must_agree(store):
     for number in range(9):
         write(store, RunStarted(Run(id=f"run_h{number}")), principal=f"honest{number}")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import struct
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -43,13 +43,22 @@ VOTE = Insert.or_update(
 _FIX_INSERT = Insert.or_update("fixes", "tenant id", "tool pattern last_tried_at body")
 _FIXED_INSERT = Insert.of("pattern_sketches", "tenant tool pattern sketch text")
 _PENDING_INSERT = Insert.of("pending_patterns", "tenant pattern")
-_OF_RUN = Lookup.of("votes", "tenant run tried_call>=", "failed_call tried_call fix successful at")
+_OF_RUN = Lookup.of("votes", "tenant run tried_call>=", "tried_call failed_call fix principal successful at")
 _OF_FIX = Lookup.of("votes", "tenant run fix", "principal successful at")
 _RUN_LOOKUP = Lookup.of("runs", "tenant id", "principal stored_at")
 _SKETCHES_INSERT = Insert.or_update("tool_sketches", "tenant tool", "stamp body")
 _FIX_LOOKUP = Lookup.of("fixes", "tenant id", "body")
 _FIXED_LOOKUP = Lookup.of("pattern_sketches", "tenant tool pattern", "pattern")
 _TEMPLATE_LOOKUP = Lookup.of("patterns", "tenant id", "template")
+
+
+class _StoredVote(NamedTuple):
+    tried_call: int
+    failed_call: int
+    fix: str
+    principal: str
+    successful: bool
+    at: int
 
 
 class RunTrials(msgspec.Struct, frozen=True):
@@ -66,8 +75,12 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
 
     Without `principal`, the author of each run and the time when it was stored are read.
     """
-    stored_votes = _load_votes(writer, tenant, batch)
-    changed_runs = [run_trials for run_trials in batch if run_trials.trials or run_trials.run.id in stored_votes]
+    votes_by_run = _load_votes(writer, tenant, batch)
+    stored_votes = {
+        run: {(vote.failed_call, vote.tried_call): vote for vote in votes if vote.failed_call != REPORTED}
+        for run, votes in votes_by_run.items()
+    }
+    changed_runs = [run_trials for run_trials in batch if run_trials.trials or stored_votes[run_trials.run.id]]
     if not changed_runs:
         return
     revoked = revocations(RowReader(writer), tenant)
@@ -86,15 +99,15 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
             for trial in run_trials.trials
             if not any(fixes.is_revoked(rule, author, trial.step.name, run.started_at) for rule in revoked)
         }
-        run_votes = stored_votes.get(run.id, {})
+        run_votes = stored_votes[run.id]
         same = {
             key
             for key, vote in run_votes.items()
-            if key in current_trials
-            and (current_trials[key].fix, current_trials[key].successful, current_trials[key].at) == vote
+            if (trial := current_trials.get(key)) is not None
+            and (trial.fix, trial.successful, trial.at) == (vote.fix, vote.successful, vote.at)
         }
         stale += [(tenant, run.id, *key) for key in run_votes if key not in same]
-        uncertain |= {fix for key, (fix, _, _) in run_votes.items() if key not in same}
+        uncertain |= {vote.fix for key, vote in run_votes.items() if key not in same}
         new_votes += [
             (trial, Vote.from_trial(run, author, stored_at, trial))
             for key, trial in current_trials.items()
@@ -107,30 +120,41 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
     for fix in uncertain:
         recount_fix(writer, tenant, fix)
     if new_votes:
-        _count_votes(writer, tenant, new_votes)
+        stale_keys = {key[1:] for key in stale}
+        kept_votes = {
+            run: [vote for vote in votes_by_run[run] if (run, vote.failed_call, vote.tried_call) not in stale_keys]
+            for run in (run_trials.run.id for run_trials in changed_runs if run_trials.start == BEFORE_FIRST_CALL)
+        }
+        _count_votes(writer, tenant, new_votes, kept_votes)
 
 
-def _load_votes(
-    writer: Connection, tenant: str, batch: Sequence[RunTrials]
-) -> dict[str, dict[tuple[int, int], tuple[str, bool, int]]]:
-    """Return the stored votes of these calls, by run and by failed and tried call."""
-    votes_by_run: dict[str, dict[tuple[int, int], tuple[str, bool, int]]] = {}
+def _load_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials]) -> dict[str, list[_StoredVote]]:
+    """Return the stored votes of these calls, and those reported from outside, by run."""
+    votes_by_run: dict[str, list[_StoredVote]] = {run_trials.run.id: [] for run_trials in batch}
     keys = [(tenant, run_trials.run.id, run_trials.start) for run_trials in batch]
-    for _, run, _, failed, tried_call, fix, is_success, at in writer.look_up(_OF_RUN, keys):
-        if failed != REPORTED:
-            votes_by_run.setdefault(run, {})[failed, tried_call] = (fix, bool(is_success), at)
+    for _, run, _, tried_call, failed_call, fix, principal, is_success, at in writer.look_up(_OF_RUN, keys):
+        vote = _StoredVote(tried_call, failed_call, fix, principal, bool(is_success), at)
+        votes_by_run[run].append(vote)
     return votes_by_run
 
 
-def _count_votes(writer: Connection, tenant: str, new_votes: Sequence[tuple[Trial, Vote]]) -> None:
-    """Store votes and count each for its fix."""
+def _count_votes(
+    writer: Connection,
+    tenant: str,
+    new_votes: Sequence[tuple[Trial, Vote]],
+    stored_votes: Mapping[str, Sequence[_StoredVote]],
+) -> None:
+    """Store votes and count each for its fix. `stored_votes` has all earlier votes of some of the runs."""
     earlier: dict[tuple[str, str, str], tuple[bool, int]] = {}
 
     def note(fix: str, run: str, author: str, is_success: bool, at: int) -> None:
         before = earlier.get((fix, run, author), (is_success, at))
         earlier[fix, run, author] = min(before[0], is_success), min(before[1], at)
 
-    vote_keys = {(tenant, vote.run, trial.fix) for trial, vote in new_votes}
+    for run, run_votes in stored_votes.items():
+        for stored_vote in run_votes:
+            note(stored_vote.fix, run, stored_vote.principal, stored_vote.successful, stored_vote.at)
+    vote_keys = {(tenant, vote.run, trial.fix) for trial, vote in new_votes if vote.run not in stored_votes}
     for _, run, fix, author, is_success, at in writer.look_up(_OF_FIX, list(vote_keys)):
         note(fix, run, author, bool(is_success), at)
     fix_keys = [(tenant, fix) for fix in {trial.fix for trial, _ in new_votes}]

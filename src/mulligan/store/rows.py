@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from mulligan.core.calls import Call, group_attempts
-from mulligan.core.links import RunProgress
 from mulligan.core.records import (
     AvoidedTurn,
     Compaction,
@@ -219,12 +218,12 @@ def expand_success_row(tenant: str, row: SuccessRow) -> tuple[Any, ...]:
     return tenant, run, seq, seq, name, "success", None, None, started_at, encode(compact_step)
 
 
-def run_row(tenant: str, run: Run, stored_at: int, is_imported: bool, principal: str) -> tuple[Any, ...]:
-    """Build the row of a new run. Its status is updated when its calls are known."""
-    status = RunProgress().status(run)
+def run_row(
+    tenant: str, run: Run, stored_at: int, is_imported: bool, principal: str, status: Status, is_failure_free: bool
+) -> tuple[Any, ...]:
     return (
         tenant, run.id, run.agent, run.session, run.started_at, encode(run), run.version, run.environment, status,
-        stored_at, int(is_imported), 1, principal,
+        stored_at, int(is_imported), int(is_failure_free), principal,
     )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import chain
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -184,6 +185,7 @@ class _Transaction(msgspec.Struct):
     now: int
     principals: Mapping[str, str]
     """Principal that sent the records, by run."""
+    is_imported: bool
     has_provisional: bool
     """Whether any run may have provisional links. Mostly none does, which saves a statement per run."""
     has_compactions: bool
@@ -192,6 +194,7 @@ class _Transaction(msgspec.Struct):
     orphans: dict[str, int] = {}
     """Runs of which only steps are stored, with the time of the first one."""
     counters: CounterChanges = msgspec.field(default_factory=CounterChanges)
+    new_run_rows: list[tuple[Any, ...]] = []
     trials: list[fix_votes.RunTrials] = []
     items: list[Mapping[str, Collection[str]]] = []
     replaced: dict[str, dict[int, Step]] = {}
@@ -218,8 +221,16 @@ class BatchWriter:
 
     def drop_cache(self) -> None:
         """Clear all caches, after a rollback or a change of stored data by other code."""
-        self._trails.clear()
+        self.drop_trails()
         self._principal_noted_at.clear()
+
+    def drop_trails(self) -> None:
+        """Clear what a transaction beside other writers caches, after its rollback.
+
+        It notes no principals. If their times were cleared too, a batch of one tenant would make the next batch of
+        each other tenant exclusive.
+        """
+        self._trails.clear()
 
     def append(
         self,
@@ -254,7 +265,7 @@ class BatchWriter:
             principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
             principals.update(dict.fromkeys(runs_by_batch[-1] or ("",), principal))
         batch = batches[0][0] if len(batches) == 1 else [event for events, _ in batches for event in events]
-        transaction, has_orphans = self._begin(writer, tenant, now, principals)
+        transaction, has_orphans = self._begin(writer, tenant, now, principals, is_imported)
         changes_by_run, compactions = _group_by_run(batch)
         stored_runs = load_runs(writer, tenant, changes_by_run)
         if has_orphans:
@@ -270,7 +281,7 @@ class BatchWriter:
                 del changes_by_run[id]
         if transaction.replaced:
             self._rewrites[tenant] = mark_rewritten(writer, tenant)
-        new_counts = self._put_runs(transaction, changes_by_run, stored_runs, is_imported)
+        new_counts = _update_runs(transaction, changes_by_run, stored_runs)
         new_orphans = [id for id, changes in changes_by_run.items() if changes.run is None]
         if compactions or new_orphans or transaction.orphans:
             transaction.require_exclusive()
@@ -282,9 +293,12 @@ class BatchWriter:
             new_counts[id] += len(changes.steps)
             if changes.run is not None:
                 self._count_changes(transaction, stored_runs.get(id), changes.run, changes)
+        # Another process may have just stored one of them.
+        writer.queue(RUN, transaction.new_run_rows, must_be_new=True)
         transaction.counters.write(writer, tenant, transaction.unfolded_changes)
         if transaction.trials or transaction.items:
-            writer.lock(tenant, "turn")
+            if not transaction.counters.failures:  # else the counters have locked it
+                writer.lock(tenant, "turn")
             for principal in sorted({principals[trials.run.id] for trials in transaction.trials}):
                 trials = [trials for trials in transaction.trials if principals[trials.run.id] == principal]
                 fix_votes.add_votes(writer, tenant, trials, principal)
@@ -294,7 +308,7 @@ class BatchWriter:
         return [compaction_count + sum(new_counts[run] for run in runs) for runs in runs_by_batch]
 
     def _begin(
-        self, writer: Connection, tenant: str, now: int, principals: Mapping[str, str]
+        self, writer: Connection, tenant: str, now: int, principals: Mapping[str, str], is_imported: bool
     ) -> tuple[_Transaction, bool]:
         """Validate the cache. Every half hour, settle idle runs and record the time of the principal's last write.
 
@@ -304,7 +318,14 @@ class BatchWriter:
             _STATE_SQL, (tenant,)
         ).fetchone()
         transaction = _Transaction(
-            writer, tenant, now, principals, bool(has_provisional), bool(has_compactions), tuple(unfolded_changes)
+            writer,
+            tenant,
+            now,
+            principals,
+            is_imported,
+            bool(has_provisional),
+            bool(has_compactions),
+            tuple(unfolded_changes),
         )
         if int(rewrites or 0) != self._rewrites.get(tenant, 0) or len(self._trails) > MAX_TRAILS:
             self._rewrites[tenant] = int(rewrites or 0)
@@ -318,33 +339,6 @@ class BatchWriter:
             self._principal_noted_at[tenant, principal] = now
         return transaction, bool(has_orphans)
 
-    def _put_runs(
-        self,
-        transaction: _Transaction,
-        changes_by_run: dict[str, _RunChanges],
-        stored_runs: dict[str, StoredRun],
-        is_imported: bool,
-    ) -> Counter[str]:
-        """Store new and changed runs. Return how many records about each were new."""
-        new_counts: Counter[str] = Counter()
-        new_runs: list[Run] = []
-        updated_runs: list[Run] = []
-        for id, changes in changes_by_run.items():
-            old = stored_runs[id].run if id in stored_runs else None
-            new_counts[id] = changes.apply_updates(old)
-            if changes.run is not None and changes.run is not old:
-                (new_runs if old is None else updated_runs).append(changes.run)
-        rows = [
-            run_row(
-                transaction.tenant, run, transaction.find_stored_time(run.id), is_imported,
-                transaction.principals[run.id],
-            )
-            for run in new_runs
-        ]  # fmt: skip
-        transaction.writer.queue(RUN, rows, must_be_new=True)  # another process may have just stored one of them
-        update_runs(transaction.writer, transaction.tenant, updated_runs)
-        return new_counts
-
     def _count_changes(self, transaction: _Transaction, old: StoredRun | None, run: Run, changes: _RunChanges) -> None:
         """Update all data derived from a run by its changes in the batch."""
         writer, tenant, counters, steps = transaction.writer, transaction.tenant, transaction.counters, changes.steps
@@ -352,7 +346,9 @@ class BatchWriter:
         has_same_key = old is None or has_same_counter_key(old.run, run)
         if is_orphan:
             writer.execute("DELETE FROM orphaned_runs WHERE tenant = ? AND run = ?", (tenant, run.id))
+        is_failure_free = False
         if changes.is_failure_free and not is_orphan and (old is None or (old.is_failure_free and has_same_key)):
+            is_failure_free = True
             status = RunProgress().status(run)
             counters.add_successes(run, steps)
             if old is not None and status != old.status:
@@ -370,6 +366,10 @@ class BatchWriter:
         else:
             status = self._recount_run(transaction, old, run, steps)
         counters.add_run(old, run, status)
+        if old is None:
+            stored_at, principal = transaction.find_stored_time(run.id), transaction.principals[run.id]
+            row = run_row(tenant, run, stored_at, transaction.is_imported, principal, status, is_failure_free)
+            transaction.new_run_rows.append(row)
         if run.items and run.end_reason is not None:
             transaction.items.append(run.items)
         if run.end_reason is not None:
@@ -432,7 +432,8 @@ class BatchWriter:
             counters.new_runs.add(run.id)
         if trials or not is_new:
             stored_at = transaction.find_stored_time(run.id) if old is None else old.stored_at
-            transaction.trials.append(fix_votes.RunTrials(run, start, trials, stored_at))
+            first_call = BEFORE_FIRST_CALL if is_new else start
+            transaction.trials.append(fix_votes.RunTrials(run, first_call, trials, stored_at))
         new_seqs = {step.seq for step in steps}
         earlier = [] if is_new else [step for step in all_steps if step.seq not in new_seqs]
         if replaced:
@@ -461,7 +462,8 @@ class BatchWriter:
         if needs_full_read:
             counters.add_used_names(run, earlier)
         status = trail.now.status(run)
-        counters.statuses.append((status, 0, tenant, run.id))
+        if old is not None:
+            counters.statuses.append((status, 0, tenant, run.id))
         if run.end_reason is None:  # a finished run is not cached
             if is_new:
                 trail.step_totals = len(steps), sum(new_seqs)
@@ -501,6 +503,28 @@ class BatchWriter:
         changes.add_run(stored_run, stored_run.run, status)
         changes.write(writer, tenant)
         self._trails.pop((tenant, run.id), None)
+
+
+def _update_runs(
+    transaction: _Transaction, changes_by_run: dict[str, _RunChanges], stored_runs: dict[str, StoredRun]
+) -> Counter[str]:
+    """Update stored runs. Return how many records about each run were new.
+
+    New runs are stored when their status is known: an update of each would cost a statement.
+    """
+    new_counts: Counter[str] = Counter()
+    new_runs: list[str] = []
+    updated_runs: list[Run] = []
+    for id, changes in changes_by_run.items():
+        old = stored_runs[id].run if id in stored_runs else None
+        new_counts[id] = changes.apply_updates(old)
+        if old is None and changes.run is not None:
+            new_runs.append(id)
+        elif changes.run is not None and changes.run is not old:
+            updated_runs.append(changes.run)
+    transaction.writer.remember_runs(transaction.tenant, {id: transaction.find_stored_time(id) for id in new_runs})
+    update_runs(transaction.writer, transaction.tenant, updated_runs)
+    return new_counts
 
 
 def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChanges, *, is_stored: bool) -> None:

@@ -214,6 +214,7 @@ def test_a_batch_of_many_failures_takes_a_few_statements_more_than_one_of_few(st
     store.append(DEFAULT_TENANT, failures(200, "large"), "large", 1)
     assert of_small < 45
     assert len(told) - of_small <= 2 * of_small + 1  # two more for each table
+    assert not [sql for sql in told if sql.startswith("UPDATE runs")]  # new runs are stored with their status
     assert store.stats(DEFAULT_TENANT, StatsQuery(now=9)).total.recovered == 216
     assert store.pattern(DEFAULT_TENANT, pattern_id("tool-1", "f-1")).occurrences == 6
 
@@ -223,6 +224,21 @@ def test_a_plan_made_for_an_empty_table_is_made_anew_as_it_fills(store, monkeypa
     for place in range(20):
         store.append(DEFAULT_TENANT, batch(f"run_{place}"), f"j{place}", 1)
     assert told.count("DISCARD PLANS") == 3
+
+
+def test_only_the_first_batch_of_each_tenant_keeps_other_writers_out(store, monkeypatch):
+    exclusive: list[str] = []
+    write_transaction = store.write_transaction
+
+    def note(*tenants: str) -> Any:
+        exclusive.extend(tenants)
+        return write_transaction(*tenants)
+
+    monkeypatch.setattr(store, "write_transaction", note)
+    for turn in range(3):
+        for tenant in ("a", "b"):
+            store.append(tenant, failed(f"run_{turn}"), "j", turn + 1)
+    assert exclusive == ["a", "b"]
 
 
 def test_several_processes_lose_nothing_of_each_others_sums(url):
@@ -503,7 +519,9 @@ def test_a_connection_that_the_server_ended_costs_a_batch_nothing_and_doubles_no
 def test_a_queued_row_that_postgresql_rejects_fails_the_transaction(store):
     def store_nameless_call() -> None:
         with store.append_transaction(DEFAULT_TENANT) as writer:
-            writer.queue(RUN, [run_row(DEFAULT_TENANT, Run(id="run_a"), 1, False, "local")], must_be_new=True)
+            writer.queue(
+                RUN, [run_row(DEFAULT_TENANT, Run(id="run_a"), 1, False, "local", "success", True)], must_be_new=True
+            )
             writer.queue(USED, [(DEFAULT_TENANT, "tool", None, 1, "run_a")])
 
     with pytest.raises(StoreError, match="null value"):
@@ -513,10 +531,10 @@ def test_a_queued_row_that_postgresql_rejects_fails_the_transaction(store):
 
 
 def test_a_queued_row_that_exists_already_fails_the_transaction_at_its_commit(store):
-    row = run_row(DEFAULT_TENANT, Run(id="run_a"), 1, False, "local")
+    row = run_row(DEFAULT_TENANT, Run(id="run_a"), 1, False, "local", "success", True)
     with store.append_transaction(DEFAULT_TENANT) as writer:
         writer.queue(RUN, [row], must_be_new=True)
-    other_row = run_row(DEFAULT_TENANT, Run(id="run_b"), 1, False, "local")
+    other_row = run_row(DEFAULT_TENANT, Run(id="run_b"), 1, False, "local", "success", True)
     with pytest.raises(ConcurrentAppendError), store.append_transaction(DEFAULT_TENANT) as writer:
         writer.queue(RUN, [other_row, row], must_be_new=True)
     assert store.run(DEFAULT_TENANT, "run_b") is None

@@ -139,7 +139,7 @@ class PostgresStore(DatabaseStore):
                 yield writer
                 writer.commit()
             except BaseException:
-                self._undo()
+                self._undo(is_exclusive)
                 raise
 
     def _begin(self, tenants: tuple[str, ...], is_exclusive: bool) -> PostgresConnection:
@@ -161,12 +161,15 @@ class PostgresStore(DatabaseStore):
             writer = self.open_writer()
             writer.begin(*tenants, is_exclusive=is_exclusive)
         except BaseException:
-            self._undo()
+            self._undo(is_exclusive)
             raise
         return writer
 
-    def _undo(self) -> None:
-        self._batch_writer.drop_cache()
+    def _undo(self, is_exclusive: bool) -> None:
+        if is_exclusive:
+            self._batch_writer.drop_cache()
+        else:
+            self._batch_writer.drop_trails()
         if self.writer is not None:
             self._roll_back(self.writer)
 
