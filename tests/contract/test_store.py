@@ -568,6 +568,38 @@ def test_a_preview_of_forgetting_counts_and_changes_nothing(store, write):
     assert store.forget(DEFAULT_TENANT, request) == preview
 
 
+def test_an_import_does_not_bring_back_what_was_forgotten(store, write):
+    def session_run(id: str) -> list[AnyEvent]:
+        return [replace_session(event, "s") for event in failed_then_worked(id, 1)]
+
+    write(*failed_then_worked("run_1", 1), *session_run("run_2"), *failed_then_worked("run_3", 1))
+    store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
+    store.forget(DEFAULT_TENANT, ForgetRequest(session="s"))
+    log = [*failed_then_worked("run_1", 1), *session_run("run_2"), *session_run("run_4")]
+
+    new = store.append(DEFAULT_TENANT, [*log, *failed_then_worked("run_5", 1)], "import:log", 1)
+    late = store.append(DEFAULT_TENANT, [StepEnded(step(3, run="run_4"))], "import:log", 2)
+
+    assert (new, late) == (4, 0)
+    assert {run.id for run in store.find(DEFAULT_TENANT, "run_")} == {"run_3", "run_5"}
+    assert store.stats(DEFAULT_TENANT, EVERYTHING).total.calls == 4
+
+
+def replace_session(event: AnyEvent, session: str) -> AnyEvent:
+    if not isinstance(event, RunStarted | RunEnded):
+        return event
+    return msgspec.structs.replace(event, run=msgspec.structs.replace(event.run, session=session))
+
+
+def test_imported_corrections_alone_never_promote_a_fix(store, write):
+    for day in range(1, 10):
+        store.append(DEFAULT_TENANT, failed_then_worked(f"run_{day}", day * DAY), f"import:log_{day}", 1)
+
+    (fix,) = store.fixes(DEFAULT_TENANT, FixQuery(tool="search", now=10 * DAY))
+
+    assert (fix.state, fix.trials, fix.imported) == ("proposed", 9, 9)
+
+
 def test_ids_are_found_by_their_prefix(store, write):
     for number in (1, 2, 12):
         write(*failed_then_worked(f"run_{number}", number))

@@ -685,6 +685,15 @@ def test_who_is_too_few_now_is_too_few_after_thirty_days_of_silence(store):
 # Revocation
 
 
+def test_a_revocation_of_a_principal_covers_the_logs_it_imported(store):
+    learn(store, 9, principal="import:mallory")
+    assert asked(store)[0].imported == 9
+    store.revoke(DEFAULT_TENANT, Revocation(principal="mallory"))
+    assert asked(store) == []
+    learn(store, 1, first=9, principal="import:mallory")
+    assert asked(store) == []
+
+
 def test_after_a_revocation_nothing_rests_on_what_was_revoked(store):
     learn(store, 4, principal="honest")
     learn(store, 4, principal="mallory")

@@ -104,7 +104,7 @@ class Importer:
         from mulligan.store.remote import RemoteStore  # imported only where it is needed
 
         if self._forgotten_keys is None:
-            # A server is not asked: an ingest token cannot read.
+            # A server omits these itself: an ingest token cannot read them.
             is_local = not isinstance(self._store, RemoteStore)
             self._forgotten_keys = set(self._store.keys(DEFAULT_TENANT, FORGOTTEN_KIND) if is_local else ())
         is_forgotten = any(forgotten_key(id) in self._forgotten_keys for id in (run.session, run.id) if id)

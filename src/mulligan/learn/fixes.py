@@ -36,10 +36,8 @@ from mulligan.core.records import (
 )
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import DAY, Revocation, TrialReport
+from mulligan.store.base import DAY, IMPORT_PREFIX, Revocation, TrialReport, is_import_principal
 
-IMPORT_PRINCIPAL = "import"
-"""Principal of imported logs. Its trials alone never promote a fix."""
 LOCAL_PRINCIPAL = "local"
 """Principal of records that name none."""
 
@@ -397,7 +395,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             if vote.successful:
                 return  # a success of an automatic repair is no vote: a fix must not promote itself
         self.trials += 1
-        is_imported = vote.principal == IMPORT_PRINCIPAL
+        is_imported = is_import_principal(vote.principal)
         self.imported += is_imported
         if vote.successful:
             self.successes += 1
@@ -457,9 +455,12 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 def is_revoked(revocation: Revocation, principal: str, tool: str, started_at: int) -> bool:
-    """Return whether a revocation covers a principal's run, started at this time, for this tool."""
+    """Return whether a revocation covers a principal's run, started at this time, for this tool.
+
+    A revocation of a principal covers the logs that it imported.
+    """
     return (
-        revocation.principal in (None, principal)
+        revocation.principal in (None, principal, principal.removeprefix(IMPORT_PREFIX))
         and revocation.tool in (None, tool)
         and (revocation.since is None or started_at >= revocation.since)
         and (revocation.until is None or started_at < revocation.until)
@@ -521,8 +522,10 @@ def find_writers(last_written_at: Mapping[str, int], revocations: Sequence[Revoc
 
     Imported logs and fully revoked principals are excluded.
     """
-    excluded = {IMPORT_PRINCIPAL, *(rule.principal for rule in revocations if revokes_principal(rule))}
-    writers = {name: at for name, at in last_written_at.items() if name not in excluded}
+    revoked = {rule.principal for rule in revocations if revokes_principal(rule)}
+    writers = {
+        name: at for name, at in last_written_at.items() if name not in revoked and not is_import_principal(name)
+    }
     active = frozenset(name for name, at in writers.items() if at >= now - EXPIRY_MS)
     return Writers(total=max(1, len(writers)), active=active)
 
@@ -562,7 +565,7 @@ def _missing_for_promotion(record: FixRecord, load_writers: Callable[[], Writers
     if not record.key:
         return "the tool is identified by its name only"
     successes = [trial for trial in record.distinct_trials.values() if trial.successful]
-    local_successes = [trial for trial in successes if trial.principal != IMPORT_PRINCIPAL]
+    local_successes = [trial for trial in successes if not is_import_principal(trial.principal)]
     if len(successes) < MIN_SUCCESSES:
         return (
             f"needs {MIN_SUCCESSES} successful runs with different arguments to be promoted "

@@ -16,12 +16,21 @@ from mulligan.classify.kinds import TYPES
 from mulligan.core import calls
 from mulligan.core.failure import Failure, SettingsError, TookEffect
 from mulligan.core.records import Fix, Lesson, Pattern, Precedent, Recovery, Status
-from mulligan.learn import fixes, seeds
+from mulligan.learn import seeds
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts, match_recorded_failure
 from mulligan.recover.policy import Policy
 from mulligan.report.tables import parse_time
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store, TrialReport
+from mulligan.store.base import (
+    DEFAULT_TENANT,
+    IMPORT_PRINCIPAL,
+    FixQuery,
+    LessonQuery,
+    PatternQuery,
+    RunQuery,
+    Store,
+    TrialReport,
+)
 from mulligan.store.urls import open_store
 
 MAX_ANSWER_ITEMS = 20
@@ -339,7 +348,7 @@ class Knowledge:
                 raise InvalidToolCallError(f"Unknown lesson {id}. Use an id from suggest_fix or known_failures.")
             fix = lesson.fix_id
         report = TrialReport(
-            run=self._session, principal=fixes.IMPORT_PRINCIPAL, agent="mcp", at=self._now(), successful=successful
+            run=self._session, principal=IMPORT_PRINCIPAL, agent="mcp", at=self._now(), successful=successful
         )
         if not self._store.record_outcome(self._tenant, fix, report):
             raise InvalidToolCallError(f"Unknown fix {id}. Use an id from suggest_fix or known_failures.")

@@ -34,7 +34,7 @@ from mulligan.server.payloads import (
     weigh_events,
 )
 from mulligan.store import wire_protocol
-from mulligan.store.base import DEFAULT_TENANT, Batch, Health, PruneResult, TrialReport
+from mulligan.store.base import DEFAULT_TENANT, IMPORT_PREFIX, Batch, Health, PruneResult, TrialReport, import_principal
 
 T = TypeVar("T")
 
@@ -130,9 +130,12 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         payload: BatchPayload
         payload, size = await read_payload(request, BatchPayload)
         caller: Caller = request.state.caller
+        writer = caller
+        if payload.journal.startswith(IMPORT_PREFIX):
+            writer = caller._replace(principal=import_principal(caller.principal))
         if len(payload.events) <= MAX_INLINE_EVENTS:
             complete(check_events(payload.events))
-            build_batch = partial(converter.build_journal_batch, caller.tenant, caller.principal, payload)
+            build_batch = partial(converter.build_journal_batch, writer.tenant, writer.principal, payload)
             weight = weigh_events(payload.events)
             new = await server.store_batch(caller, build_batch, len(payload.events), size, weight)
             return json_response({"new": new, "offset": payload.offset})
@@ -142,10 +145,10 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
 
             def end_journal(part: list[AnyEvent]) -> BatchPart:
                 """Store the journal's position with the last part: until then, the client sends all of it again."""
-                end = partial(converter.build_journal_end, caller.tenant, caller.principal, payload, part)
+                end = partial(converter.build_journal_end, writer.tenant, writer.principal, payload, part)
                 return end, weigh_events(part)
 
-            new = await store_large(caller, payload.events, end_journal)
+            new = await store_large(writer, payload.events, end_journal)
         return json_response({"new": new, "offset": payload.offset})
 
     async def runs(request: Request) -> Response:

@@ -41,8 +41,13 @@ from mulligan.store.counters import Stats, StatsQuery
 
 DEFAULT_TENANT = "local"
 """The tenant of a store with a single user."""
+IMPORT_PRINCIPAL = "import"
+"""Principal of imported logs. Its trials alone never promote a fix."""
 IMPORT_PREFIX = "import:"
-"""Prefix of journals with imported records, which `prune` skips unless told otherwise."""
+"""Prefix of journals with imported records, which `prune` skips unless told otherwise.
+
+Also the prefix of the principal that sent such records to a server.
+"""
 DAY = 24 * 60 * 60 * 1000
 """One day in milliseconds, the unit of all times here."""
 
@@ -440,6 +445,16 @@ class Health(Record, frozen=True):
     detail: str = ""
 
 
+def is_import_principal(principal: str) -> bool:
+    """Return whether the records of a principal are imported logs, perhaps sent to a server by another principal."""
+    return principal == IMPORT_PRINCIPAL or principal.startswith(IMPORT_PREFIX)
+
+
+def import_principal(sender: str) -> str:
+    """Return the principal of logs that this one imported."""
+    return f"{IMPORT_PREFIX}{sender}" if sender else IMPORT_PRINCIPAL
+
+
 class Batch(NamedTuple):
     """The arguments of one `append`. Without a journal, ids and numbers alone tell whether a record is stored."""
 
@@ -454,6 +469,10 @@ class Batch(NamedTuple):
     The store gives steps without a number (`seq` 0) the next numbers of their run. It refuses a step that contradicts
     the stored one with its number (`RecordConflictError`). None for records of mulligan, which are numbered.
     """
+
+    @property
+    def is_imported(self) -> bool:
+        return self.journal.startswith(IMPORT_PREFIX) or is_import_principal(self.principal)
 
     @property
     def stored_events(self) -> Sequence[AnyEvent]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
-from mulligan.core.events import AnyEvent, FailureRecorded, RunEnded, RunStarted, StepEnded
+from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Kind
 from mulligan.core.records import (
     Change,
@@ -385,6 +385,44 @@ class Eraser:
             [(*(_erase(value, text) for value in row[:size]), self._tenant, *row[size:]) for row in rows],
         )
         return len(rows)
+
+
+def drop_forgotten(writer: Connection, tenant: str, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
+    """Return imported events without those of erased runs and sessions. Logs on disk must not bring them back."""
+    sql = "SELECT key FROM key_values WHERE tenant = ? AND kind = ?"
+    marks = {key for (key,) in writer.execute(sql, (tenant, FORGOTTEN_KIND)).fetchall()}
+    kept_events, new_marks = select_unforgotten(events, marks)
+    for mark in sorted(new_marks):
+        writer.execute(_UPSERT_ENTRY_SQL, (tenant, FORGOTTEN_KIND, mark, b""))
+    return kept_events
+
+
+def select_unforgotten(events: Sequence[AnyEvent], marks: Collection[str]) -> tuple[Sequence[AnyEvent], set[str]]:
+    """Select the events without a mark (see `FORGOTTEN_KIND`).
+
+    Also return marks to add: those of the runs of erased sessions, of which more events may come without the session.
+    """
+    if not marks:
+        return events, set()
+    new_marks = {
+        forgotten_key(event.run.id)
+        for event in events
+        if isinstance(event, RunStarted | RunEnded) and event.run.session and forgotten_key(event.run.session) in marks
+    }
+    all_marks = new_marks.union(marks)
+    kept_events = [event for event in events if not any(forgotten_key(id) in all_marks for id in _ids_of(event) if id)]
+    return kept_events, new_marks.difference(marks)
+
+
+def _ids_of(event: AnyEvent) -> tuple[str | None, ...]:
+    """Return the run of an event, and its session if the event names one."""
+    if isinstance(event, StepEnded):
+        return (event.step.run,)
+    if isinstance(event, RunStarted | RunEnded):
+        return event.run.id, event.run.session
+    if isinstance(event, ContextCompacted):
+        return event.compaction.run, event.compaction.session
+    return (event.run,) if isinstance(event, FailureRecorded) else ()
 
 
 def _erase_keys(counts: dict[str, Any], text: str) -> dict[str, Any]:

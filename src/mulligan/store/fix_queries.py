@@ -19,6 +19,7 @@ from mulligan.learn.prerequisites import FixSummary, Row, load_record
 from mulligan.learn.profiles import Profile, build_profile
 from mulligan.store import fix_votes
 from mulligan.store.base import (
+    IMPORT_PREFIX,
     ITEMS_KIND,
     SCHEMA_KIND,
     ArgumentTypes,
@@ -86,10 +87,10 @@ _LATEST_RUNS_SQL = (
 )
 """Latest runs that used a tool, and whether the tenant has revocations. Joins are slower: `runs` has many indexes."""
 _UNREVOKED_SQL = (
-    "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = ?1 AND (v.principal IS NULL OR v.principal = "
+    "NOT EXISTS (SELECT 1 FROM revocations v WHERE v.tenant = ?1 AND (v.principal IS NULL OR "
     f"(SELECT coalesce(nullif(r.principal, ''), '{fixes.LOCAL_PRINCIPAL}') FROM runs r WHERE r.tenant = ?1 "
-    "AND r.id = u.run)) AND (v.tool IS NULL OR v.tool = u.name) AND (v.since IS NULL OR u.started_at >= v.since) "
-    "AND (v.until IS NULL OR u.started_at < v.until))"
+    f"AND r.id = u.run) IN (v.principal, '{IMPORT_PREFIX}' || v.principal)) AND (v.tool IS NULL OR v.tool = u.name) "
+    "AND (v.since IS NULL OR u.started_at >= v.since) AND (v.until IS NULL OR u.started_at < v.until))"
 )
 """Condition: no revocation of tenant ?1 covers run `u.run` for its used tool."""
 _LATEST_UNREVOKED_RUNS_SQL = _LATEST_RUNS_SQL.replace(" ORDER BY", f" AND {_UNREVOKED_SQL} ORDER BY")

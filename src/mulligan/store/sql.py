@@ -34,7 +34,6 @@ from mulligan.learn import fixes, patterns
 from mulligan.learn.patterns import PatternDecision
 from mulligan.store import audit, fix_queries, queries, rollups, rows
 from mulligan.store.base import (
-    IMPORT_PREFIX,
     AuditEntry,
     AuditNote,
     AuditQuery,
@@ -156,7 +155,7 @@ class DatabaseStore(abc.ABC):
             writer.select_tenant(tenant)
             new_indices = _advance_offsets(writer, tenant, [(index, batches[index]) for index in tenant_indices])
             for merged_indices in _merge_batches([(index, batches[index]) for index in new_indices]):
-                is_imported = batches[merged_indices[0]].journal.startswith(IMPORT_PREFIX)
+                is_imported = batches[merged_indices[0]].is_imported
                 merged, sent_runs = [], set[str]()
                 for index in merged_indices:
                     batch = batches[index]
@@ -165,7 +164,12 @@ class DatabaseStore(abc.ABC):
                             raise ConcurrentAppendError
                         batch.numbered_events[:] = number_steps(writer, tenant, batch.events)
                         sent_runs |= runs_of(batch.events)
-                    merged.append((batch.stored_events, batch.principal))
+                    events = batch.stored_events
+                    if is_imported:
+                        from mulligan.store import erasure  # lazy import: write-only processes start faster
+
+                        events = erasure.drop_forgotten(writer, tenant, events)
+                    merged.append((events, batch.principal))
                 new_counts = self._batch_writer.append_merged(
                     writer, tenant, merged, self._clock(), is_imported, sent_runs
                 )
@@ -540,9 +544,7 @@ def _merge_batches(batches: list[tuple[int, Batch]]) -> Iterator[list[int]]:
         runs = runs_of(batch.events)
         has_compaction = any(isinstance(event, ContextCompacted) for event in batch.events)
         if previous is not None and (
-            has_compaction
-            or not merged_runs.isdisjoint(runs)
-            or batch.journal.startswith(IMPORT_PREFIX) != previous.journal.startswith(IMPORT_PREFIX)
+            has_compaction or not merged_runs.isdisjoint(runs) or batch.is_imported != previous.is_imported
         ):
             yield merged
             merged, merged_runs = [], set()

@@ -36,7 +36,7 @@ from mulligan.core.records import FIRST_FAILURE_SEQ, Compaction, History, Link, 
 from mulligan.learn import fixes, patterns
 from mulligan.store import counters as counters_module
 from mulligan.store import fix_queries, fix_votes
-from mulligan.store.base import ITEMS_KIND, merge_items
+from mulligan.store.base import ITEMS_KIND, import_principal, is_import_principal, merge_items
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, upsert
 from mulligan.store.counters import HOUR
 from mulligan.store.recount import judge_run
@@ -262,7 +262,9 @@ class BatchWriter:
         runs_by_batch: list[set[str]] = []
         for events, principal in batches:
             runs_by_batch.append(runs_of(events))
-            principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
+            if is_imported and not is_import_principal(principal):
+                principal = import_principal(principal)
+            principal = principal or fixes.LOCAL_PRINCIPAL
             principals.update(dict.fromkeys(runs_by_batch[-1] or ("",), principal))
         batch = batches[0][0] if len(batches) == 1 else [event for events, _ in batches for event in events]
         transaction, has_orphans = self._begin(writer, tenant, now, principals, is_imported)

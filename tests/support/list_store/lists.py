@@ -31,7 +31,7 @@ from mulligan.learn.lessons import MAX_LESSONS_PER_QUERY
 from mulligan.learn.patterns import PatternDecision
 from mulligan.store import audit, counters, erasure, retention
 from mulligan.store.base import (
-    IMPORT_PREFIX,
+    FORGOTTEN_KIND,
     ITEMS_KIND,
     SCHEMA_KIND,
     AuditEntry,
@@ -57,6 +57,9 @@ from mulligan.store.base import (
     SessionQuery,
     SessionSummary,
     TrialReport,
+    forgotten_key,
+    import_principal,
+    is_import_principal,
     merge_items,
     now,
 )
@@ -124,8 +127,14 @@ class ListStore:
             if offset <= room.offsets.get(journal, 0):
                 return 0
             room.offsets[journal] = offset
-            is_imported = journal.startswith(IMPORT_PREFIX)
-            principal = fixes.IMPORT_PRINCIPAL if is_imported else principal or fixes.LOCAL_PRINCIPAL
+            is_imported = Batch(tenant, batch, journal, offset, principal).is_imported
+            if is_imported and not is_import_principal(principal):
+                principal = import_principal(principal)
+            principal = principal or fixes.LOCAL_PRINCIPAL
+            if is_imported:
+                marks = {key for kind, key in room.shelf if kind == FORGOTTEN_KIND}
+                batch, new_marks = erasure.select_unforgotten(batch, marks)
+                room.shelf.update({(FORGOTTEN_KIND, mark): b"" for mark in new_marks})
             room.votes.hear(principal, self._clock())
             for event in batch:
                 if isinstance(event, RunStarted | RunEnded):
@@ -267,6 +276,9 @@ class ListStore:
             gone = [place for place, value in room.shelf.items() if erasure.should_forget_entry(*place, value, request)]
             for place in gone:
                 del room.shelf[place]
+            forgotten_id = request.session or request.run
+            if forgotten_id is not None and (runs or gone):
+                room.shelf[FORGOTTEN_KIND, forgotten_key(forgotten_id)] = b""
             lost = before - set(room.histories.tallies())
             room.lessons.forget(request)
             room.decisions = {
