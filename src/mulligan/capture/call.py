@@ -713,7 +713,7 @@ class CallExecution(RecordedCall, eq=False):
         return [
             precedent
             for precedent in precedents
-            if not any(is_changed_call(tried, arguments, precedent.changes) for tried in failed_arguments)
+            if not any(is_changed_call(failed, arguments, precedent.changes) for failed in failed_arguments)
         ]
 
     def find_profiles(self) -> Sequence[ValueProfile]:

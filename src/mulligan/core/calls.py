@@ -207,10 +207,10 @@ def is_changed_call(call: Mapping[str, Any], original: Mapping[str, Any], change
     """Return whether a call is the original one with these changes: all its other arguments are equal."""
     names = {change.path.partition(".")[0] for change in changes}
     names |= {change.after for change in changes if change.operation == "rename"}
-    rest, original_rest = (
+    unchanged, original_unchanged = (
         {name: value for name, value in arguments.items() if name not in names} for arguments in (call, original)
     )
-    return has_changes(call, changes) and is_same_json(rest, original_rest)
+    return has_changes(call, changes) and is_same_json(unchanged, original_unchanged)
 
 
 def _has_change(arguments: Mapping[str, Any], change: Change) -> bool:
