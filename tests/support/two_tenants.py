@@ -81,6 +81,7 @@ def ours(running: Running) -> Ids:
         OURS, Lesson(id=LESSON, tool=ids.tool, mistake=f"{CANARY} mistake", correction=f"{CANARY} correction")
     )
     store.decide_lesson(OURS, LESSON, "approve", now)
+    store.consolidate(OURS, now)  # or the server does so later, while it is asked
     assert store.lessons(OURS, LessonQuery(now=now))
     return ids._replace(run=f"run_{CANARY}_0", pattern=pattern.id, fix=fix.id, lesson=LESSON)
 
