@@ -289,6 +289,23 @@ def test_a_store_behind_a_link_to_nowhere_is_made_for_its_owner_alone(tmp_path):
     assert (tmp_path / "real.db").stat().st_mode & 0o777 == 0o600
 
 
+@posix
+def test_threads_that_have_ended_leave_no_open_file(tmp_path):
+    store = SqliteStore(tmp_path / "a.db")
+    store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
+
+    def read_in_new_threads(count: int) -> int:
+        for _ in range(count):
+            thread = threading.Thread(target=store.run, args=(DEFAULT_TENANT, "run_a"))
+            thread.start()
+            thread.join()
+        return len(os.listdir("/dev/fd"))
+
+    open_files = read_in_new_threads(1)
+    assert read_in_new_threads(20) < open_files + 10
+    store.close()
+
+
 def test_threads_read_and_write_at_once(tmp_path):
     store = SqliteStore(tmp_path / "a.db")
     faults: list[BaseException] = []

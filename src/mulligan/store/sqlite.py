@@ -191,6 +191,9 @@ class _LazyConnection:
             self._connection.close()
             self._connection = None
 
+    def __del__(self) -> None:
+        self.close()
+
 
 class SqliteStore(DatabaseStore):
     """Store in one SQLite file, which is created with its folder if missing."""
@@ -215,7 +218,8 @@ class SqliteStore(DatabaseStore):
         # the disk.
         lasting = ("PRAGMA synchronous=FULL", "PRAGMA fullfsync=ON") if fsync else ("PRAGMA synchronous=NORMAL",)
         self.writer = _LazyConnection(self._connect, *lasting, "PRAGMA secure_delete=ON")
-        self._readers: list[_LazyConnection] = []
+        self._readers: weakref.WeakSet[_LazyConnection] = weakref.WeakSet()
+        """The read connections. Each ends with its thread: a program may make every call in a new one."""
         self._adding = threading.Lock()
         """Held while a reader is added, and during a fork."""
         self._is_closed = False
@@ -258,7 +262,7 @@ class SqliteStore(DatabaseStore):
                 self._connect, "PRAGMA query_only=ON", f"PRAGMA mmap_size={MMAP_BYTES}"
             )
             with self._adding:
-                self._readers.append(reader)
+                self._readers.add(reader)
         with translate_errors(self.path), reader as connection:
             yield connection
 
@@ -312,7 +316,9 @@ class SqliteStore(DatabaseStore):
 
     def close(self) -> None:
         self._is_closed = True
-        for connection in (self.writer, *self._readers):
+        with self._adding:
+            readers = tuple(self._readers)
+        for connection in (self.writer, *readers):
             with connection.lock:
                 connection.close()
 
@@ -323,7 +329,7 @@ class SqliteStore(DatabaseStore):
         for lock in locks:
             lock.acquire()
         self.writer.close()
-        for reader in self._readers:
+        for reader in tuple(self._readers):
             reader.lock.acquire()
             locks.append(reader.lock)
             reader.close()
