@@ -99,7 +99,8 @@ def database(recall, recorder, place, monkeypatch):
     monkeypatch.setattr(place, "is_networked", True)
     yield hangs
     let_go.set()
-    recall.is_query_done.wait(20)
+    if recall.last_overdue is not None:
+        recall.last_overdue.wait(20)
     store.close()
 
 
@@ -118,6 +119,55 @@ def test_a_database_that_hangs_keeps_no_failed_call_waiting_and_is_not_asked_twi
         assert recall.fixes("search", KEY, TOO_MANY, {"k": 60}, "") == ()
     assert time.monotonic() - begun < 5
     assert sum(each.name == "mulligan-memory" for each in set(threading.enumerate()) - others) == 1
+
+
+def test_calls_that_fail_at_the_same_time_all_get_an_answer_of_the_database(recall, recorder, database, monkeypatch):
+    monkeypatch.setattr(memory, "DATABASE_TIMEOUT_SECONDS", 20.0)  # however busy the machine is
+    is_asked, let_go, thread_names = threading.Event(), threading.Event(), []
+    ask = recorder.store.fixes
+
+    def fixes(*args):
+        is_asked.set()
+        let_go.wait(20)
+        return ask(*args)
+
+    class SlowThread(threading.Thread):
+        """A thread that takes a while to start."""
+
+        def start(self) -> None:
+            thread_names.append(self.name)
+            if self.name == "mulligan-memory":
+                time.sleep(0.05)
+            super().start()
+
+    monkeypatch.setattr(recorder.store, "fixes", fixes)
+    monkeypatch.setattr(memory.threading, "Thread", SlowThread)
+    with ThreadPoolExecutor(4) as callers:
+        first_calls = [callers.submit(recall.fixes, "search", KEY, TOO_MANY, {"k": 60}, "") for _ in range(2)]
+        assert is_asked.wait(20)
+        timer = threading.Timer(0.1, let_go.set)
+        timer.start()
+        calls = [*first_calls, callers.submit(recall.fixes, "search", KEY, TOO_MANY, {"k": 60}, "")]
+    assert [[change.after for fix in call.result() for change in fix.changes] for call in calls] == [[10]] * 3
+    assert thread_names.count("mulligan-memory") == 1
+
+
+def test_calls_that_waited_for_a_hanging_database_in_vain_do_not_load_it_later(recall, recorder, database, monkeypatch):
+    monkeypatch.setattr(memory, "DATABASE_TIMEOUT_SECONDS", 0.05)
+    let_go, asked = threading.Event(), []
+
+    def fixes(*args):
+        asked.append(args)
+        let_go.wait(20)
+        return []
+
+    monkeypatch.setattr(recorder.store, "fixes", fixes)
+    with ThreadPoolExecutor(4) as callers:
+        calls = [callers.submit(recall.fixes, "search", KEY, TOO_MANY, {"k": 60}, "") for _ in range(4)]
+    assert [call.result() for call in calls] == [()] * 4
+    let_go.set()
+    assert recall.last_overdue.wait(20)
+    assert len(asked) == 1
 
 
 def test_what_is_no_failure_of_a_known_form_is_not_asked_about(recall, place):

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS
+from mulligan.core import fork_safety
 from mulligan.core.calls import has_changes
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Fix, LinkMethod, Precedent, ValueProfile
@@ -75,9 +76,8 @@ class MemoryLookup:
         self._query_thread: threading.Thread | None = None
         """Thread of all queries to a store in the network, so that its connection stays open."""
         self._queries: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
-        self.is_query_done = threading.Event()
-        """Set unless a query runs, perhaps beyond its time limit."""
-        self.is_query_done.set()
+        self.last_overdue: threading.Event | None = None
+        """Set at the end of the last query that is overdue, or for which no call waits. Until then, none is made."""
 
     def open_early(self) -> None:
         """Connect to a store in the network now, in the background."""
@@ -92,7 +92,7 @@ class MemoryLookup:
                     if self._recorder.store is not None:
                         self._recorder.store.get(DEFAULT_TENANT, ITEMS_KIND, "")
 
-            self._run_on_query_thread(connect)
+            self.last_overdue = self._run_on_query_thread(connect)
 
     def precedents(self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
         """Return what recovered the same failure in earlier runs, limited to what the model may see."""
@@ -166,10 +166,12 @@ class MemoryLookup:
             return query()
         answers: list[Sequence[T]] = []
         errors: list[BaseException] = []
+        is_abandoned = threading.Event()
 
         def run_query() -> None:
             try:
-                answers.append(query())
+                if not is_abandoned.is_set():
+                    answers.append(query())
             except StoreError:
                 pass  # the recorder reports the same error
             except BaseException as error:  # noqa: BLE001 - raised where it was asked
@@ -177,26 +179,31 @@ class MemoryLookup:
 
         context = contextvars.copy_context()  # carries the current agent
         is_done = self._run_on_query_thread(lambda: context.run(run_query))
-        if is_done is None or not is_done.wait(DATABASE_TIMEOUT_SECONDS if limit is None else limit / 2):
+        if is_done is None:
+            return ()
+        if not is_done.wait(DATABASE_TIMEOUT_SECONDS if limit is None else limit / 2):
+            is_abandoned.set()
+            self.last_overdue = is_done
             return ()
         for fault in errors:
             raise fault
         return answers[0] if answers else ()
 
     def _run_on_query_thread(self, query: Callable[[], None]) -> threading.Event | None:
-        """Run a query on its thread and return the event of its end. None while an earlier query still runs."""
-        thread = self._query_thread
-        if thread is not None and not thread.is_alive():  # after a fork
-            thread = None
-        if thread is not None and not self.is_query_done.is_set():
+        """Run a query on its thread, after those of other callers. Return the event of its end.
+
+        None while a query is overdue: the database hangs, and each call would wait for it.
+        """
+        with _start_lock:
+            if self._query_thread is None or not self._query_thread.is_alive():  # also after a fork
+                self._queries, self.last_overdue = queue.SimpleQueue(), None
+                self._query_thread = threading.Thread(
+                    target=_run_queries, args=(self._queries,), name="mulligan-memory", daemon=True
+                )
+                self._query_thread.start()
+        if self.last_overdue is not None and not self.last_overdue.is_set():
             return None
-        if thread is None:
-            self._queries = queue.SimpleQueue()
-            self._query_thread = threading.Thread(
-                target=_run_queries, args=(self._queries,), name="mulligan-memory", daemon=True
-            )
-            self._query_thread.start()
-        is_done = self.is_query_done = threading.Event()
+        is_done = threading.Event()
 
         def run() -> None:
             try:
@@ -325,6 +332,11 @@ class MemoryLookup:
             timeout_seconds=LOOKUP_TIMEOUT_SECONDS, showable=showable,
         )  # fmt: skip
         return store.fixes(DEFAULT_TENANT, query)
+
+
+_start_lock = threading.Lock()
+"""Held while a query thread is started."""
+fork_safety.hold_locks(lambda: (_start_lock,))
 
 
 def _run_queries(queries: queue.SimpleQueue[Callable[[], None]]) -> None:
