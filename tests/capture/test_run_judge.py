@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from mulligan import AgentError, Mulligan, api
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import derive_status
 from mulligan.core.records import RUN_SPECIFIC, Fix, History, Link
+from mulligan.record.memory_lookup import MemoryLookup
 from mulligan.report import run_text
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
 from mulligan.store.sqlite import SqliteStore
@@ -186,6 +187,45 @@ def test_link_is_withdrawn_once_a_later_success_shows_a_loop_over_items(program:
     assert program.read_links() == []
     assert program.read_status() == "partial"
     assert program.read_fixes() == []
+
+
+def test_items_that_another_thread_looks_up_make_no_link(
+    start: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    earlier_program = start()
+    report = make_report(earlier_program)
+    with earlier_program.mulligan.run("reports"):
+        report("2026-01")
+        report("2026-03")  # from now on, the month names items
+    earlier_program.mulligan.close()
+    is_asked, let_go = threading.Event(), threading.Event()
+    look_up = MemoryLookup.item_arguments
+
+    def look_up_slowly(self: MemoryLookup, tool: str) -> Collection[str]:
+        if not is_asked.is_set():
+            is_asked.set()
+            let_go.wait(20)
+        return look_up(self, tool)
+
+    monkeypatch.setattr(MemoryLookup, "item_arguments", look_up_slowly)
+    program = start()
+    report = make_report(program)
+
+    def fail() -> None:
+        with contextlib.suppress(ValueError):
+            report("x")
+
+    with program.mulligan.run("reports") as run:
+        thread = threading.Thread(target=program.mulligan.carry_run(fail))
+        thread.start()
+        assert is_asked.wait(20)
+        try:
+            report("2026-02")
+        except ValueError:
+            report("2026-03")
+        let_go.set()
+        thread.join()
+    assert run.links() == program.read_links() == []
 
 
 # Objects

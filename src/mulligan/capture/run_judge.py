@@ -296,7 +296,7 @@ class RunJudge:
 
     def load_items(self, tool_key: str, load: Callable[[str], Collection[str]]) -> None:
         """Look up, once per run and tool, which arguments name items."""
-        self.item_arguments[tool_key] = ()
+        # Not marked as known before: another thread would judge its calls without them, and links would be wrong.
         self.item_arguments[tool_key] = load(tool_key)
 
     def note_success(self, template: CallTemplate, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
