@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import gc
+import inspect
+import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, cast
+from weakref import WeakValueDictionary
 
 import pytest
 
@@ -515,6 +521,83 @@ def test_threads_that_share_a_run_share_no_number(played: Sandbox) -> None:
             thread.join()
     numbers = [step.seq for step in played.steps]
     assert sorted(numbers) == list(range(1, 401))
+
+
+def start_threads(count: int, work: Callable[[], object]) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_calls_of_threads_that_share_a_run_with_items_are_all_recorded(played: Sandbox) -> None:
+    search = mulligan.tool(name="search")(lambda number: number)
+    switch_interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with mulligan.run("agent") as run:
+
+            def work() -> None:
+                for number in range(1000):
+                    with run.item(number):
+                        search(number)
+
+            start_threads(4, mulligan.carry_run(work))
+    finally:
+        sys.setswitchinterval(switch_interval)
+    assert len(played.steps) == 4000
+
+
+def test_run_that_two_threads_leave_at_once_ends_once(played: Sandbox) -> None:
+    ended: list[object] = []
+    mulligan.add_listener(lambda event: ended.append(event) if event.name == "run.ended" else None, thread="caller")
+    lines, first_line = inspect.getsourcelines(ActiveRun.__exit__)
+    check_line = first_line + next(index for index, line in enumerate(lines) if "self.finish" in line) - 1
+    both_entered, both_left = threading.Barrier(2), threading.Barrier(2)
+
+    def trace(frame: FrameType, event: str, argument: object) -> Any:
+        if frame.f_code is not ActiveRun.__exit__.__code__:
+            return None
+        if event == "line" and frame.f_lineno == check_line:  # each thread has left, and now checks if it was the last
+            both_left.wait(10)
+        return trace
+
+    def work() -> None:
+        with run:
+            both_entered.wait(10)
+
+    run = mulligan.run("agent")
+    threading.settrace(trace)
+    try:
+        start_threads(2, work)
+    finally:
+        threading.settrace(cast("Any", None))
+    assert len(ended) == 1
+
+
+def test_steps_that_two_threads_begin_first_are_both_known(played: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_first = threading.Barrier(2)
+
+    class SlowDictionary(WeakValueDictionary[int, Any]):
+        """A dictionary whose creation another thread may interrupt."""
+
+        def __init__(self) -> None:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both_first.wait(0.2)
+            super().__init__()
+
+    monkeypatch.setattr("mulligan.capture.run.WeakValueDictionary", SlowDictionary)
+    both_begun = threading.Barrier(2)
+    with mulligan.run("agent") as run:
+
+        def work() -> None:
+            with run.step("custom", "fetch") as step:
+                both_begun.wait(10)
+                run.record_failure("tool", "timeout", step_id=step.step_id)
+
+        start_threads(2, work)
+    assert [(step.name, step.outcome) for step in played.steps] == [("fetch", "failure")] * 2
 
 
 def test_a_task_that_a_run_left_behind_adds_nothing_to_it(played: Sandbox) -> None:

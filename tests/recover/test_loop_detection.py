@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.recover import loop_detection
 from mulligan.recover.loop_detection import LoopDetector, are_siblings, call_key, extract_words
 
 MISSING = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such file", fingerprint="a")
@@ -168,3 +169,31 @@ def test_values_that_hold_each_other_and_no_word_come_to_an_end():
 )
 def test_siblings_have_a_word_in_common(one, other, expected):
     assert are_siblings(one, other) is expected
+
+
+def test_calls_of_other_threads_may_end_meanwhile(monkeypatch):
+    detector = LoopDetector()
+    for number in range(4):
+        detector.record_strategy_failure("read", {"path": f"notes {number}"}, MISSING)
+
+    def fail_meanwhile(one: str, other: str) -> bool:
+        if other == "read":
+            detector.record_strategy_failure("write", {"path": "notes"}, MISSING)
+        return are_siblings(one, other)
+
+    monkeypatch.setattr(loop_detection, "are_siblings", fail_meanwhile)
+    spiral = detector.find_spiral("read", {"path": "notes 5"})
+    assert spiral is not None
+    assert spiral.count == 4
+
+    class SlowKey:
+        """A key during whose comparison another call succeeds."""
+
+        __hash__ = object.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            detector.record_success()
+            return False
+
+    detector.record_unrecovered("read", SlowKey(), MISSING, 0.0)
+    assert detector.find_blocking_failure("read", "other", 0.0, 2) is None

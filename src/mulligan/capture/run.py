@@ -359,8 +359,9 @@ class ActiveRun(AsyncScope):
         return failure
 
     def remember_step(self, step: ActiveStep, number: int) -> None:
-        if self.marked_steps is None or self._recent_steps is None:
-            self.marked_steps, self._recent_steps = WeakValueDictionary(), deque(maxlen=MAX_REMEMBERED_CALLS)
+        with _lock:
+            if self.marked_steps is None or self._recent_steps is None:
+                self.marked_steps, self._recent_steps = WeakValueDictionary(), deque(maxlen=MAX_REMEMBERED_CALLS)
         self.marked_steps[number] = step
         self._recent_steps.append(step)
 
@@ -404,9 +405,10 @@ class ActiveRun(AsyncScope):
         """Store the item scope of a call, if the run has item scopes."""
         item_scopes = self.judge.item_scopes
         if item_scopes is not None and (scopes := item_scopes.get()):
-            self._item_of_call[call] = scopes
-            while len(self._item_of_call) > 4 * MAX_REMEMBERED_CALLS:
-                del self._item_of_call[next(iter(self._item_of_call))]
+            with _lock:
+                self._item_of_call[call] = scopes
+                while len(self._item_of_call) > 4 * MAX_REMEMBERED_CALLS:
+                    del self._item_of_call[next(iter(self._item_of_call))]
 
     def remember_success(self, success: SuccessRecord) -> None:
         """Remember a successful call: a later repair may take an id from it. Large results are dropped."""
@@ -660,7 +662,8 @@ class ActiveRun(AsyncScope):
                 break
             else:
                 del entered[-1:]  # exited in another context than it was entered in
-        if not entered:
+            is_last = not entered
+        if is_last:
             self.finish(error)
 
 

@@ -99,7 +99,7 @@ class LoopDetector:
         if streak is None:
             return None
         if streak.key != key or _is_expired(streak, now):
-            del self._streaks[tool]  # other arguments, or enough time has passed
+            self._streaks.pop(tool, None)  # other arguments, or enough time has passed
             return None
         return streak if limit and streak.count >= limit else None
 
@@ -120,10 +120,11 @@ class LoopDetector:
     def find_spiral(self, tool: str, arguments: Mapping[str, Any], kind: str = "") -> Spiral | None:
         """Return the spiral of similar calls to the same or a sibling tool with one kind of failure, or None."""
         words = extract_words(arguments)
-        for reason in dict.fromkeys([kind] if kind else [failed_call[1] for failed_call in self._failed]):
+        failed_calls = tuple(self._failed)  # other threads of the run add to it
+        for reason in dict.fromkeys([kind] if kind else [failed_call[1] for failed_call in failed_calls]):
             similar_tools = [
                 name
-                for name, failed_kind, others in self._failed
+                for name, failed_kind, others in failed_calls
                 if failed_kind == reason
                 and are_siblings(name, tool)
                 and len(words & others) >= MIN_STRATEGY_SIMILARITY * max(len(words | others), 1)
