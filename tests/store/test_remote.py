@@ -9,6 +9,7 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import pytest
@@ -114,6 +115,17 @@ def test_memory_that_does_not_answer_an_agent_in_time_has_nothing_to_say(monkeyp
         assert store.recall(DEFAULT_TENANT, ASKED) == []
         assert store.fixes(DEFAULT_TENANT, FixQuery(tool="search", fingerprint="f")) == []
         assert time.monotonic() - begun < 5
+        store.close()
+
+
+def test_memory_that_keeps_several_calls_waiting_at_once_is_asked_again_soon(monkeypatch, tmp_path):
+    monkeypatch.setattr(remote, "RECALL_TIMEOUT_SECONDS", 0.3)
+    clock = Clock()
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        store = RemoteStore(f"http://127.0.0.1:{silent.getsockname()[1]}", spool=tmp_path, monotonic=clock)
+        with ThreadPoolExecutor(8) as callers:
+            assert list(callers.map(store.recall, [DEFAULT_TENANT] * 8, [ASKED] * 8)) == [[]] * 8
+        assert 0 < store.away_until - clock.now <= remote.INITIAL_BACKOFF_SECONDS
         store.close()
 
 

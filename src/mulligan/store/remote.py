@@ -212,11 +212,14 @@ class RemoteStore:
     def _mark_unavailable(
         self, reason: str, seconds: float | None = None, error_class: type[StoreError] = StoreError
     ) -> StoreError:
-        # Jitter: many processes lose the same server at once and must not reconnect at once.
-        longest = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2**self._miss_count)
-        self._miss_count = min(self._miss_count + 1, 16)
-        wait = seconds if seconds is not None else random.uniform(longest / 2, longest)
-        self.away_until = self._monotonic() + wait
+        now = self._monotonic()
+        if seconds is not None:
+            self.away_until = now + seconds
+        elif now >= self.away_until:  # requests that fail together are one miss
+            # Jitter: many processes lose the same server at once and must not reconnect at once.
+            longest = min(MAX_BACKOFF_SECONDS, INITIAL_BACKOFF_SECONDS * 2**self._miss_count)
+            self._miss_count = min(self._miss_count + 1, 16)
+            self.away_until = now + random.uniform(longest / 2, longest)
         self._unavailable_error = error_class(reason)
         return self._unavailable_error
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pooler
 import postgres
@@ -157,3 +158,30 @@ def test_postgresql_itself_is_taken_for_what_it_is(postgres_url):
     pool.close()
     with pytest.raises(SettingsError, match="Invalid pooler 'statement'"):
         Pool(f"{postgres_url}?pooler=statement")
+
+
+def test_connections_that_fail_together_delay_the_next_attempt_once(monkeypatch):
+    clock, attempts = [100.0], []
+    all_connecting = threading.Barrier(8)
+
+    def refuse(*_, **__):
+        attempts.append(clock[0])
+        if len(attempts) <= 8:
+            all_connecting.wait(20)
+        raise psycopg.OperationalError("connection refused")
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+    pool = Pool("postgresql://127.0.0.1/none", monotonic=lambda: clock[0])
+
+    def connect() -> None:
+        with pytest.raises((psycopg.OperationalError, StoreError)):
+            pool.connect()
+
+    with ThreadPoolExecutor(8) as callers:
+        for call in [callers.submit(connect) for _ in range(8)]:
+            call.result()
+    connect()
+    assert len(attempts) == 8
+    clock[0] += 1.2 * postgres_pool.INITIAL_BACKOFF_SECONDS
+    connect()
+    assert len(attempts) == 9

@@ -151,8 +151,11 @@ class Pool:
         try:
             connection = self._connect_directly(is_for_reading) or self._connect_through_pooler(is_for_reading)
         except psycopg.OperationalError:
-            self._backoff_seconds = min(max(2 * self._backoff_seconds, INITIAL_BACKOFF_SECONDS), MAX_BACKOFF_SECONDS)
-            self._next_attempt_at = self._monotonic() + self._backoff_seconds * random.uniform(0.8, 1.2)
+            now = self._monotonic()
+            if now >= self._next_attempt_at:  # attempts that fail together are one
+                seconds = max(2 * self._backoff_seconds, INITIAL_BACKOFF_SECONDS)
+                self._backoff_seconds = min(seconds, MAX_BACKOFF_SECONDS)
+                self._next_attempt_at = now + self._backoff_seconds * random.uniform(0.8, 1.2)
             raise
         self._backoff_seconds = self._next_attempt_at = 0.0
         return connection
