@@ -6,7 +6,11 @@ from __future__ import annotations
 import contextlib
 import http.server
 import json
+import os
 import socket
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -217,6 +221,46 @@ def test_a_large_batch_goes_in_pieces_and_its_end_comes_last(monkeypatch):
     assert sum(len(each["events"]) for each in sent) == 7
     assert (sent[-1]["journal"], sent[-1]["offset"]) == ("j", 77)
     assert all(each["journal"] != "j" for each in sent[:-1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_neither_a_forked_child_nor_the_exit_waits_for_an_answer_that_a_thread_reads():
+    # In a process of its own: a test runner has threads that a fork would lose.
+    program = """
+        import os, socket, sys, threading, time
+        from mulligan.store.base import DEFAULT_TENANT
+        from mulligan.store.remote import RemoteStore
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        store = RemoteStore(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        threading.Thread(target=store.health, args=(DEFAULT_TENANT,), daemon=True).start()
+        connection, _ = listener.accept()
+        connection.recv(65536)
+        connection.sendall(b"HTTP/1.1 200 OK\\r\\nContent-Length: 10\\r\\n\\r\\n1")
+        while not any(frame.f_code.co_name == "readinto" for frame in iterate_frames()):
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            os._exit(0)
+        deadline = time.monotonic() + 10
+        while os.waitpid(child, os.WNOHANG) == (0, 0):
+            if time.monotonic() > deadline:
+                os.kill(child, 9)
+                sys.exit("the child hangs")
+            time.sleep(0.01)
+    """
+    frames = """
+        def iterate_frames():
+            for frame in sys._current_frames().values():
+                while frame is not None:
+                    yield frame
+                    frame = frame.f_back
+    """
+    source = textwrap.dedent(frames) + textwrap.dedent(program)
+    done = subprocess.run(
+        [sys.executable, "-c", "import sys\n" + source], capture_output=True, text=True, timeout=20, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_connection_that_the_server_let_go_of_is_made_anew():

@@ -90,7 +90,20 @@ class _ThreadConnection:
 
     def __init__(self, connection: http.client.HTTPConnection) -> None:
         self.connection = connection
-        weakref.finalize(self, connection.close)
+        # At process exit the system closes it: a thread that still reads from it would delay the exit.
+        weakref.finalize(self, _close_connection, connection, os.getpid()).atexit = False
+
+
+def _close_connection(connection: http.client.HTTPConnection, process: int) -> None:
+    if process == os.getpid():
+        connection.close()
+    else:
+        inherited_connections.append(connection)
+
+
+inherited_connections: list[http.client.HTTPConnection] = []
+"""Connections of the parent process. Kept referenced, because closing one waits for the lock of its buffer, which a
+thread of the parent may have held during the fork."""
 
 
 def _forward(method: F) -> F:
