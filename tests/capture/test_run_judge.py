@@ -1131,3 +1131,98 @@ def test_show_says_why_a_link_holds(program: Program) -> None:
     assert "provisional" not in shown
     (fix,) = program.read_fixes()
     assert "made in the error handler" in run_command(program, "fixes", "show", fix.id).stdout
+
+
+# Values that belong to one old value, and lists that lose members
+
+
+def ask_in_turns(program: Program, tool: Callable[..., Any], *calls: dict[str, Any]) -> list[str]:
+    """Make these calls, one a turn of a model, until one succeeds; list what the model reads."""
+    answers: list[str] = []
+    with program.mulligan.run("agent"):
+        for turn, arguments in zip(program.mulligan.turns(limit=9), calls, strict=False):
+            outcome = turn.call([tool], tool.__name__, arguments)
+            answers.append(outcome.to_message())
+            if outcome.ok:
+                break
+    program.mulligan.flush(60)
+    return answers
+
+
+def test_value_is_told_for_the_value_that_it_replaced_and_for_no_other(program: Program) -> None:
+    codes = {"EURO": "EUR", "YEN": "JPY"}
+
+    @program.mulligan.tool(effects="none")
+    def convert(number: int, unit: str) -> str:
+        if unit in codes:
+            raise ValueError("The currency is not known.")
+        return f"{number} {unit}"
+
+    def correct(number: int, name: str) -> str:
+        calls = ({"number": number, "unit": unit} for unit in (name, codes[name]))
+        return ask_in_turns(program, convert, *calls)[0]
+
+    texts = [correct(number, "EURO") for number in range(3)]
+    assert ["unit=EUR" in text for text in texts] == [False, False, True]
+    assert "unit=" not in correct(3, "YEN")
+    correct(4, "YEN")
+    assert "unit=JPY" in correct(5, "YEN")
+    assert "unit=EUR" in correct(6, "EURO"), "another value for YEN contradicts nothing"
+
+
+def test_approved_fix_is_applied_to_the_value_that_it_replaced_and_to_no_other(program: Program) -> None:
+    @program.mulligan.tool(effects="none", schema={"properties": {"unit": {"enum": ["EUR", "JPY", "EURO", "YEN"]}}})
+    def convert(number: int, unit: str) -> str:
+        if unit in ("EURO", "YEN"):
+            raise ValueError("The currency is not known.")
+        return f"{number} {unit}"
+
+    for number in range(3):
+        ask_in_turns(program, convert, {"number": number, "unit": "EURO"}, {"number": number, "unit": "EUR"})
+    (fix,) = program.read_fixes()
+    store = SqliteStore(program.path)
+    store.decide(DEFAULT_TENANT, fix.id, True, now())
+    store.close()
+    with program.mulligan.run("agent"):
+        assert convert(7, "EURO") == "7 EUR"
+        with pytest.raises(ValueError, match="not known"):
+            convert(8, "YEN")
+
+
+def test_values_that_alternate_are_not_told(program: Program) -> None:
+    countries = {"Paris": "FR", "Lyon": "FR", "Leeds": "GB", "Nice": "FR", "Brest": "FR", "Toulon": "FR"}
+
+    @program.mulligan.tool(effects="none")
+    def geocode(city: str, country: str = "") -> str:
+        if not country:
+            raise ValueError("The city is ambiguous: country is required.")
+        return f"{city} {country}"
+
+    for city, country in countries.items():
+        ask_in_turns(program, geocode, {"city": city}, {"city": city, "country": country})
+    assert "FR" not in ask_in_turns(program, geocode, {"city": "York"})[0]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["503 Service Unavailable: the index is loading", "429 Too Many Requests", "Connection refused by peer"],
+)
+def test_other_value_that_worked_later_teaches_nothing_where_time_helped(
+    start: Callable[..., Program], message: str
+) -> None:
+    program = start(circuit_breaker=False)
+    failures = ["first"]
+
+    @program.mulligan.tool
+    def export(table: str, rows: int) -> str:
+        if failures:
+            raise RuntimeError(failures.pop() and message)
+        return table
+
+    for number in range(3):
+        answers = ask_in_turns(program, export, *({"table": f"t{number}", "rows": rows} for rows in (500, 100)))
+        assert len(answers) == 2
+        assert "rows" not in answers[0]
+        failures.append("first")
+    assert program.read_status() == "recovered"
+    assert program.read_fixes() == []

@@ -22,7 +22,7 @@ from mulligan.hooks.agents import HookState
 from mulligan.learn.tracker import TrackedFailure
 from mulligan.prompt import Prompt
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, hash_arguments
 from mulligan.store.sqlite import SqliteStore
 
 LOOKUP_TIMEOUT_SECONDS = 0.05
@@ -173,6 +173,7 @@ class Hints:
             key=step.tool_key,
             fingerprint=failure.fingerprint,
             text=build_template(failure.message, arguments),
+            argument_hashes=hash_arguments(arguments),
             agent=self._state.agent,
             now=self._now,
             timeout_seconds=LOOKUP_TIMEOUT_SECONDS,

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from mulligan.core import calls
-from mulligan.core.argument_comparison import diff_calls
+from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls
 from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
 from mulligan.core.privileged_arguments import is_privileged, split_words
@@ -31,12 +31,12 @@ from mulligan.core.records import (
     Record,
     Run,
     Step,
-    digest,
     fix_id,
 )
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import DAY, IMPORT_PREFIX, Revocation, TrialReport, is_import_principal
+from mulligan.store.base import DAY, IMPORT_PREFIX, Revocation, TrialReport, hash_value, is_import_principal
+
 
 LOCAL_PRINCIPAL = "local"
 """Principal of records that name none."""
@@ -139,7 +139,7 @@ def _trial_of_attempts(attempt: Step, later: Step) -> Trial | None:
 
 def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) -> Trial | None:
     step = next((attempt for attempt in reversed(failed.steps) if attempt.has_failed), failed.last)
-    if not _has_fingerprint(step) or _leaves_value_out(link):
+    if not _has_fingerprint(step) or _leaves_value_out(link) or _is_cured_by_time(step, link):
         return None
     calls_between: list[RecentSuccess] = []
     action = to_action(link.changes, link.intermediate_tools)
@@ -160,6 +160,16 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     )  # fmt: skip
 
 
+_CURED_BY_TIME = frozenset({"rate_limit", "unavailable", "connection_error"})
+"""Codes of failures that any later call overcomes, whatever its values. After a timeout, less may really help."""
+
+
+def _is_cured_by_time(step: Step, link: Link) -> bool:
+    """Return whether other values succeeded after a failure that no value causes."""
+    has_new_value = any(change.operation not in FORM_OPERATIONS for change in link.changes)
+    return has_new_value and step.failure is not None and step.failure.kind.code in _CURED_BY_TIME
+
+
 def _leaves_value_out(link: Link) -> bool:
     """Return whether a call recovered without a value that its tool knows. That is no correction for other calls."""
     is_form = "same_values" in link.evidence
@@ -171,22 +181,21 @@ def _leaves_value_out(link: Link) -> bool:
 def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[str, str, str]:
     """Return hashes of the arguments before and after, of the changed values and of the other values, as stored."""
     arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
-    roots = {change.path.partition(".")[0] for change in changes}
-    old = [arguments.get(root) for root in sorted(roots)]
+    paths = [change.path for change in changes]
+    roots = {path.partition(".")[0] for path in paths}
     others = {name: value for name, value in sorted(arguments.items()) if name not in roots}
-    old_value = hash_value(old[0] if len(old) == 1 else old) if old else ""
+    old_value = hash_replaced(paths, {root: hash_value(arguments.get(root)) for root in roots})
     return hash_value((failed.arguments, later.arguments)), old_value, hash_value(others)
 
 
-def hash_value(value: Any) -> str:
-    """Return a short hash of a stored value. Equal values have equal hashes."""
-    try:
-        return digest(_sorted_encoder.encode(value), 6).hex()
-    except (TypeError, ValueError, RecursionError):  # an in-memory store may hold values that JSON cannot encode
-        return digest(repr(value)[:10_000].encode("utf-8", "replace"), 6).hex()
+def hash_replaced(paths: Iterable[str], hashes: Mapping[str, str]) -> str:
+    """Return the hash of the values that changes of these paths replace, from the hashes of a call's arguments."""
+    roots = sorted({path.partition(".")[0] for path in paths})
+    replaced = [hashes.get(root, _ABSENT) for root in roots]
+    return replaced[0] if len(replaced) == 1 else hash_value(replaced) if replaced else ""
 
 
-_sorted_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
+_ABSENT = hash_value(None)
 
 
 def _has_fingerprint(step: Step) -> bool:

@@ -24,10 +24,11 @@ from mulligan.learn.fixes import (
     OperatorDecision,
     Writers,
     fix_state,
+    hash_replaced,
     to_fix,
     top_agents,
 )
-from mulligan.learn.profiles import Profile, find_hidden_reason
+from mulligan.learn.profiles import Profile, find_hidden_reason, replaces_other_values
 from mulligan.store.base import FixQuery
 
 MAX_PREREQUISITE_CALLS = 4
@@ -309,6 +310,10 @@ def _judge_fix(
     if (query.state is not None and state != query.state) or (query.is_about_failure and state == "revoked"):
         return None
     peers = _peers(record, rows)
+    hashes, paths = dict(query.argument_hashes), [change.path for change in record.action.changes]
+    replaced = hash_replaced(paths, hashes) if hashes else ""
+    if replaces_other_values(record, replaced, lambda: context.profile(record.tool, record.key)):
+        return None
 
     def hide(agent: str) -> str:
         return find_hidden_reason(
@@ -317,6 +322,7 @@ def _judge_fix(
             agent,
             lambda: context.profile(record.tool, record.key),
             lambda: context.items(record.tool, record.key),
+            replaced,
         )
 
     # The same states hide a fix from a model and in a list for people.

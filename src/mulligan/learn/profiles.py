@@ -36,9 +36,9 @@ from mulligan.core.records import (
     fix_id,
 )
 from mulligan.core.stated_limits import names_argument
-from mulligan.learn.fixes import RETRY_ACTION, FixAction, FixRecord, hash_value, is_shareable
+from mulligan.learn.fixes import MAX_OLD_VALUES, RETRY_ACTION, FixAction, FixRecord, is_shareable
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import ArgumentTypes, FixQuery, argument_type
+from mulligan.store.base import ArgumentTypes, FixQuery, argument_type, hash_value
 
 MIN_SHARED_CONFIDENCE = 0.5
 MAX_SETTING_VALUES = 8
@@ -88,12 +88,15 @@ def find_hidden_reason(
     agent: str,
     profile: Callable[[], Profile],
     items: Callable[[], Collection[str]] = tuple,
+    replaced: str = "",
 ) -> str:
     """Return why a fix is hidden from the model; empty if it may be shown.
 
     `peers` are the fixes of the same pattern and tool that change one of its arguments, or for a prerequisite those
     that change nothing. `profile` and `items`, the arguments that name items, are called only for a concrete value.
+    `replaced` is the hash of the values that it would replace in the failed call, if these are known.
     """
+    peers = [peer for peer in peers if peer.id == tally.id or _may_have_replaced(peer, tally, replaced)]
     if wilson_lower_bound(tally.successes, tally.trials) < MIN_SHARED_CONFIDENCE:
         return f"succeeded in {tally.successes} of {tally.trials} runs: too low to show to a model"
     if [is_success for _, _, is_success, _ in tally.recent][-2:] == [False, False]:
@@ -133,6 +136,32 @@ def find_hidden_reason(
     return ""
 
 
+def replaces_other_values(tally: FixRecord, replaced: str, profile: Callable[[], Profile]) -> bool:
+    """Return whether a fix sets a text that never recovered a call with the values that this call has.
+
+    Where `EURO` became `EUR`, `YEN` need not. A text that replaced several others is right for a further one only if
+    no other text succeeds. A number is usually a limit, which other numbers exceed as well.
+    """
+    settings = [change for change in tally.action.changes if is_concrete(change) and isinstance(change.after, str)]
+    is_supported = not settings or not replaced or not tally.old_values or replaced in tally.old_values
+    if is_supported or tally.action.tools or any("." in change.path for change in settings):
+        return False
+    if len(tally.old_values) == 1:
+        return True
+    argument_profile = profile()
+    return any(
+        argument_profile.get(change.path, ArgumentProfile()).hashes.keys() - {hash_value(change.after)}
+        for change in settings
+    )
+
+
+def _may_have_replaced(peer: FixRecord, tally: FixRecord, replaced: str) -> bool:
+    """Return whether a fix may have replaced the values that a call has: it is then evidence about that call."""
+    paths, peer_paths = ({change.path for change in record.action.changes} for record in (tally, peer))
+    has_all_values = paths == peer_paths and 0 < len(peer.old_values) < MAX_OLD_VALUES
+    return replaced not in tally.old_values or not has_all_values or replaced in peer.old_values
+
+
 def _has_worked_since(tally: FixRecord, argument: ArgumentProfile) -> bool:
     """Return whether a replaced value has succeeded since the fix did, so that the value was not the cause."""
     first = min((vote[0] for vote in tally.recent if vote[2]), default=0)
@@ -161,7 +190,8 @@ def _result_of(change: Change) -> tuple[str, str, str]:
 
 
 def _is_latest(tally: FixRecord, peers: Sequence[FixRecord], change: Change) -> bool:
-    """Return whether the last corrections of an argument all led to this fix."""
+    """Return whether the last corrections of an argument all led to this fix, and none has led elsewhere since its
+    first: values that alternate belong to their calls."""
     results = set(map(_result_of, tally.action.changes))
     votes = sorted(
         (at, peer.id, set(map(_result_of, peer.action.changes)) == results)
@@ -170,8 +200,9 @@ def _is_latest(tally: FixRecord, peers: Sequence[FixRecord], change: Change) -> 
         for at, _, is_success, _ in peer.recent
         if is_success
     )
-    latest = votes[-LAST_CORRECTIONS:]
-    return len(latest) == LAST_CORRECTIONS and all(is_equal for _, _, is_equal in latest)
+    equal = [is_equal for _, _, is_equal in votes]
+    latest = equal[equal.index(True) :] if True in equal else []
+    return len(latest) >= LAST_CORRECTIONS and all(latest)
 
 
 # Exemplars

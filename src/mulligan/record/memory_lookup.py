@@ -29,6 +29,7 @@ from mulligan.store.base import (
     KeyValueStore,
     PatternQuery,
     Store,
+    hash_arguments,
     parse_items,
     update_schema,
 )
@@ -100,7 +101,10 @@ class MemoryLookup:
 
         def read() -> Sequence[Fix]:
             with self._open_store() as store:
-                return () if store is None else self._find_fixes(store, tool, key, failure, showable=True)
+                if store is None:
+                    return ()
+                hashes = hash_arguments(arguments)
+                return self._find_fixes(store, tool, key, failure, showable=True, argument_hashes=hashes)
 
         precedents: list[Precedent] = []
         changes: set[tuple[str, str]] = set()
@@ -322,14 +326,13 @@ class MemoryLookup:
         failure: Failure,
         arguments: Mapping[str, Any] | None = None,
         schema: str = "",
-        *,
-        showable: bool = False,
+        **filters: Any,
     ) -> Sequence[Fix]:
         if not failure.fingerprint:
             return ()
         query = FixQuery.for_failure(
             tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(),
-            timeout_seconds=LOOKUP_TIMEOUT_SECONDS, showable=showable,
+            timeout_seconds=LOOKUP_TIMEOUT_SECONDS, **filters,
         )  # fmt: skip
         return store.fixes(DEFAULT_TENANT, query)
 

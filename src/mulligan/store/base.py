@@ -278,6 +278,8 @@ class RecallQuery(Record, frozen=True):
 
 ArgumentTypes = tuple[tuple[str, str], ...]
 """The argument names of a call with their JSON types, sorted by name."""
+ArgumentHashes = tuple[tuple[str, str], ...]
+"""The argument names of a call with hashes of their values."""
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
@@ -292,6 +294,22 @@ def argument_types(arguments: Any) -> ArgumentTypes:
         return ()
     typed_names = ((str(name)[:200], argument_type(value)) for name, value in list(arguments.items())[:50])
     return tuple(sorted(typed_names))
+
+
+def hash_value(value: Any) -> str:
+    """Return a short hash of a stored value. Equal values have equal hashes."""
+    try:
+        return digest(_sorted_encoder.encode(value), 6).hex()
+    except (TypeError, ValueError, RecursionError):  # an in-memory store may hold values that JSON cannot encode
+        return digest(repr(value)[:10_000].encode("utf-8", "replace"), 6).hex()
+
+
+_sorted_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
+
+
+def hash_arguments(arguments: Mapping[str, Any] | None) -> ArgumentHashes:
+    """Return a hash of each argument of a call. Without arguments, nothing is known of them."""
+    return tuple((str(name)[:200], hash_value(value)) for name, value in list((arguments or {}).items())[:50])
 
 
 class FixQuery(Record, frozen=True):
@@ -323,6 +341,8 @@ class FixQuery(Record, frozen=True):
     limit: int = 5
     after: tuple[float, bool, int, int, str] | None = None
     """The position of the last fix of the previous page."""
+    argument_hashes: ArgumentHashes = ()
+    """Hashes of the call's values. A fix that replaced other values is left out. Empty if they are unknown."""
 
     def position_of(self, fix: Fix) -> tuple[float, bool, int, int, str]:
         """Return the sort key of a fix."""
@@ -340,9 +360,10 @@ class FixQuery(Record, frozen=True):
         """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
         text = build_template(failure.message, arguments) if arguments is not None else ""
         shape = argument_types(arguments)
+        hashes = {"argument_hashes": hash_arguments(arguments)}
         return cls(
             tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), argument_types=shape,
-            **fields,
+            **hashes | fields,
         )  # fmt: skip
 
 
