@@ -1226,3 +1226,32 @@ def test_other_value_that_worked_later_teaches_nothing_where_time_helped(
         failures.append("first")
     assert program.read_status() == "recovered"
     assert program.read_fixes() == []
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        ([1, 2, 3], [1, 3], "partial"),
+        (["a", "b"], [], "partial"),
+        ("ann@x.org, ben@x.org", "ann@x.org", "partial"),
+        ([{"id": 1}, {"id": 2}], [{"id": 1}], "partial"),
+        ([1, 2, 2], [2, 1], "recovered"),
+        ([1, 2, 3], [1, 2, 4], "recovered"),
+        ("Salem, Oregon", "Salem", "recovered"),
+    ],
+)
+def test_members_that_a_correction_leaves_out_are_lost(
+    program: Program, before: object, after: object, status: str
+) -> None:
+    @program.mulligan.tool
+    def update(records: Any, tag: str) -> str:
+        if records == before:
+            raise ValueError("Something is wrong with the records: 2, b, ben@x.org")
+        return "done"
+
+    with program.mulligan.run("tagger") as run:
+        try:
+            update(before, "late")
+        except ValueError:
+            update(after, "late")
+    assert run.status == program.read_status() == status

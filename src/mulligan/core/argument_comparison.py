@@ -72,6 +72,8 @@ def compare_arguments(
             continue
         if is_replaced(old) or is_replaced(new):
             return None  # no link from redacted values
+        if _leaves_members_out(old, new):
+            return None  # each member is an item, and those left out are lost
         if change.operation == "drop":
             # Without a value that it accepted, the tool uses its default: another action.
             is_named_empty = old in (None, "", [], {}) and names_argument(text, leaf_of(path))
@@ -98,6 +100,19 @@ def compare_arguments(
     unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
     has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
     return Comparison(values, tuple(item_paths), tuple(doubtful), tuple(dropped), has_additions, has_unchanged)
+
+
+def _leaves_members_out(old: Any, new: Any) -> bool:
+    """Return whether a list, or a text of mail addresses, has only some of its former members."""
+    members, remaining = _members_of(old), _members_of(new)
+    return members is not None and remaining is not None and remaining < members
+
+
+def _members_of(value: Any) -> frozenset[str] | None:
+    if isinstance(value, str):
+        parts = value[:MAX_RESULT_CHARS].replace(";", ",").split(",")
+        value = [part.strip() for part in parts] if all("@" in part for part in parts) else None
+    return frozenset(map(result_text, value)) if isinstance(value, list) else None
 
 
 def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:
