@@ -1255,3 +1255,22 @@ def test_members_that_a_correction_leaves_out_are_lost(
         except ValueError:
             update(after, "late")
     assert run.status == program.read_status() == status
+
+
+def test_limit_is_not_lowered_for_a_caller_that_reads_page_by_page(program: Program) -> None:
+    @program.mulligan.tool(effects="none")
+    def list_records(limit: int, offset: int = 0, cursor: str = "") -> list[int]:
+        if limit > 10:
+            raise AgentError(f"limit must be at most 10, got {limit}.")
+        return list(range(offset, offset + limit))
+
+    assert len(list_records(limit=20)) == 10
+    assert len(list_records(limit=20, cursor="abc")) == 10
+    with pytest.raises(AgentError):
+        list_records(limit=20, offset=20)
+    with pytest.raises(AgentError):
+        list_records(limit=20, offset=0)
+    with program.mulligan.run("agent"):
+        turn = next(iter(program.mulligan.turns(limit=1)))
+        answer = turn.call([list_records], "list_records", {"limit": 20, "offset": 20}).to_message()
+    assert "Change limit from 20 to 10" in answer

@@ -78,5 +78,16 @@ def test_quantity_is_only_suggested_where_a_tool_does_something_with_it(tool, na
     assert "may do something else" in clamp_objection(tool, "idempotent", name, before, after)
 
 
+@pytest.mark.parametrize("position", [{"page": 3}, {"offset": 0}, {"skip": 40}, {"startPage": 2}])
+def test_size_is_only_suggested_where_the_caller_reads_page_by_page(position):
+    reason = clamp_objection("list_orders", "none", "page_size", 100, 50, {"page_size": 100, **position})
+    assert reason.endswith("would be another place in the results")
+
+
+@pytest.mark.parametrize("argument", [{"page": None}, {"per_page": 100}, {"page_token": "a1"}, {"start": "2026-01-01"}])
+def test_size_is_changed_where_no_argument_is_a_number_of_results_before(argument):
+    assert clamp_objection("list_orders", "none", "page_size", 100, 50, {"page_size": 100, **argument}) == ""
+
+
 def test_object_is_never_changed_to_a_bound():
     assert "may identify an object" in clamp_objection("read_note", "none", "note_id", 0, 1)

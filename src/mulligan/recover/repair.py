@@ -446,7 +446,7 @@ class _SuggestionBuilder:
     def _clamp_objection(self, draft: Draft) -> str:
         """Return why a bound is not applied automatically, or an empty string."""
         tool, clamps = self.tool, self._iter_clamps(draft)
-        reasons = (clamp_objection(tool.name, tool.effects, c.path, c.before, c.after) for c in clamps)
+        reasons = (clamp_objection(tool.name, tool.effects, c.path, c.before, c.after, self.arguments) for c in clamps)
         return next(filter(None, reasons), "")
 
     def _not_automatic_reason(self, draft: Draft, confidence: float) -> str:
