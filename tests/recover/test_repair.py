@@ -231,6 +231,15 @@ def test_a_slip_near_two_members_of_an_enum_is_not_even_suggested(value, members
     assert asked({"x": value}, of(["x"], x={"enum": members}), effects="none") == []
 
 
+@pytest.mark.parametrize(
+    ("value", "members"),
+    [("semi-annual", ["annual", "monthly"]), ("not started", ["started", "done"]), ("non_refundable", ["refundable"])],
+)
+def test_word_that_makes_another_meaning_of_a_member_is_not_left_out(value, members):
+    assert asked({"x": value}, of(["x"], x={"enum": members}), effects="none") == []
+    assert asked({"x": f"high {members[0]}"}, of(["x"], x={"enum": members}))[0].arguments == {"x": members[0]}
+
+
 @pytest.mark.parametrize(("value", "members"), [("c++", ["c", "java"]), ("1.2", ["12"]), ("-1", ["1"]), ("c#", ["c"])])
 def test_signs_that_are_no_separators_make_another_value(value, members):
     assert tried({"x": value}, of(["x"], x={"enum": members}), effects="none") is None

@@ -14,7 +14,14 @@ from typing import Any, NamedTuple
 from mulligan.core.privileged_arguments import split_words
 from mulligan.core.records import ChangeOperation, ValueSource
 from mulligan.recover.model_output import find_reading
-from mulligan.recover.names import MAX_COMPARED_CHARS, edit_distance, match_by_words, match_name, normalize_name
+from mulligan.recover.names import (
+    MAX_COMPARED_CHARS,
+    edit_distance,
+    match_by_words,
+    match_name,
+    normalize_name,
+    stem_words,
+)
 from mulligan.recover.schema import Path
 
 MAX_PARSED_CHARS = 200_000
@@ -166,7 +173,8 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
                 yield Candidate(match.name, "enum", "enum slip", "schema")
         elif not same and can_guess:
             for name in match_by_words(bare, texts)[:3]:
-                yield Candidate(name, "enum", "enum part", "schema")
+                if _OTHER_MEANING_WORDS.isdisjoint(stem_words(bare) ^ stem_words(name)):
+                    yield Candidate(name, "enum", "enum part", "schema")
         for member in members:
             if is_number(member) and str(member) == bare and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,6})?", bare):
                 yield Candidate(member, "cast", "cast")
@@ -176,6 +184,10 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
             yield Candidate(same[0], "cast", "cast")
     elif is_number(value) and abs(value) < 10**18 and str(value) in texts:
         yield Candidate(str(value), "cast", "cast")
+
+
+_OTHER_MEANING_WORDS = frozenset("not non no never without un in ex anti pre post semi half bi multi sub super".split())
+"""Words that make another value of an enum member: `not started`, `semi-annual`."""
 
 
 def _normalize_spelling(text: str) -> str:
