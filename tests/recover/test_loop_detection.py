@@ -70,6 +70,26 @@ def test_where_waiting_helps_it_begins_anew_after_the_window_and_elsewhere_not()
     assert is_blocked(repeats, now=10_000, path="a")
 
 
+@pytest.mark.parametrize(
+    ("message", "is_waiting"),
+    [
+        ("The report is not ready yet.", True),
+        ("Job 17 is still running", True),
+        ("The export has not been completed.", True),
+        ("Your file is being prepared.", True),
+        ("export in progress", True),
+        ("The report does not exist.", False),
+        ("The oven is not plugged in.", False),
+    ],
+)
+def test_call_that_waits_for_a_result_is_never_blocked(message, is_waiting):
+    repeats = LoopDetector()
+    for _ in range(3):
+        failure = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), message, fingerprint="a")
+        given_up(repeats, failure, job="j")
+    assert is_blocked(repeats, job="j") is not is_waiting
+
+
 def test_the_limit_can_be_set_and_taken_away():
     repeats = LoopDetector()
     for _ in range(3):

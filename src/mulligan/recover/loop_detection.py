@@ -91,7 +91,7 @@ class LoopDetector:
         return count
 
     def find_blocking_failure(self, tool: str, key: Hashable | None, now: float, limit: int) -> IdenticalFailure | None:
-        """Return the identical failure that blocks this call, or None.
+        """Return the identical failure that blocks this call, or None. A call that waits for a result is not blocked.
 
         `tool` is the tool's key.
         """
@@ -101,7 +101,7 @@ class LoopDetector:
         if streak.key != key or _is_expired(streak, now):
             self._streaks.pop(tool, None)  # other arguments, or enough time has passed
             return None
-        return streak if limit and streak.count >= limit else None
+        return streak if limit and streak.count >= limit and not _is_waiting(streak.failure) else None
 
     def record_success(self) -> None:
         """Reset identical failures: after another success the same call may succeed."""
@@ -132,6 +132,18 @@ class LoopDetector:
             if len(similar_tools) >= MIN_SPIRAL_FAILURES:
                 return Spiral(reason, tuple(dict.fromkeys(similar_tools)), len(similar_tools))
         return None
+
+
+_IN_PROGRESS = (  # compiled on first use
+    r"\bnot (?:yet )?(?:been )?(?:ready|finished|complete|completed|done)\b|\b(?:is|are) (?:not )?(?:yet )?pending\b"
+    r"|\bstill (?:\w{1,20} )?(?:running|processing|pending|working|building|loading|queued|starting|in progress)\b"
+    r"|\bin progress\b|\bbeing (?:prepared|processed|generated|created|built|indexed|uploaded)\b"
+)
+
+
+def _is_waiting(failure: Failure) -> bool:
+    """Return whether a failure says that something is under way, so that the same call may succeed later."""
+    return re.search(_IN_PROGRESS, failure.message[:MAX_WORD_SOURCE_CHARS], re.IGNORECASE) is not None
 
 
 def _is_expired(streak: IdenticalFailure, now: float) -> bool:
