@@ -72,6 +72,12 @@ def test_what_comes_first_is_told_with_what_is_constant_in_it():
     assert lesson.working_example == "login(keep=True, user=..., password), then search(q=...)"
 
 
+def test_value_that_a_prerequisite_supplies_is_told_as_its_value():
+    change = Change(path="upload_id", operation="substitute", after=RUN_SPECIFIC, source="run")
+    lesson = worded(change, prerequisites=(Prerequisite(tool="begin_upload", arguments={}),))
+    assert lesson.correction == "First call begin_upload(), then search with its upload_id."
+
+
 def test_an_example_is_the_same_call_before_and_after():
     changes = (Change(path="topk", operation="rename", after="k"), Change(path="n", operation="clamp", after=5))
     lesson = worded(*changes, arguments={"topk": 7, "n": 50, "q": "cats"})

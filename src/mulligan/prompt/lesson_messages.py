@@ -43,7 +43,9 @@ class Prompt(ReflectionMessages):
         tool_name = self._name(tool) or "the tool"
         if prerequisites:
             calls = ", then ".join(self._describe_prerequisites(prerequisites))
-            return f"First call {calls}, then {tool_name} with the same arguments." if calls else ""
+            names = self._names(change.path for change in changes)
+            arguments = f"its {' and '.join(names)}" if names else "the same arguments"
+            return f"First call {calls}, then {tool_name} with {arguments}." if calls else ""
         phrases = map(self._describe_correction, changes[:MAX_LISTED_CHANGES])
         text = "; ".join(phrase for phrase in phrases if phrase)
         return f"{capitalize(text)}." if text else ""
