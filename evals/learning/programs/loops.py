@@ -14,6 +14,7 @@ from learning.player import register_program
 from learning.programs.specs import write_loop
 from learning.stage import Stage
 from learning.truth import Arguments, Cure
+from mulligan import AgentError
 
 MONTHS = [f"2025-{month:02}" for month in range(1, 13)]
 
@@ -364,3 +365,43 @@ async def tasks_in_a_group(stage: Stage) -> None:
             async with asyncio.TaskGroup() as group:
                 for ticker in tickers:
                     group.create_task(try_price(ticker))
+
+
+@register_program
+def rows_of_a_batch(stage: Stage) -> None:
+    """A batch with unknown rows; the handler sends the others. Those that it leaves out are not done."""
+    rows = [100 * stage.number + row for row in range(6)]
+    bad = stage.random.sample(rows, stage.number % 3)
+
+    @stage.tool()
+    def tag_rows(rows: list[int], tag: str) -> int:
+        if unknown := [row for row in rows if row in bad]:
+            raise ValueError(f"unknown rows: {unknown}")
+        return len(rows)
+
+    with stage.run("tagger"):
+        try:
+            tag_rows(rows=rows, tag="late")
+        except ValueError:
+            tag_rows(rows=[row for row in rows if row not in bad], tag="late")
+
+
+@register_program
+def records_by_offset(stage: Stage) -> None:
+    """Records by offset, so many at a time. In week two that is too many: fewer at each offset would leave gaps."""
+    limit = 20 if stage.day < 7 else 10
+
+    def truth(call: Arguments) -> Cure:
+        # As with what is privileged, the caller may decide so, and nobody else.
+        return Cure(name="limit", changes={"limit_per_call": limit}, rule="privileged")
+
+    @stage.tool(effects="none", truth=truth)
+    def list_records(offset: int, limit_per_call: int) -> list[int]:
+        if limit_per_call > limit:
+            raise AgentError(f"limit_per_call must be at most {limit}, got {limit_per_call}.")
+        return list(range(offset, offset + limit_per_call))
+
+    with stage.run("sync"):
+        for offset in range(0, 60, 20):
+            with suppress(AgentError):
+                list_records(offset=offset, limit_per_call=20)

@@ -262,3 +262,68 @@ def model_corrects_it_later(stage: Stage) -> None:
     with stage.run("guide"):
         maps = [("draw_map", {"place": choose_city(stage), "zoom": zoom}, "map") for zoom in (15, 12)]
         stage.converse(4, [maps[0], ("get_weather", {"place": choose_city(stage)}), maps[1]])
+
+
+CODES = {"EURO": "EUR", "YEN": "JPY", "POUND": "GBP"}
+COUNTRIES = {"Paris": "FR", "Leeds": "GB", "Lyon": "FR", "Nice": "FR", "Brest": "FR", "Salem": "US"}
+write_mistake(
+    "model_names_the_currency",
+    "Names where codes are wanted, most often the same name. The code of one is not the code of another.",
+    tool="convert",
+    parameters={"value": float, "unit": str},
+    call=lambda stage: {
+        "value": 10.0 + stage.number,
+        "unit": list(CODES)[0 if stage.number % 5 else 1 + stage.number % 2],
+    },
+    cure=lambda stage, call: Cure(name=call["unit"], changes={"unit": CODES.get(call["unit"], call["unit"])}),
+    error=lambda call: ValueError("The currency is not known."),
+    turns=lambda stage: 3,
+)
+write_mistake(
+    "model_names_the_country",
+    "Cities in several countries; the error asks for the country, which depends on the city.",
+    tool="geocode",
+    parameters={"city": str, "country": (str, "")},
+    call=lambda stage: {"city": list(COUNTRIES)[stage.number % 6], "country": ""},
+    cure=lambda stage, call: Cure(
+        name=call["city"], changes={"country": COUNTRIES[call["city"]]}, rule="depends on another value"
+    ),
+    error=lambda call: AgentError("The city is ambiguous: country is required."),
+    turns=lambda stage: 3,
+)
+
+
+@register_program
+def model_asks_for_less(stage: Stage) -> None:
+    """A service that wakes up; the model asks for less, which is not why it is answered."""
+    calls: list[int] = []
+
+    def truth(call: Arguments) -> Cure:
+        return Cure(name="less", changes={"rows": lambda rows: rows < call["rows"]}, rule="value of a run")
+
+    @stage.tool(truth=truth)
+    def export_table(table: str, rows: int) -> str:
+        calls.append(rows)
+        if len(calls) == 1:
+            raise RuntimeError("503 Service Unavailable: the index is loading")
+        return table
+
+    with stage.run("export"):
+        table = f"table_{stage.number}"
+        stage.converse(3, [("export_table", {"table": table, "rows": rows}, "goal") for rows in (500, 100)])
+
+
+@register_program
+def model_polls_a_job(stage: Stage) -> None:
+    """A model looks again and again for a result that is not ready yet, and does nothing else meanwhile."""
+    looks: list[str] = []
+
+    @stage.tool(effects="none", truth=lambda call: Cure(name="wait", rule="only time helps"))
+    def get_report(report: str) -> str:
+        looks.append(report)
+        if len(looks) < 2 + stage.number % 4:
+            raise AgentError("The report is not ready yet.")
+        return "sales"
+
+    with stage.run("reports"):
+        stage.converse(6, [("get_report", {"report": f"r{stage.number}"}, "goal")] * 6)
