@@ -374,9 +374,9 @@ class AgentRun:
             self.run.finish(error)
         self.close_session()
 
-    async def aend(self, error: BaseException | None = None) -> None:
+    async def aend(self) -> None:
         """End the run like `end`, in a thread: the session is saved in the store."""
-        await run_in_thread(self.end, error)
+        await run_in_thread(self.end)
 
     def close_session(self) -> None:
         if self._session is not None:
