@@ -696,14 +696,12 @@ def mark_corrected(error: BaseException) -> ContextValue:
     return ContextValue(corrected_calls, lambda: (*corrected_calls.get(), *calls))
 
 
-def scope(
-    capture: CaptureContext, run: ActiveRun | None = None, options: RunOptions = NO_OPTIONS
-) -> ActiveRun | ContextValue:
+def scope(capture: CaptureContext, run: ActiveRun | None = None) -> ActiveRun | ContextValue:
     """Return a context manager for the current run, the given run, or a new run for one call."""
     current = current_run(capture) or (run if run is not None and run.is_open else None)
     if current is not None:
         return current.as_current()
-    implicit_run = ActiveRun(capture, options=options)
+    implicit_run = ActiveRun(capture)
     implicit_run.is_implicit = True
     return implicit_run
 

@@ -352,12 +352,12 @@ def _check_kind(text: str) -> str:
     raise SettingsError(f"Invalid --kind {text!r}. Use a type and a code, such as {examples}, or a type, such as tool.")
 
 
-def parse_time_option(text: str | None, option: str = "--since") -> int | None:
-    """Parse a duration (`7d`) or a date as UTC milliseconds. `all` and None return None."""
+def parse_time_option(text: str | None) -> int | None:
+    """Parse --since, a duration (`7d`) or a date, as UTC milliseconds. `all` and None return None."""
     try:
         return parse_time(text, now_ms())
     except ValueError:
-        raise SettingsError(f"Invalid {option} {text!r}. Use {ACCEPTED_FORMATS}.") from None
+        raise SettingsError(f"Invalid --since {text!r}. Use {ACCEPTED_FORMATS}.") from None
 
 
 def import_function(option: str, path: str, default: str = "") -> Callable[..., Any]:

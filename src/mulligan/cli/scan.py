@@ -35,12 +35,10 @@ MAX_NAMED_FILES = 5
 class LogScanner:
     """Log files of a scan, with counts and unreadable files. Imports their runs, too, if it has an importer."""
 
-    def __init__(
-        self, paths: tuple[str, ...], since: int | None, reading: ReaderState, importer: Importer | None = None
-    ) -> None:
+    def __init__(self, paths: tuple[str, ...], since: int | None, reading: ReaderState) -> None:
         self.since = since
         self.reading = reading
-        self.importer = importer
+        self.importer: Importer | None = None
         self.unreadable: list[tuple[Path, str]] = []
         self.locations = [formats.LogLocation("", Path(path)) for path in paths]
         self.locations = self.locations or formats.default_locations(os.environ, Path.home())

@@ -196,7 +196,10 @@ def serve(
 
     app = build_app(server, (*ROUTE_GROUPS, pages), log if logs else None)
     on_tls = partial(server.rejections.add, TLS_REASON)
-    http_server.serve(app, sock, ready, server.stop, trusted_proxies, drain_seconds, on_tls)
+    listening = http_server.build_server(
+        app, ready, on_stopping=server.stop, trusted_proxies=trusted_proxies, drain_seconds=drain_seconds, on_tls=on_tls
+    )
+    http_server.serve(listening, sock)
     alerts.close()
 
 

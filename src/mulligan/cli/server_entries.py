@@ -45,9 +45,9 @@ PLUGIN_START = "// Written by `mulligan install "
 class ServerList:
     """The MCP servers that a client's settings file lists. The methods plan edits of them, one after the other."""
 
-    def __init__(self, client: Client, file: SettingsFile, path: Path | None = None) -> None:
+    def __init__(self, client: Client, file: SettingsFile) -> None:
         self.client, self.file = client, file
-        self.path = path or settings_path(file)
+        self.path = settings_path(file)
         check_project_file(file, self.path)
         self.key = tuple(part.format_map(find_folders()) for part in file.key)
         self.before, self.document = read_document(self.path, client.file_format)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -91,11 +91,8 @@ def parse_prices(prices: Mapping[str, Any]) -> dict[str, ModelPrice | None]:
 class PriceTable:
     """The user's and the shipped prices. The shipped ones are loaded for the first step with tokens."""
 
-    def __init__(
-        self, prices: Mapping[str, Any] | None = None, load_shipped: Callable[[], _PriceFile] = load_shipped_prices
-    ) -> None:
+    def __init__(self, prices: Mapping[str, Any] | None = None) -> None:
         self._user_prices = parse_prices(prices or {})
-        self._load_shipped = load_shipped
         self._shipped: _PriceFile | None = None
         self._price_by_model: dict[str, ModelPrice | None] = {}
 
@@ -109,7 +106,7 @@ class PriceTable:
 
     def _find(self, model: str) -> ModelPrice | None:
         if self._shipped is None:
-            self._shipped = self._load_shipped()
+            self._shipped = load_shipped_prices()
         names = list(_iter_names(model, self._shipped))
         for name in names:
             if name in self._user_prices:

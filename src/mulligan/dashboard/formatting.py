@@ -75,9 +75,9 @@ def data(value: Any, limit: int = MAX_JSON_CHARS) -> Markup:
     return escape(sanitize(encode(value).decode(), limit))
 
 
-def brief(value: Any, limit: int = 120) -> Markup:
+def brief(value: Any) -> Markup:
     """Return one value for a table cell: text unchanged, anything else as JSON."""
-    return line(value if isinstance(value, str) else encode(value).decode(), limit)
+    return line(value if isinstance(value, str) else encode(value).decode(), 120)
 
 
 def number(value: float) -> Markup:

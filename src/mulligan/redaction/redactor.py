@@ -164,10 +164,8 @@ class Redactor:
             displayed = self.text(displayed)
         return sanitize(displayed, limit)
 
-    def value(self, value: Any, name: str = "") -> Any:
+    def value(self, value: Any) -> Any:
         """Return a redacted copy of plain data with the same structure."""
-        if name:
-            return next(iter(self.record({name: value})[0].values()))
         return self.record([value])[0][0]
 
     def record(self, *parts: Any) -> tuple[Any, ...]:

@@ -145,11 +145,11 @@ def _format_percentiles(times: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {format_duration(times[name])}" for name in names)
 
 
-def render_kinds(cell: Cell, width: int | None, limit: int = MAX_KINDS) -> Iterator[str]:
+def render_kinds(cell: Cell, width: int | None) -> Iterator[str]:
     rows = [stats_report.to_kind_facts(counters) | {"kind": kind} for kind, counters in stats_report.rank_kinds(cell)]
-    yield from render_table(KIND_COLUMNS, rows[:limit], width)
-    if len(rows) > limit:
-        yield f"  and {format_count(len(rows) - limit, 'kind')} more: mulligan stats --by kind"
+    yield from render_table(KIND_COLUMNS, rows[:MAX_KINDS], width)
+    if len(rows) > MAX_KINDS:
+        yield f"  and {format_count(len(rows) - MAX_KINDS, 'kind')} more: mulligan stats --by kind"
 
 
 def _main_recovery_method(fact: Fact) -> str:

@@ -205,29 +205,12 @@ def build_server(
     return _UvicornServer(config, on_ready, on_stopping, drain_seconds)
 
 
-def serve(
-    application: ASGIApp,
-    sock: socket.socket,
-    on_ready: Callable[[], None] = lambda: None,
-    on_stopping: Callable[[], None] = lambda: None,
-    trusted_proxies: Sequence[str] = (),
-    drain_seconds: float = 0.0,
-    on_tls: Callable[[str], None] = lambda address: None,
-) -> None:
+def serve(server: uvicorn.Server, sock: socket.socket) -> None:
     """Serve until SIGINT or SIGTERM, and after SIGTERM `drain_seconds` longer. Finish requests in progress."""
-
     for number in (signal.SIGINT, signal.SIGTERM):
         # Ignored: uvicorn handles the signal and raises it again after shutdown.
         signal.signal(number, lambda *_: None)
     # Exclude existing objects from collection. New objects rarely form cycles, so collect seldom.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    server = build_server(
-        application,
-        on_ready,
-        on_stopping=on_stopping,
-        trusted_proxies=trusted_proxies,
-        drain_seconds=drain_seconds,
-        on_tls=on_tls,
-    )
     server.run(sockets=[sock])
