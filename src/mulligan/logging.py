@@ -26,12 +26,11 @@ from mulligan.core.events import (
 )
 from mulligan.core.failure import Failure
 from mulligan.core.records import Recovery, Run, Step
-from mulligan.report.call_text import describe_changes, describe_compression
+from mulligan.report.call_text import OUTCOME_MARKS, describe_changes, describe_compression
 from mulligan.report.tables import escape_hidden, format_duration, to_line
 
 MAX_MESSAGE_CHARS = 200
 """Maximum length of an error message."""
-OUTCOME_MARKS = {"success": "+", "failure": "x", "cancelled": "-", "blocked": "-"}
 LINE_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 """Format of lines on standard error, if the program has not configured `logging`."""
 LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}

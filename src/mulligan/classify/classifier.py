@@ -37,7 +37,7 @@ MAX_CACHED_TEXT_CHARS = 1000
 """Longer texts are not cached."""
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
-_SOURCES = ("tool", "model", "retrieval", "orchestration")
+SOURCES = ("tool", "model", "retrieval", "orchestration")
 _RETRIEVAL_CODES = {"not_found": "no_results", "invalid_arguments": "invalid_query"}
 """Codes of tools that searches have under another name."""
 _CACHED_TYPES = frozenset((str, int, bool, type(None)))
@@ -104,7 +104,7 @@ class Classifier:
         """
         if isinstance(error, Failure):
             return error
-        if source not in _SOURCES:
+        if source not in SOURCES:
             source = None  # other step types, such as a plan, do not tell what failed
         evidence = Evidence(source=source, tool=tool[:200] if isinstance(tool, str) else "", is_error=is_error)
         try:

@@ -13,6 +13,7 @@ import click
 from mulligan import settings as settings_file
 from mulligan.build import build_classifier
 from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
+from mulligan.classify.classifier import SOURCES
 from mulligan.classify.fingerprint import VERSION, build_template
 from mulligan.cli.error_input import (
     ERROR_FIELDS,
@@ -41,7 +42,6 @@ _REMEDY_SENTENCES = {
     Remedy.STOP: "stop, a person must act first",
 }
 _TOOK_EFFECT_TEXTS = {"no": "no, the call did not execute", "yes": "yes"}
-_SOURCES = ("tool", "model", "retrieval", "orchestration")
 _CALL_FIELDS: FieldTypes = {
     "schema": (dict, "a JSON schema"),
     "tools": (dict, "an object of schemas by name"),
@@ -129,7 +129,7 @@ def _exit_code(rows: list[tuple[str, ...]]) -> int:
     "--jsonl", is_flag=True, help="Read one JSON object per line: text, and if known tool, status, exception, ..."
 )
 @click.option("--tool", help="Name of the tool that failed.")
-@click.option("--source", type=click.Choice(_SOURCES), help="Type of the failed call. Default: detected from the text.")
+@click.option("--source", type=click.Choice(SOURCES), help="Type of the failed call. Default: detected from the text.")
 @click.option("--status", type=click.IntRange(100, 599), help="HTTP status of the response.")
 @click.option("--exception", help="Class of the exception, such as openai.RateLimitError.")
 @click.option("--show-fingerprint", is_flag=True, help="Show the message template behind the fingerprint.")
@@ -175,8 +175,8 @@ def _classify_lines(
         if parsed.get("text") is None:
             raise ValueError('missing field "text"')
         fields = pick_fields(parsed, ERROR_FIELDS)
-        if fields.get("source", "tool") not in _SOURCES:
-            raise ValueError(f'"source" must be one of {", ".join(_SOURCES)}')
+        if fields.get("source", "tool") not in SOURCES:
+            raise ValueError(f'"source" must be one of {", ".join(SOURCES)}')
         failure = classify_error(**fields)
         facts = _failure_facts(failure, fields.get("arguments"), should_show_template)
         texts = [facts["kind"], facts["remedy"], facts["took_effect"].replace("unknown", "")]

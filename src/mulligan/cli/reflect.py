@@ -11,6 +11,7 @@ import click
 
 from mulligan.build import build_redactor, build_reflector, connect_reflector
 from mulligan.capture.reflector import Reflector
+from mulligan.capture.run_judge import TOOL_STEP_TYPES
 from mulligan.cli.analyze import build_fix_lookup
 from mulligan.cli.options import CommandContext, command, find_run, import_function
 from mulligan.core.calls import Call, group_attempts
@@ -24,8 +25,6 @@ from mulligan.recover.reflection import Reflection, parse_reflection
 from mulligan.recover.repair import suggest
 from mulligan.report.tables import render_pairs, to_line
 from mulligan.store.base import DEFAULT_TENANT, Store
-
-_TOOL_TYPES = ("tool", "retrieval")
 
 
 @command("mulligan reflect run_8f2c", "mulligan reflect run_8f2c --call 4 --using http://localhost:11434/v1#qwen3")
@@ -53,7 +52,7 @@ def reflect(context: CommandContext, run: str, number: int | None, using: str | 
 
 
 def _find_failed_call(history: History, number: int | None) -> Call:
-    calls = [call for call in group_attempts(history.steps) if call.has_failed and call.first.type in _TOOL_TYPES]
+    calls = [call for call in group_attempts(history.steps) if call.has_failed and call.first.type in TOOL_STEP_TYPES]
     if number is not None:
         calls = [call for call in calls if call.id == number]
     if not calls:
@@ -99,7 +98,7 @@ def _reflect_on(
     arguments = step.arguments if isinstance(step.arguments, dict) else {}
     failure = step.failure
     assert isinstance(failure, Failure)
-    tool_steps = [step for step in history.steps if step.type in _TOOL_TYPES]
+    tool_steps = [step for step in history.steps if step.type in TOOL_STEP_TYPES]
     # With the attempts of this call before the one that is asked about.
     earlier_calls = [EarlierCall.from_step(earlier) for earlier in tool_steps if earlier.seq < step.seq]
     prompt = Prompt(build_redactor(context.settings, "local", personal=False)).for_arguments(arguments)

@@ -85,8 +85,7 @@ def number(value: float) -> Markup:
 
 
 def count(value: int, noun: str) -> Markup:
-    label = tables.format_count(value, noun)
-    return Markup(label.replace("fixs", "fixes").replace("retrys", "retries"))
+    return Markup(tables.format_count(value, noun))
 
 
 def percent(part: int, total: int) -> Markup:

@@ -42,6 +42,7 @@ from mulligan.core.records import (
     encode,
     new_id,
 )
+from mulligan.core.token_usage import MAX_TOKEN_COUNT
 from mulligan.redaction import Redactor
 from mulligan.report.tables import format_timestamp
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
@@ -51,7 +52,6 @@ from mulligan.store.base import DAY, Batch, KeyValueStore
 from mulligan.store.sent_records import needs_numbers
 
 STEP_NUMBER_LIMIT = 2**31
-MAX_TOKEN_COUNT = 2**40
 MAX_COST_NANOS = 10**15
 COPIED_RUN_FIELDS = ("agent", "version", "environment", "session", "parent", "traceparent", "context", "metadata")
 COPIED_STEP_FIELDS = ("parent", "type", "name", "server", "arguments", "result", "duration_seconds")
