@@ -123,7 +123,7 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         )  # Their start and their end are one record of the body.
 
     def number_part(caller: Caller, numbered_events: list[AnyEvent] | None, part: list[AnyEvent]) -> BatchPart:
-        build_batch = partial(converter.number_batch, caller.tenant, caller.principal, part, numbered_events)
+        build_batch = partial(Batch, caller.tenant, part, principal=caller.principal, numbered_events=numbered_events)
         return build_batch, weigh_events(part)
 
     async def batch(request: Request) -> Response:

@@ -232,20 +232,14 @@ class PayloadConverter:
         return Batch(tenant, redacted_events, _journal_name(payload), payload.offset, principal)
 
     def build_event_batch(
-        self, tenant: str, principal: str, events: Sequence[AnyEvent], numbered_events: list[AnyEvent] | None = None
+        self, tenant: str, principal: str, events: Sequence[AnyEvent], numbered_events: list[AnyEvent]
     ) -> Batch:
         """Build the redacted batch for events without a journal. `numbered_events` is as in `Batch`.
 
         Run id and step number identify each event, so sending it again has no further effect.
         """
         redacted_events = self._redact(tenant, complete(link_complete_runs(events)))
-        return self.number_batch(tenant, principal, redacted_events, numbered_events)
-
-    def number_batch(
-        self, tenant: str, principal: str, events: Sequence[AnyEvent], numbered_events: list[AnyEvent] | None = None
-    ) -> Batch:
-        """Build the batch for redacted events."""
-        return Batch(tenant, events, principal=principal, numbered_events=numbered_events)
+        return Batch(tenant, redacted_events, principal=principal, numbered_events=numbered_events)
 
     def prepare_parts(
         self, tenant: str, events: Sequence[AnyEvent], is_linked: bool = False

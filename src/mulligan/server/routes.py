@@ -231,8 +231,7 @@ def _render_metrics(server: Server, tenant: str) -> str:
     lines += stats_report.render_unrecognized_spans(server.unrecognized_spans.get(tenant, {}))
     if tenant == DEFAULT_TENANT:  # the operator of the server: rejected requests belong to no tenant
         lines += stats_report.render_rejected_requests(server.rejections.counts)
-    committer = server.committer
-    if tenant == DEFAULT_TENANT:  # These count all tenants, so only the operator may see them.
+        committer = server.committer  # it counts all tenants, so only the operator may see this
         for name, description, value in (
             ("records", "Records stored since the server started.", committer.stored_records),
             ("transactions", "Store transactions since the server started.", committer.transactions),
