@@ -339,7 +339,7 @@ def test_the_size_of_a_result_does_not_matter(fields: dict[str, object]) -> None
 
 
 def test_the_flag_is_believed() -> None:
-    assert is_error_result("Done.", is_error=True)
+    assert is_error_result({"isError": True, "content": [{"type": "text", "text": "Done."}]})
 
 
 def test_a_process_is_judged_by_its_exit_code() -> None:

@@ -441,10 +441,10 @@ _MAX_KEYS = 64
 _PROCESS_OUTPUT_KEYS = ("stdout", "stderr", "output", "stdErr")
 
 
-def is_error_result(result: object, is_error: bool | None = None) -> bool:
-    """Return whether a result is an error. `is_error` and the result's own flag take precedence over its text."""
+def is_error_result(result: object) -> bool:
+    """Return whether a result is an error. Its own flag takes precedence over its text."""
     try:
-        return bool(is_error) or _is_error_result(result)
+        return _is_error_result(result)
     except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
         return False
 

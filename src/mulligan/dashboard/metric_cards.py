@@ -199,12 +199,13 @@ def metric_rows(stats: Stats, limit: int | None = None) -> list[dict[str, Any]]:
     ]
 
 
-def metric_page(page_query: PageQuery, stats: Stats) -> dict[str, Any]:
-    """Return one page of the rows of a list, of those whose name contains the searched text."""
+def metric_page(store: Store, tenant: str, page_query: PageQuery, stats: Stats) -> dict[str, Any]:
+    """Return one page of the rows of a list, of those whose name contains the searched text, or why it is empty."""
     text = page_query.other_parameters.get("q", "").casefold()
     matches = {name: cell for name, cell in stats.parts.items() if text in name.casefold()}
     start = page_query.page_index * ROWS_PER_PAGE
     return {
+        "empty": empty_state(store, tenant, page_query) if not stats.parts else None,
         "rows": metric_rows(replace(stats, parts=matches), start + ROWS_PER_PAGE)[start:],
         "matches": len(matches),
         "page_number": page_query.page_index + 1,

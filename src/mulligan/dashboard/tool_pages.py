@@ -10,7 +10,6 @@ from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Fix, Pattern
 from mulligan.dashboard import formatting, memory_pages, metric_cards, run_pages
 from mulligan.dashboard.memory_pages import build_pattern_rows
-from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.report import stats as stats_report
 from mulligan.report.memory_text import allow_command
@@ -59,8 +58,7 @@ MAX_FIXES = 50
 def tools(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     tool_stats = store.stats(tenant, page_query.stats_query(by="tool"))
     return {
-        "empty": empty_state(store, tenant, page_query) if not tool_stats.parts else None,
-        **metric_cards.metric_page(page_query, tool_stats),
+        **metric_cards.metric_page(store, tenant, page_query, tool_stats),
         "wrong": _most_corrected_arguments(store, tenant, page_query, tool_stats),
     }
 
@@ -68,18 +66,14 @@ def tools(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
 def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     agent_stats = store.stats(tenant, page_query.stats_query(by="agent"))
     return {
-        "empty": empty_state(store, tenant, page_query) if not agent_stats.parts else None,
-        **metric_cards.metric_page(page_query, agent_stats),
+        **metric_cards.metric_page(store, tenant, page_query, agent_stats),
         "advice": list(stats_report.build_advice(Cell(), {}, agent_stats.parts)),
     }
 
 
 def models(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     model_stats = store.stats(tenant, page_query.stats_query(by="model", type="model"))
-    return {
-        "empty": empty_state(store, tenant, page_query) if not model_stats.parts else None,
-        **metric_cards.metric_page(page_query, model_stats),
-    }
+    return metric_cards.metric_page(store, tenant, page_query, model_stats)
 
 
 def _corrected_arguments(cell: Cell) -> list[dict[str, Any]]:
