@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from syntax import list_nodes, name_called
 
 import mulligan
 
@@ -104,14 +105,14 @@ MODULES = modules()
 
 def imports(name: str, source: str, known: frozenset[str] = frozenset(MODULES)) -> Iterator[Import]:
     """Every import of ours in a source, wherever it stands: in a function, a class, a TYPE_CHECKING block."""
-    tree = ast.parse(source)
+    nodes = list_nodes(source)
     for_types = {
         id(inner)
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
-    for node in ast.walk(tree):
+    for node in nodes:
         targets: list[str] = []
         if isinstance(node, ast.Import):
             targets = [alias.name for alias in node.names]
@@ -129,11 +130,6 @@ def imports(name: str, source: str, known: frozenset[str] = frozenset(MODULES)) 
             if target == "mulligan" or target.startswith("mulligan."):
                 of = target.removeprefix("mulligan").removeprefix(".")
                 yield Import(of, name, node.lineno, id(node) in for_types)
-
-
-def name_called(call: ast.Call) -> str:
-    """The name of a called function, without what stands before the last dot."""
-    return str(getattr(call.func, "attr", getattr(call.func, "id", "")))
 
 
 FLOORS_OF_THEIR_OWN = {

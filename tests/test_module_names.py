@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import click
 import pytest
+from syntax import list_nodes
 
 import mulligan
 from mulligan.cli import COMMANDS, cli, clients
@@ -103,9 +104,9 @@ def find_mentions(source: str, path: str) -> Iterator[Mention]:
     """Yield the names of modules in strings: as the whole string, quoted in a docstring, or as an f-string's start."""
     if not MAY_MENTION.search(source):
         return
-    tree = ast.parse(source)
-    formatted = {id(node.values[0]) for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) and node.values}
-    for node in ast.walk(tree):
+    nodes = list_nodes(source)
+    formatted = {id(node.values[0]) for node in nodes if isinstance(node, ast.JoinedStr) and node.values}
+    for node in nodes:
         if not (isinstance(node, ast.Constant) and isinstance(node.value, str) and "mulligan" in node.value):
             continue
         text = node.value

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from module_tests import MODULE_TESTS
+from syntax import list_nodes, name_called, parse_source
 
 import mulligan
 
@@ -20,7 +22,7 @@ MIN_NAME_CHARS = 4
 
 def find_classes(source: str) -> Iterator[str]:
     """Yield the names of all classes of a module, nested ones too. A leading underscore makes no other name."""
-    for node in ast.walk(ast.parse(source)):
+    for node in list_nodes(source):
         if isinstance(node, ast.ClassDef):
             yield node.name.lstrip("_")
 
@@ -57,7 +59,7 @@ def module_name(path: Path) -> str:
 def public_names(source: str) -> set[str]:
     """Return the public names that a module binds, without what it imports."""
     names: set[str] = set()
-    for node in ast.parse(source).body:
+    for node in parse_source(source).body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Assign):
@@ -74,17 +76,20 @@ def own_test_files(module: str) -> list[Path]:
     return [mirrored / f"test_{name}.py", mirrored / name / f"test_{name}.py"]
 
 
-def is_imported(module: str, test_source: str) -> bool:
-    package, _, name = f"mulligan.{module}".rpartition(".")
-    for node in ast.walk(ast.parse(test_source)):
-        if isinstance(node, ast.Import) and any(alias.name == f"mulligan.{module}" for alias in node.names):
-            return True
-        if isinstance(node, ast.ImportFrom) and (
-            node.module == f"mulligan.{module}"
-            or (node.module == package and any(alias.name == name for alias in node.names))
-        ):
-            return True
-    return False
+@functools.cache
+def find_imports(source: str) -> set[str]:
+    """Return what a source imports: modules, and the names that it takes from them."""
+    imports: set[str] = set()
+    for node in list_nodes(source):
+        if isinstance(node, ast.Import):
+            imports.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            imports.update((str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return imports
+
+
+def is_imported(module: str, source: str) -> bool:
+    return f"mulligan.{module}" in find_imports(source)
 
 
 def is_mentioned(module: str, source: str, test_source: str, sign: str = "") -> bool:
@@ -174,10 +179,10 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and name.strip("_") != "" and not name.startswith("__") and name not in FOREIGN_NAMES
 
 
-def bound_names(tree: ast.AST) -> set[str]:
+def bound_names(nodes: Iterable[ast.AST]) -> set[str]:
     """Return the private names that a source binds: functions, classes, variables and attributes."""
     names: set[str] = set()
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -194,16 +199,18 @@ def bound_names(tree: ast.AST) -> set[str]:
 
 def find_private_accesses(source: str, package_names: set[str]) -> list[str]:
     """Return where a test reaches a private name of the package: as an attribute, an import or a name to patch."""
-    tree = ast.parse(source)
-    names = package_names - bound_names(tree)
+    if package_names.isdisjoint(re.findall(r"\b_\w+", source)):
+        return []  # most files: parsing all takes seconds
+    nodes = list(ast.walk(ast.parse(source)))
+    names = package_names - bound_names(nodes)
     accesses: list[str] = []
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Attribute) and node.attr in names:
             if not (isinstance(node.value, ast.Name) and node.value.id in {"self", "cls", *SUPPORT_MODULES}):
                 accesses.append(f"{node.lineno} {ast.unparse(node)}")
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("mulligan"):
             accesses += [f"{node.lineno} {alias.name}" for alias in node.names if alias.name in names]
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(PATCHING_FUNCTIONS):
+        elif isinstance(node, ast.Call) and name_called(node).endswith(PATCHING_FUNCTIONS):
             is_support = bool(node.args) and ast.unparse(node.args[0]) in SUPPORT_MODULES
             accesses += [
                 f"{node.lineno} {argument.value}"
@@ -219,7 +226,7 @@ def find_private_accesses(source: str, package_names: set[str]) -> list[str]:
 def test_tests_reach_no_private_names_beyond_the_baseline():
     package_names: set[str] = set()
     for path in MODULES.values():
-        package_names |= bound_names(ast.parse(path.read_text()))
+        package_names |= bound_names(list_nodes(path.read_text()))
     accesses = {
         path.relative_to(TESTS).as_posix(): find_private_accesses(path.read_text(), package_names)
         for path in sorted(TESTS.rglob("*.py"))
@@ -262,7 +269,7 @@ def long_constructors(source: str) -> list[str]:
     """Return the classes whose hand-written `__init__` takes more than `MAX_PARAMETERS` parameters beside `self`."""
     return [
         node.name
-        for node in ast.walk(ast.parse(source))
+        for node in list_nodes(source)
         if isinstance(node, ast.ClassDef)
         for method in node.body
         if isinstance(method, ast.FunctionDef) and method.name == "__init__"

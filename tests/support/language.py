@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from syntax import parse_source
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 PACKAGE = ROOT / "src" / "mulligan"
 UNFINISHED: tuple[str, ...] = ()
@@ -141,7 +143,7 @@ def find_all() -> dict[str, list[Hit]]:
     hits: dict[str, list[Hit]] = {"names": [], "prose": []}
     for path in sorted(PACKAGE.rglob("*.py")):
         source, name = path.read_text(), path.relative_to(ROOT).as_posix()
-        tree = ast.parse(source)
+        tree = parse_source(source)
         hits["names"] += find_names(tree, name)
         hits["prose"] += find_source_phrases(tree, name)
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *PACKAGE.rglob("*.html"), *PACKAGE.rglob("*.md")]
