@@ -23,9 +23,8 @@ corpus = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(corpus)
 
 
-@pytest.mark.parametrize(("text", "secret"), corpus.SECRETS, ids=[text[:40] for text, _ in corpus.SECRETS])
-def test_nothing_worth_reading_is_left_of_a_secret(text, secret):
-    assert is_removed(secret, Redactor().text(text))
+def test_nothing_worth_reading_is_left_of_a_secret():
+    assert [text for text, secret in corpus.SECRETS if not is_removed(secret, Redactor().text(text))] == []
 
 
 def is_removed(secret, text):
@@ -43,22 +42,20 @@ def test_no_form_of_a_secret_is_left_in_the_record_of_a_call(level):
     def send(text):
         raise ValueError(text)
 
-    remaining_forms = []
     with sandbox(level=level) as played:
-        for text, secret in corpus.FORMS:
+        for text, _ in corpus.FORMS:
             with mulligan.run("agent", context=f"Task: {text}"):
                 read(text)
                 with contextlib.suppress(ValueError):
                     send(text)
-            # As text, not as JSON: there a quotation mark of a secret has another form.
-            if not is_removed(secret, str(played.runs[-1])):
-                remaining_forms.append(text)
-    assert remaining_forms == []
+        runs = played.runs
+    # As text, not as JSON: there a quotation mark of a secret has another form.
+    recorded_forms = zip(corpus.FORMS, runs, strict=True)
+    assert [text for (text, secret), run in recorded_forms if not is_removed(secret, str(run))] == []
 
 
-@pytest.mark.parametrize("text", corpus.BENIGN, ids=[text[:40] for text in corpus.BENIGN])
-def test_what_only_looks_like_a_secret_is_left_as_it_is(text):
-    assert Redactor().text(text) == text
+def test_what_only_looks_like_a_secret_is_left_as_it_is():
+    assert {text: redacted for text in corpus.BENIGN if (redacted := Redactor().text(text)) != text} == {}
 
 
 @pytest.mark.parametrize(
