@@ -181,11 +181,11 @@ def test_every_command_has_a_help_that_says_what_it_does_and_shows_examples():
         assert f"mulligan {name}" in said.output, name
 
 
-@pytest.mark.parametrize("source", [*PAGES, *ROOT.glob("*.md")], ids=lambda path: path.name)
-def test_links_between_our_pages_lead_somewhere(source):
-    for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", source.read_text()):
-        if "://" not in link:
-            assert (source.parent / link).exists(), f"{source.name} links to {link}"
+def test_links_between_our_pages_lead_somewhere():
+    for source in (*PAGES, *ROOT.glob("*.md")):
+        for link in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", source.read_text()):
+            if "://" not in link:
+                assert (source.parent / link).exists(), f"{source.name} links to {link}"
 
 
 def test_the_index_leads_to_every_page():

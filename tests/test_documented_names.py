@@ -27,7 +27,6 @@ SOURCE = ROOT / "src" / "mulligan"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *ROOT.glob("examples/**/README.md")])
 ALL_PAGES = sorted([*PAGES, *(path for path in ROOT.glob("*.md") if path.name != "README.md")])
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-every_page = pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 
 
 @cache
@@ -79,17 +78,17 @@ def all_options(command: click.Command = cli) -> set[str]:
     return options_of(command).union(*(all_options(child) for child in found if child is not None))
 
 
-@every_page
-def test_documented_commands_and_their_options_exist(page: Path) -> None:
-    for line in documented_commands(page):
-        words = shlex.split(line.partition(" -- ")[0])
-        command, rest = find_command(words)
-        if words and not words[0].startswith("-"):
-            assert command is not cli, f"mulligan {line}"
-        used = {
-            word.partition("=")[0].rstrip(",.") for word in rest if re.match(r"--[a-z]", word) and "..." not in word
-        }
-        assert used <= options_of(command) | {"--version", "--help"}, f"mulligan {line}"
+def test_documented_commands_and_their_options_exist() -> None:
+    for page in PAGES:
+        for line in documented_commands(page):
+            words = shlex.split(line.partition(" -- ")[0])
+            command, rest = find_command(words)
+            if words and not words[0].startswith("-"):
+                assert command is not cli, f"{page.name}: mulligan {line}"
+            used = {
+                word.partition("=")[0].rstrip(",.") for word in rest if re.match(r"--[a-z]", word) and "..." not in word
+            }
+            assert used <= options_of(command) | {"--version", "--help"}, f"{page.name}: mulligan {line}"
 
 
 OTHER_OPTIONS = {
@@ -99,11 +98,12 @@ OTHER_OPTIONS = {
 """Options of pytest, pip and our scripts."""
 
 
-@every_page
-def test_options_named_in_prose_exist(page: Path) -> None:
-    named = {match[0] for text in inline_code(page) if (match := re.match(r"--[a-z][a-z-]+", text))}
-    unknown = named - all_options() - OTHER_OPTIONS
-    assert {name for name in unknown if not name.startswith("--mulligan-")} == set()
+def test_options_named_in_prose_exist() -> None:
+    known_options = all_options() | OTHER_OPTIONS
+    for page in PAGES:
+        named = {match[0] for text in inline_code(page) if (match := re.match(r"--[a-z][a-z-]+", text))}
+        unknown = {name for name in named - known_options if not name.startswith("--mulligan-")}
+        assert unknown == set(), page.name
 
 
 # Settings
@@ -114,9 +114,10 @@ def known_variables() -> set[str]:
     return {f"MULLIGAN_{name.upper()}" for name in SETTING_NAMES} | set(re.findall(r'"(MULLIGAN_[A-Z_]+)"', sources))
 
 
-@every_page
-def test_documented_environment_variables_exist(page: Path) -> None:
-    assert set(re.findall(r"\bMULLIGAN_[A-Z_]*[A-Z]\b", read(page))) <= known_variables() | {"MULLIGAN_NAME"}
+def test_documented_environment_variables_exist() -> None:
+    known = known_variables() | {"MULLIGAN_NAME"}
+    for page in PAGES:
+        assert set(re.findall(r"\bMULLIGAN_[A-Z_]*[A-Z]\b", read(page))) <= known, page.name
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "toml")], ids=lambda path: path.stem)
@@ -131,20 +132,23 @@ def test_documented_settings_files_are_valid(page: Path, tmp_path: Path) -> None
 # Kinds, endpoints, metrics, names
 
 
-@every_page
-def test_documented_kinds_exist(page: Path) -> None:
-    own_kinds = set(re.findall(r'^\[kinds\."([^"]+)"\]', read(page), re.MULTILINE))
-    named = set(re.findall(r"(?<![\w/.-])(?:tool|model|retrieval|orchestration|none)/[a-z_]+(?![\w/.*-])", read(page)))
-    assert named - own_kinds <= set(KINDS)
+KIND = r"(?<![\w/.-])(?:tool|model|retrieval|orchestration|none)/[a-z_]+(?![\w/.*-])"
 
 
-@every_page
-def test_documented_endpoints_exist(page: Path) -> None:
+def test_documented_kinds_exist() -> None:
+    for page in PAGES:
+        own_kinds = set(re.findall(r'^\[kinds\."([^"]+)"\]', read(page), re.MULTILINE))
+        named = set(re.findall(KIND, read(page)))
+        assert named - own_kinds <= set(KINDS), page.name
+
+
+def test_documented_endpoints_exist() -> None:
     paths = {re.sub(r"\{\w+\}", "ID", path) for path in api_document()["paths"]}
-    for path in re.findall(r"(?<![\w:.}])/(?:v1|api/public)/[\w/{}.-]*", read(page)):
-        path = re.sub(r"\{\w+\}", "ID", path.rstrip("./"))
-        fits = any(re.fullmatch(re.escape(known).replace("ID", r"[^/]+"), path) for known in paths)
-        assert fits or path == "/v1", path
+    for page in PAGES:
+        for path in re.findall(r"(?<![\w:.}])/(?:v1|api/public)/[\w/{}.-]*", read(page)):
+            path = re.sub(r"\{\w+\}", "ID", path.rstrip("./"))
+            fits = any(re.fullmatch(re.escape(known).replace("ID", r"[^/]+"), path) for known in paths)
+            assert fits or path == "/v1", f"{page.name}: {path}"
 
 
 def test_every_error_code_of_the_api_is_documented_with_its_status() -> None:
@@ -171,14 +175,14 @@ OTHER_NAMES = (
 """Files, a host, and a setting of PostgreSQL."""
 
 
-@every_page
-def test_documented_python_names_exist(page: Path) -> None:
+def test_documented_python_names_exist() -> None:
     attributes = (SOURCE / "otel.py").read_text()
-    for text in inline_code(page):
-        for name in re.findall(r"(?<![\w/.@-])mulligan(?:\.\w+)+", text):
-            if name.startswith(OTHER_NAMES) or f'"{name}' in attributes:
-                continue
-            assert can_resolve(name), f"{page.name}: {name}"
+    for page in PAGES:
+        for text in inline_code(page):
+            for name in re.findall(r"(?<![\w/.@-])mulligan(?:\.\w+)+", text):
+                if name.startswith(OTHER_NAMES) or f'"{name}' in attributes:
+                    continue
+                assert can_resolve(name), f"{page.name}: {name}"
 
 
 def can_resolve(name: str) -> bool:
@@ -220,13 +224,13 @@ def test_blocks_of_json_are_json(page: Path) -> None:
         json.loads(text)
 
 
-@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_documented_make_targets_and_scripts_exist(page: Path) -> None:
+def test_documented_make_targets_and_scripts_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    commands = "\n".join([*inline_code(page), *blocks(page, "", "sh")])
-    assert set(re.findall(r"^make ([a-z][a-z-]+)", commands, re.MULTILINE)) <= targets
-    for script in re.findall(r"(?:python |`)((?:benchmarks|evals|scripts|examples|tests)/[\w/.]+)", read(page)):
-        assert (ROOT / script).exists(), script
+    for page in ALL_PAGES:
+        commands = "\n".join([*inline_code(page), *blocks(page, "", "sh")])
+        assert set(re.findall(r"^make ([a-z][a-z-]+)", commands, re.MULTILINE)) <= targets, page.name
+        for script in re.findall(r"(?:python |`)((?:benchmarks|evals|scripts|examples|tests)/[\w/.]+)", read(page)):
+            assert (ROOT / script).exists(), f"{page.name}: {script}"
 
 
 def slug(heading: str) -> str:
@@ -240,12 +244,12 @@ def anchors(page: Path) -> set[str]:
     return {slug(heading) for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", page.read_text()), re.MULTILINE)}
 
 
-@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_links_to_sections_lead_somewhere(page: Path) -> None:
-    for file, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", prose(page)):
-        if "://" not in file:
-            target = (page.parent / file).resolve() if file else page
-            assert anchor in anchors(target), f"{page.name} links to {file}#{anchor}"
+def test_links_to_sections_lead_somewhere() -> None:
+    for page in ALL_PAGES:
+        for file, anchor in re.findall(r"\]\(([^)#\s]*)#([^)]+)\)", prose(page)):
+            if "://" not in file:
+                target = (page.parent / file).resolve() if file else page
+                assert anchor in anchors(target), f"{page.name} links to {file}#{anchor}"
 
 
 # Figures and reasons
@@ -266,12 +270,16 @@ def sections(text: str) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise(starts)]
 
 
-@every_page
-def test_measured_figures_have_the_date_of_the_measurement(page: Path) -> None:
-    for section in sections(read(page)):
-        has_figures = bool(re.search(r"\d", re.sub(r"^#.*", "", section)))
-        if MEASURING.search(section) and has_figures and (page.name, section.splitlines()[0]) not in WITHOUT_FIGURES:
-            assert MEASURED.search(section), f"{page.name}: {section.splitlines()[0]}"
+def test_measured_figures_have_the_date_of_the_measurement() -> None:
+    for page in PAGES:
+        for section in sections(read(page)):
+            has_figures = bool(re.search(r"\d", re.sub(r"^#.*", "", section)))
+            if (
+                MEASURING.search(section)
+                and has_figures
+                and (page.name, section.splitlines()[0]) not in WITHOUT_FIGURES
+            ):
+                assert MEASURED.search(section), f"{page.name}: {section.splitlines()[0]}"
 
 
 def test_reasons_in_the_faq_are_reasons_of_the_code() -> None:

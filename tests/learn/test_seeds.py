@@ -43,27 +43,27 @@ def test_there_are_seeds_for_what_agents_use():
                            "mcp model".split())  # fmt: skip
 
 
-@pytest.mark.parametrize("name", sorted(load_seeds()))
-def test_a_seed_is_complete_short_and_ours(name):
-    seed = load_seeds()[name]
-    assert seed.id == lesson_id("seed", name)
-    assert (seed.source, seed.fix_id, seed.trials, seed.state, seed.edited) == ("seed", "", 0, "proposed", False)
-    assert seed.kind in KINDS
-    assert seed.origin.endswith(("scripts/seeds runs it", "not run here"))
-    for said in (seed.mistake, seed.correction):
-        assert 10 <= len(said) <= MAX_SENTENCE_CHARS, said
-        assert not re.search("[<>|`\u2039\u203a\u00a6]", said), "what is shown to a model could not be copied from"
-    assert bool(seed.failing_example) == bool(seed.working_example)
-    for each in seeds.parse_phrases(seed):
-        assert each.weight >= 8, "too little to be known by"
+def test_a_seed_is_complete_short_and_ours():
+    for name, seed in load_seeds().items():
+        assert seed.id == lesson_id("seed", name)
+        standing = (seed.source, seed.fix_id, seed.trials, seed.state, seed.edited)
+        assert standing == ("seed", "", 0, "proposed", False), name
+        assert seed.kind in KINDS, name
+        assert seed.origin.endswith(("scripts/seeds runs it", "not run here")), name
+        for said in (seed.mistake, seed.correction):
+            assert 10 <= len(said) <= MAX_SENTENCE_CHARS, said
+            assert not re.search("[<>|`\u2039\u203a\u00a6]", said), f"a model could not copy from what {name} shows"
+        assert bool(seed.failing_example) == bool(seed.working_example), name
+        for each in seeds.parse_phrases(seed):
+            assert each.weight >= 8, f"{name} has too little to be known by"
 
 
-@pytest.mark.parametrize("name", sorted(load_seeds()))
-def test_a_seed_is_told_whole_as_what_it_is(name):
-    said = Prompt().lesson_sentence(load_seeds()[name])
-    assert load_seeds()[name].correction.rstrip(".") in said
-    assert "(general advice)" in said
-    assert find_unsafe_text(said) == []
+def test_a_seed_is_told_whole_as_what_it_is():
+    for name, seed in load_seeds().items():
+        said = Prompt().lesson_sentence(seed)
+        assert seed.correction.rstrip(".") in said, name
+        assert "(general advice)" in said, name
+        assert find_unsafe_text(said) == [], name
 
 
 def test_the_files_are_as_lessons_are_written():
@@ -76,10 +76,9 @@ def test_the_files_are_as_lessons_are_written():
 # Each finds its failure
 
 
-@pytest.mark.parametrize("case", sorted(TEXTS))
-def test_what_a_program_said_finds_its_seed(case):
-    given = TEXTS[case]
-    assert found(given["text"], given["tool"]) == [given["seed"]]
+def test_what_a_program_said_finds_its_seed():
+    answers = {case: found(given["text"], given["tool"]) for case, given in TEXTS.items()}
+    assert answers == {case: [given["seed"]] for case, given in TEXTS.items()}
 
 
 def test_every_seed_that_can_be_run_was_run():
@@ -87,13 +86,12 @@ def test_every_seed_that_can_be_run_was_run():
     assert {name for name, seed in load_seeds().items() if seed.origin.endswith("runs it")} == run
 
 
-@pytest.mark.parametrize("name", sorted(load_seeds()))
-def test_kind_and_fingerprint_are_those_of_today(name):
-    seed = load_seeds()[name]
-    said = next((given["text"] for given in TEXTS.values() if given["seed"] == name), seed.error.splitlines()[0])
-    said = said.translate(str.maketrans("\u2039\u203a", "<>"))  # as they were before they were made fit to be shown
-    failure = failed(said, seed.tool, "model" if seed.tool == "chat" else "tool")
-    assert (seed.kind, seed.fingerprint) == (str(failure.kind), failure.fingerprint)
+def test_kind_and_fingerprint_are_those_of_today():
+    for name, seed in load_seeds().items():
+        said = next((given["text"] for given in TEXTS.values() if given["seed"] == name), seed.error.splitlines()[0])
+        said = said.translate(str.maketrans("\u2039\u203a", "<>"))  # as they were before they were made fit to be shown
+        failure = failed(said, seed.tool, "model" if seed.tool == "chat" else "tool")
+        assert (seed.kind, seed.fingerprint) == (str(failure.kind), failure.fingerprint), name
 
 
 # And no other
