@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import strict_decoding
 
@@ -42,19 +45,31 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.option.markexpr = ""  # in whichever tier they are
 
 
+@pytest.fixture(scope="session")
+def homes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Names for the homes and folders of tests. `mktemp` would list all earlier ones for each."""
+    folder = tmp_path_factory.mktemp("homes")
+    return (folder / str(number) for number in itertools.count())
+
+
 @pytest.fixture(autouse=True)
-def stays_quick(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A quick test starts no Python process and no server."""
+def isolation(request: pytest.FixtureRequest, homes: Iterator[Path], monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Give each test an empty home; end what it started. One fixture: each takes time, ten thousand times."""
+    home, folder = next(homes), next(homes)
+    isolate_home(home, monkeypatch)
+    folder.mkdir()
+    if request.node.get_closest_marker("quick"):  # the others start programs of this project, from its folder
+        monkeypatch.chdir(folder)
     yield
-    started = sorted(set(tiers.started))
-    tiers.started.clear()
-    if started and request.node.get_closest_marker("quick"):
-        pytest.fail(f"started {' and '.join(started)}: give it a tier of tests/support/tiers.py")
+    stop_recorders()
+    for each in (home, folder):
+        with contextlib.suppress(OSError):  # it is not empty
+            each.rmdir()
+    check_tier(request.node)
 
 
-@pytest.fixture(autouse=True)
-def a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    home = tmp_path_factory.mktemp("home")
+def isolate_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home.mkdir()
     for name in [*os.environ]:
         if name.startswith("MULLIGAN"):
             monkeypatch.delenv(name)
@@ -64,14 +79,20 @@ def a_home_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
     monkeypatch.setenv("MULLIGAN_HOME", str(home / "mulligan"))
 
 
-@pytest.fixture(autouse=True)
-def no_recorder_outlives_its_test() -> Iterator[None]:
+def stop_recorders() -> None:
     """One whose store never comes back goes on trying beside later tests, and says so every minute, in their logs."""
-    yield
     recording = sys.modules.get("mulligan.record.recorder")
     for each in tuple(recording.recorders) if recording is not None else ():
         if isinstance(each, recording.Recorder):  # a test may have put something else there
             each.stop_thread(time.monotonic() + PATIENCE)
+
+
+def check_tier(item: pytest.Item) -> None:
+    """A quick test starts no Python process and no server."""
+    started = sorted(set(tiers.started))
+    tiers.started.clear()
+    if started and item.get_closest_marker("quick"):
+        pytest.fail(f"started {' and '.join(started)}: give it a tier of tests/support/tiers.py")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,8 +1,8 @@
 """Assign each test to one tier. `make test` runs the quick tier; CONTRIBUTING.md lists the others.
 
 A mark on the test or its module decides. Without one, the parameters, the file and the fixtures decide, in this order.
-A test that none of them names is quick. Quick tests must not start a Python process or a server: the fixture
-`stays_quick` fails those that do.
+A test that none of them names is quick. Quick tests must not start a Python process or a server: `check_tier` of
+`tests/conftest.py` fails those that do.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def limit_examples(item: pytest.Item, count: int) -> None:
 
 
 started: list[str] = []
-"""Python processes and servers since the last check. `stays_quick` empties it after each test."""
+"""Python processes and servers since the last check. `check_tier` empties it after each test."""
 
 
 def _observe(event: str, arguments: tuple[Any, ...]) -> None:
