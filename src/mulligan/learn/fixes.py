@@ -37,7 +37,6 @@ from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import DAY, IMPORT_PREFIX, Revocation, TrialReport, hash_value, is_import_principal
 
-
 LOCAL_PRINCIPAL = "local"
 """Principal of records that name none."""
 
