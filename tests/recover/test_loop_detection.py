@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.recover import loop_detection
-from mulligan.recover.loop_detection import LoopDetector, are_siblings, call_key, extract_words
+from mulligan.recover.loop_detection import MAX_POLLS, LoopDetector, are_siblings, call_key, extract_words
 
 MISSING = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such file", fingerprint="a")
 OTHER = Failure.of(Kind("tool", "not_found", Remedy.REPLAN), "no such line", fingerprint="b")
@@ -82,12 +82,15 @@ def test_where_waiting_helps_it_begins_anew_after_the_window_and_elsewhere_not()
         ("The oven is not plugged in.", False),
     ],
 )
-def test_call_that_waits_for_a_result_is_never_blocked(message, is_waiting):
+def test_call_that_waits_for_a_result_is_blocked_later(message, is_waiting):
     repeats = LoopDetector()
+    failure = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), message, fingerprint="a")
     for _ in range(3):
-        failure = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), message, fingerprint="a")
         given_up(repeats, failure, job="j")
     assert is_blocked(repeats, job="j") is not is_waiting
+    for _ in range(MAX_POLLS):
+        given_up(repeats, failure, job="j")
+    assert is_blocked(repeats, job="j")
 
 
 def test_the_limit_can_be_set_and_taken_away():

@@ -19,6 +19,8 @@ from mulligan.core.failure import Failure, Remedy
 from mulligan.recover.budget import CIRCUIT_WINDOW_SECONDS
 from mulligan.recover.schema import MAX_CALL_VALUES, measure_extent
 
+MAX_POLLS = 20
+"""Identical failures that say that a result is not ready yet, after which the call is blocked all the same."""
 MAX_SPIRAL_HISTORY = 12
 """Unrecovered calls that are searched for a spiral."""
 MIN_SPIRAL_FAILURES = 4
@@ -91,17 +93,16 @@ class LoopDetector:
         return count
 
     def find_blocking_failure(self, tool: str, key: Hashable | None, now: float, limit: int) -> IdenticalFailure | None:
-        """Return the identical failure that blocks this call, or None. A call that waits for a result is not blocked.
-
-        `tool` is the tool's key.
-        """
+        """Return the identical failure that blocks this call, or None. `tool` is the tool's key."""
         streak = self._streaks.get(tool)
         if streak is None:
             return None
         if streak.key != key or _is_expired(streak, now):
             self._streaks.pop(tool, None)  # other arguments, or enough time has passed
             return None
-        return streak if limit and streak.count >= limit and not _is_waiting(streak.failure) else None
+        if limit and _is_waiting(streak.failure):
+            limit = max(limit, MAX_POLLS)
+        return streak if limit and streak.count >= limit else None
 
     def record_success(self) -> None:
         """Reset identical failures: after another success the same call may succeed."""
