@@ -313,7 +313,8 @@ class Mulligan:
             if value is not None:
                 require_choice(name, value, choices)
         if session is not None and not isinstance(session, str):
-            from mulligan.learn.session import Session  # lazy: few programs track sessions
+            with fork_safety.import_lock:
+                from mulligan.learn.session import Session  # lazy: few programs track sessions
 
             if not isinstance(session, Session):
                 raise SettingsError(f"session must be a mulligan.session() or its id, got {session!r}.")
@@ -326,7 +327,8 @@ class Mulligan:
                 self._event_stream().redact_session_id(session) if isinstance(session, str) else session.id
             )
         if traceparent is not None:
-            from mulligan.capture import trace_context  # lazy: few runs continue a trace
+            with fork_safety.import_lock:
+                from mulligan.capture import trace_context  # lazy: few runs continue a trace
 
             origin = trace_context.parse_trace_headers(traceparent)
             record_fields["traceparent"] = origin.traceparent
@@ -345,7 +347,8 @@ class Mulligan:
         `block_loops=False` is for an agent that also acts by means that mulligan does not see: a call that failed the
         same way before is then made, and a note tells the model how often it failed.
         """
-        from mulligan.capture.loop import Turns  # lazy: most programs have their own loop
+        with fork_safety.import_lock:
+            from mulligan.capture.loop import Turns  # lazy: most programs have their own loop
 
         return Turns(self.capture_context, limit, block_loops=block_loops)
 
@@ -393,7 +396,8 @@ class Mulligan:
 
         An `InfraError` of a tool, and a model error that recovery cannot handle, are raised.
         """
-        from mulligan.capture.loop import Loop  # lazy: most programs have their own loop
+        with fork_safety.import_lock:
+            from mulligan.capture.loop import Loop  # lazy: most programs have their own loop
 
         if not isinstance(inject_lessons, int) or inject_lessons < 0:
             raise SettingsError(f"inject_lessons must be True or the maximum number of tokens, got {inject_lessons!r}.")
@@ -445,7 +449,8 @@ class Mulligan:
         """
         if id is not None and not isinstance(id, str):
             raise SettingsError(f"The id of a session must be a string, got {id!r}.")
-        from mulligan.learn.session import Session  # lazy: few programs track sessions
+        with fork_safety.import_lock:
+            from mulligan.learn.session import Session  # lazy: few programs track sessions
 
         stream = self._event_stream()
         key_value_store = self._components.key_value_store if self._components is not None else None
@@ -499,7 +504,8 @@ class Mulligan:
         wrapped function, which supplies its schema and options. `run` holds the earlier calls of the same run as
         dictionaries with tool, arguments, outcome, and result or error. `memory=False` ignores fixes from earlier runs.
         """
-        from mulligan.capture.suggestions import suggest_repairs  # lazy: few programs ask for suggestions
+        with fork_safety.import_lock:
+            from mulligan.capture.suggestions import suggest_repairs  # lazy: few programs ask for suggestions
 
         self._capture()
         parts = self._components

@@ -125,3 +125,59 @@ def test_what_is_arranged_while_a_fork_waits_is_done_for_that_fork_too():
     """)
         == "0 ['late', 'after late']\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("module", "use"),
+    [
+        ("mulligan.recover.repair", "fail()"),
+        ("mulligan.learn.session", "m.session().close()"),
+        ("mulligan.learn.session", "m.run(session=m)"),
+        ("mulligan.capture.loop", "m.turns()"),
+        ("mulligan.capture.loop", "m.loop(lambda messages: 'done', [], [])"),
+        ("mulligan.capture.trace_context", "m.run().headers"),
+        ("mulligan.capture.trace_context", "m.run(traceparent={})"),
+        ("mulligan.capture.suggestions", "m.suggest('search', {}, 'not found')"),
+        ("mulligan.learn.lesson_rendering", "m.render_lessons()"),
+    ],
+)
+def test_a_child_can_import_what_another_thread_was_importing(module, use):
+    """The lock of a module that is being imported would be taken in the child forever."""
+    assert said(f"""
+        import contextlib, signal, time
+        import mulligan
+
+        m = mulligan.Mulligan(store="memory:")
+        with m.run():
+            pass
+
+        @m.tool
+        def search(k: int):
+            raise mulligan.AgentError("k must be 10 or less", code="invalid_arguments")
+
+        def fail():
+            with contextlib.suppress(mulligan.AgentError):
+                search(50)
+
+        class SlowFinder:
+            def find_spec(self, name, path, target=None):
+                if name == {module!r}:
+                    is_importing.set()
+                    time.sleep(0.3)
+
+        def use():
+            with contextlib.suppress(mulligan.api.SettingsError):
+                {use}
+            return True
+
+        def use_in_child():
+            signal.alarm(10)
+            return use()
+
+        is_importing = threading.Event()
+        sys.meta_path.insert(0, SlowFinder())
+        thread = threading.Thread(target=use)
+        thread.start()
+        print(is_importing.wait(10), child(use_in_child))
+        thread.join()
+    """).split() == ["True", "0"]

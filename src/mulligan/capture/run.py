@@ -233,7 +233,8 @@ class ActiveRun(AsyncScope):
     def headers(self) -> dict[str, str]:
         """The headers `traceparent` and `tracestate` for outgoing requests, which link the receiver's run to this
         one."""
-        from mulligan.capture.trace_context import build_trace_headers  # lazy: few runs pass headers on
+        with fork_safety.import_lock:
+            from mulligan.capture.trace_context import build_trace_headers  # lazy: few runs pass headers on
 
         return build_trace_headers(self.id, *self.trace())
 

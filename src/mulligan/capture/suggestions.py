@@ -16,6 +16,7 @@ import msgspec
 
 from mulligan.classify.classifier import classify
 from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
+from mulligan.core import fork_safety
 from mulligan.core.calls import Call, group_attempts, is_same_json
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect, require_choice
 from mulligan.core.records import Effects, Fix, History, Link, Outcome, ReplayResult, Step, ValueProfile, sort_steps
@@ -83,7 +84,8 @@ def suggest_repairs(
     """
     for name, value, choices in (("effects", effects or "once", get_args(Effects)), ("mode", mode, get_args(Mode))):
         require_choice(name, value, choices)
-    from mulligan.recover.repair import suggest  # lazy: needed for failures only
+    with fork_safety.import_lock:
+        from mulligan.recover.repair import suggest  # lazy: needed for failures only
 
     if isinstance(error, Failure):
         failure = error

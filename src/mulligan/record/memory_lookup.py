@@ -236,7 +236,8 @@ class MemoryLookup:
         self, prompt: Prompt, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False
     ) -> str:
         """Render the lessons for these tools; if the store is unavailable, only the introduction."""
-        from mulligan.learn.lesson_rendering import render_within_budget, select_lessons  # rarely needed
+        with fork_safety.import_lock:
+            from mulligan.learn.lesson_rendering import render_within_budget, select_lessons  # rarely needed
 
         try:
             with self._open_store() as store:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from mulligan.core import fork_safety
 from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
@@ -370,7 +371,8 @@ class ToolRecovery(msgspec.Struct):
 
     def _describe_no_repair(self, arguments: Arguments, failure: Failure) -> str:
         """Return why nothing is suggested: the only repair changes a privileged argument, or there is none."""
-        from mulligan.recover.repair import find_privileged_repair  # lazy: needed for failures only
+        with fork_safety.import_lock:
+            from mulligan.recover.repair import find_privileged_repair  # lazy: needed for failures only
 
         name = find_privileged_repair(arguments, failure, self.tool, self.queries.earlier_calls())
         return f"{name} is a privileged argument" if name else NO_REPAIR
@@ -449,7 +451,8 @@ class ToolRecovery(msgspec.Struct):
 
     def _suggest(self, arguments: Arguments, failure: Failure) -> list[Suggestion]:
         if self.cached_suggestions is None or self.cached_suggestions[0] is not failure:
-            from mulligan.recover.repair import suggest  # lazy: needed for failures only
+            with fork_safety.import_lock:
+                from mulligan.recover.repair import suggest  # lazy: needed for failures only
 
             suggestions = suggest(
                 arguments,

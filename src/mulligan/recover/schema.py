@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.core import fork_safety
+
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
@@ -63,7 +65,8 @@ class CompiledSchema:
     @property
     def digest(self) -> str:
         """Return a hash of the schema's rules. Titles and descriptions do not change it."""
-        from hashlib import blake2b  # lazy: needed for failures only, and it loads OpenSSL
+        with fork_safety.import_lock:
+            from hashlib import blake2b  # lazy: needed for failures only, and it loads OpenSSL
 
         rules = {} if self.schema is None else _strip_annotations(self.schema)
         encoded_rules = msgspec.json.encode(rules, order="sorted", enc_hook=str)
@@ -77,7 +80,8 @@ class CompiledSchema:
 
     def _build_validator(self) -> Any:
         if self._validator is None:
-            import jsonschema_rs  # lazy: 25 ms, needed for failures and checked calls only
+            with fork_safety.import_lock:
+                import jsonschema_rs  # lazy: 25 ms, needed for failures and checked calls only
 
             self._validator = jsonschema_rs.validator_for(self.schema or {}, retriever=_reject_reference)
         return self._validator
