@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from hook_events import handle_event
 from session_logs import write
 
 from mulligan.cli import import_export
@@ -375,8 +376,6 @@ def test_what_hooks_recorded_is_not_counted_again_when_the_logs_are_imported(typ
     """The log of a session that its hooks told of, and that of one from before there were any."""
     from session_logs import ClaudeCode, Codex, at
 
-    from mulligan.hooks import main as hooks
-
     event = {
         "session_id": "5e55-10", "transcript_path": "/none", "cwd": "/home/ada/shop", "tool_name": "Bash",
         "tool_input": {"command": "make"}, "tool_use_id": "t1",
@@ -388,8 +387,8 @@ def test_what_hooks_recorded_is_not_counted_again_when_the_logs_are_imported(typ
     else:
         answer = {"llmContent": "no", "returnDisplay": "no", "error": {"message": "no such file", "type": "x"}}
         event |= {"hook_event_name": "AfterTool", "tool_name": "read_file", "tool_response": answer}
-    hooks.handle_event(agent, json.dumps(event, separators=(",", ":")).encode())
-    hooks.handle_event(agent, json.dumps({**event, "hook_event_name": "SessionEnd"}, separators=(",", ":")).encode())
+    handle_event(agent, json.dumps(event, separators=(",", ":")).encode())
+    handle_event(agent, json.dumps({**event, "hook_event_name": "SessionEnd"}, separators=(",", ":")).encode())
     store = Path(os.environ["MULLIGAN_HOME"]) / "mulligan.db"
 
     def log(session):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+from hook_events import handle_event
 
 from mulligan.api import Mulligan
 from mulligan.core.events import RunEnded
 from mulligan.core.records import Run
-from mulligan.hooks.main import handle_event
 from mulligan.store.base import DAY, DEFAULT_TENANT, Retention
 from mulligan.store.sqlite import SqliteStore
 

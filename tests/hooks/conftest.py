@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 import pytest
+from hook_events import handle_event
 
-from mulligan.hooks import main
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
@@ -31,7 +31,7 @@ class Agent:
             "hook_event_name": event,
             **fields,
         }
-        said = main.handle_event(self.name, json.dumps(told, separators=(",", ":")).encode())
+        said = handle_event(self.name, json.dumps(told, separators=(",", ":")).encode())
         return json.loads(said) if said else None
 
     def says(self, event: str, **fields: Any) -> str:

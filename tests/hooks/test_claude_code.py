@@ -7,6 +7,7 @@ import sqlite3
 from contextlib import closing
 
 import pytest
+from hook_events import handle_event
 
 from mulligan.hooks import main, session_files
 
@@ -281,7 +282,7 @@ def test_a_projects_own_settings_are_not_read(agent, tmp_path, monkeypatch):
 def test_whatever_is_sent_nothing_is_said_and_nothing_leaves_the_folder(home, data):
     before = set(home.parent.iterdir())
     try:
-        said = main.handle_event("claude-code", data)
+        said = handle_event("claude-code", data)
     except Exception as error:  # noqa: BLE001 - whatever it is
         session_files.record_internal_error("claude-code", error)  # as main does
         said = b""

@@ -34,7 +34,9 @@ def main() -> None:
         if should_process(agent, data):
             gc.disable()  # no garbage outlives this process
             _find_packages()
-            response = _process_event(agent, data)
+            from mulligan.hooks import event_processing  # takes 40 ms
+
+            response = event_processing.process_event(agent, data)
             while response:
                 response = response[os.write(1, response) :]
     except BaseException as error:  # noqa: BLE001 - a hook must not fail
@@ -46,17 +48,6 @@ def main() -> None:
             # Shown to the user, not to the model.
             os.write(1, json.encode({"systemMessage": f"mulligan records nothing: {error}"}))
     os._exit(0)  # skips the interpreter's shutdown, which would double the run time
-
-
-def handle_event(agent: str, data: bytes) -> bytes:
-    """Return the response to an event, empty for most events."""
-    return _process_event(agent, data) if should_process(agent, data) else b""
-
-
-def _process_event(agent: str, data: bytes) -> bytes:
-    from mulligan.hooks import event_processing  # takes 40 ms
-
-    return event_processing.process_event(agent, data)
 
 
 def should_process(agent: str, data: bytes) -> bool:
