@@ -418,11 +418,11 @@ def install_and_uninstall(client: str, path: Path, edit_list) -> tuple[bytes, by
     """Install with a function, then uninstall. Return the bytes in between and at the end."""
     known = MCP_CLIENTS[client]
     file = SettingsFile("user", str(path).replace("{", "{{"), known.server_files[0].key)
-    servers = ServerList(known, file, path)
+    servers = ServerList(known, file)
     names = edit_list(servers)
     apply_installation(servers.edit, added=names, removed=set())
     installed = path.read_bytes()
-    servers = ServerList(known, file, path)
+    servers = ServerList(known, file)
     for name in list(servers.servers):
         servers.remove_proxy(name)
     servers.remove_own_server()

@@ -45,7 +45,7 @@ def test_installed_proxy_of_a_server_with_a_url_sends_its_headers(tmp_path):
     with fake_http_server() as server:
         path = tmp_path / "mcp.json"
         path.write_text(json.dumps({"mcpServers": {"web": {**entry, "url": server.url}}}))
-        servers = ServerList(cursor, cursor.server_files[0], path)
+        servers = ServerList(cursor, cursor.server_files[0]._replace(path=str(path)))
         servers.add_proxy("web", [])
         servers.edit.apply()
         entry = json.loads(path.read_text())["mcpServers"]["web"]
@@ -63,7 +63,7 @@ def test_question_server_answers_from_the_users_store_in_a_hostile_repository(tm
     write_failure(tmp_path / "of_user.db")
     repository = HostileRepository(tmp_path)
     cursor = MCP_CLIENTS["cursor"]
-    servers = ServerList(cursor, cursor.server_files[0], tmp_path / "mcp.json")
+    servers = ServerList(cursor, cursor.server_files[0]._replace(path=str(tmp_path / "mcp.json")))
     servers.add_own_server()
     servers.edit.apply()
     entry = json.loads((tmp_path / "mcp.json").read_text())["mcpServers"]["mulligan"]
