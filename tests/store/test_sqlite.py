@@ -580,3 +580,19 @@ def test_memory_stores_have_separate_records():
     assert second.get(DEFAULT_TENANT, "kind", "key") is None
     with pytest.raises(StoreError, match="cannot be backed up"):
         first.backup(Path("copy.db"))
+
+
+@pytest.mark.parametrize("can_copy", [True, False], ids=["copied", "created"])
+def test_memory_store_has_the_tables_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, can_copy: bool) -> None:
+    def read_schema(store: SqliteStore) -> list[object]:
+        with store.read_connection(DEFAULT_TENANT) as connection:
+            pragmas = [connection.execute(f"PRAGMA {name}").fetchone() for name in ("user_version", "auto_vacuum")]
+            return [*pragmas, *connection.execute("SELECT name, sql FROM sqlite_schema ORDER BY name")]
+
+    def raise_missing(connection: SqliteConnection) -> None:
+        raise AttributeError("deserialize")  # as in builds of SQLite without it
+
+    if not can_copy:
+        monkeypatch.setattr(SqliteConnection, "deserialize", property(raise_missing))
+    with contextlib.closing(SqliteStore(tmp_path / "mulligan.db")) as file:
+        assert read_schema(MemoryStore()) == read_schema(file)
