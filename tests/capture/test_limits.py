@@ -97,7 +97,7 @@ class Simulation:
         await asyncio.gather(*tasks)
 
 
-@pytest.mark.parametrize("rate", [1, 2, 10])
+@pytest.mark.parametrize("rate", [1, 2, pytest.param(10, marks=pytest.mark.safety)])
 @pytest.mark.parametrize("depth", [1, 3])
 def test_an_outage_of_two_minutes_costs_at_most_fifteen_percent_more_attempts_than_calls(rate, depth):
     simulation = Simulation()
@@ -1053,6 +1053,7 @@ def test_circuit_stays_closed_for_a_target_that_answers_retries() -> None:
     assert count_recovered(lambda number, attempt: True)[:2] == (0, 3)  # down: open after 5 results
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("failure_rate", [0.3, 0.5])
 def test_circuit_costs_a_flaky_target_few_of_the_retries_that_the_budget_allows(failure_rate: float) -> None:
     successes = {True: 0, False: 0}

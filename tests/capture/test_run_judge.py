@@ -1011,6 +1011,7 @@ def test_readme_example_is_repaired_a_hundred_times_in_one_process(program: Prog
     assert len(program.read_runs()) == 100
 
 
+@pytest.mark.safety
 @pytest.mark.usefixtures("no_backoff")
 def test_readme_example_is_repaired_a_hundred_times_in_one_store(start: Callable[..., Program]) -> None:
     code = compile(first_example().replace("import mulligan\n", "", 1), "README.md", "exec")

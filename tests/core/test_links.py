@@ -1295,6 +1295,7 @@ def test_run_of_many_failures_keeps_a_bounded_number_open():
     assert progress.failed == 399
 
 
+@pytest.mark.safety
 def test_run_of_five_thousand_calls_is_judged_call_by_call_in_bounded_time():
     run = RunProgress()
     began = time.process_time()

@@ -270,6 +270,7 @@ OLD_TEXT = {"file_path": FILE, "old_string": "count = 1", "new_string": "count =
 PATH = "/src/shop/lib/prices/table.csv"
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize(
     ("tool", "error", "wrong", "right", "forbidden"),
     [

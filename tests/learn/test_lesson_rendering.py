@@ -310,6 +310,7 @@ def test_whatever_is_stored_the_prompt_is_presentable_within_its_budget_and_cann
                 assert line.startswith(allowed[1]), line
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("state", ["active", "proposed"])
 def test_ten_megabytes_are_cut_and_do_not_take_long(state):
     long = "a word and " * 1_000_000

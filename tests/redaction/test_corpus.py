@@ -32,6 +32,7 @@ def is_removed(secret, text):
     return sum(piece in text for piece in pieces) <= len(secret) / 10
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("level", ["local", "shared"])
 def test_no_form_of_a_secret_is_left_in_the_record_of_a_call(level):
     @mulligan.tool(effects="none")

@@ -137,6 +137,7 @@ def test_asking_about_an_empty_home_makes_no_files(user):
     assert not (user.home / "mulligan").exists()
 
 
+@pytest.mark.safety
 @pytest.mark.parametrize("works", [True, False])
 def test_lists_that_share_each_other_without_end_do_not_hang_a_call(works: bool) -> None:
     shared: list[Any] = [1]
