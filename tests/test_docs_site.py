@@ -33,8 +33,13 @@ def load_script(name: str) -> ModuleType:
 
 
 @cache
+def build_pages() -> dict[str, str]:
+    pages: dict[str, str] = load_script("reference_pages").build_pages()
+    return pages
+
+
 def reference(name: str) -> str:
-    return str(load_script("reference_pages").build_pages()[f"reference/{name}.md"])
+    return build_pages()[f"reference/{name}.md"]
 
 
 def pages_of(entry: Any) -> Iterator[str]:
@@ -48,7 +53,7 @@ def pages_of(entry: Any) -> Iterator[str]:
 def test_navigation_has_every_page_once() -> None:
     listed = list(pages_of(CONFIGURATION["nav"]))
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    pages |= set(load_script("reference_pages").build_pages())
+    pages |= set(build_pages())
     pages |= {path.name for path in ROOT.glob("*.md")}  # README.md is the one of docs
     assert len(listed) == len(set(listed))
     assert set(listed) == pages

@@ -14,10 +14,11 @@ EVALS = str(Path(__file__).parent.parent / "evals")
 LIBRARIES = ["ajv", "fastapi", "jsonschema", "marshmallow", "pydantic", "zod"]
 
 
-@pytest.fixture
-def evaluation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(EVALS)
-    yield importlib.import_module("validation_errors.__main__")
+@pytest.fixture(scope="module")
+def evaluation() -> Iterator[Any]:
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.syspath_prepend(EVALS)
+        yield importlib.import_module("validation_errors.__main__")
     for name in [name for name in sys.modules if name.split(".")[0] == "validation_errors"]:
         del sys.modules[name]
 

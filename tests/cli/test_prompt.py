@@ -105,16 +105,16 @@ def test_file_of_an_agent_has_no_sections_for_tools_of_other_agents(types, tmp_p
 
 
 @pytest.mark.parametrize("form", ["text", "skill", "agents-md"])
-@pytest.mark.parametrize("budget", [1, 30, 100, 130, 160, 200, 250, 320, 500])
-def test_what_is_printed_is_never_over_the_budget(kept, types, form, budget):
-    code, said, told = types("prompt", "--format", form, "--budget", str(budget))
+def test_what_is_printed_is_never_over_the_budget(kept, types, form):
+    for budget in (1, 30, 100, 130, 160, 200, 250, 320, 500):
+        code, said, told = types("prompt", "--format", form, "--budget", str(budget))
 
-    if code == 2:
-        assert form != "text"
-        assert "the section marks alone take" in told
-    else:
-        assert estimate_prompt_tokens(said.rstrip("\n")) <= budget
-        assert budget > 120 or "not fit into the budget" in told
+        if code == 2:
+            assert form != "text"
+            assert "the section marks alone take" in told
+        else:
+            assert estimate_prompt_tokens(said.rstrip("\n")) <= budget
+            assert budget > 120 or "not fit into the budget" in told
 
 
 def test_the_facts_are_there_as_json(kept, types):
