@@ -20,7 +20,7 @@ demo: ## watch an agent's failing calls recover, then look at them in the dashbo
 
 test: ## run the quick tests: every package, without servers and processes
 	@scripts/environment base dev
-	@$(PYTEST) --max-examples 10 $(ARGS)
+	@$(PYTEST) --max-examples 5 $(ARGS)
 
 test-all: $(TIERS) ## run all tests, tier by tier
 
