@@ -1190,6 +1190,30 @@ def test_approved_fix_is_applied_to_the_value_that_it_replaced_and_to_no_other(p
             convert(8, "YEN")
 
 
+def test_value_is_told_for_each_value_that_it_replaced_in_a_run(program: Program) -> None:
+    @program.mulligan.tool(effects="none")
+    def play(track: int, codec: str) -> str:
+        if codec != "wav":
+            raise RuntimeError("This cannot be decoded.")
+        return f"{track}"
+
+    notes: list[str] = []
+    for track in range(3):
+        with program.mulligan.run("player"):
+            try:
+                play(track, "opus")
+            except RuntimeError:
+                try:
+                    play(track, "flac")
+                except RuntimeError as error:
+                    notes.append("\n".join(error.__notes__))
+                    play(track, "wav")
+        program.mulligan.flush(60)
+    assert ["codec=wav" in note for note in notes] == [False, False, True]
+    (fix,) = program.read_fixes()
+    assert fix.successes == 3
+
+
 def test_values_that_alternate_are_not_told(program: Program) -> None:
     countries = {"Paris": "FR", "Lyon": "FR", "Leeds": "GB", "Nice": "FR", "Brest": "FR", "Toulon": "FR"}
 

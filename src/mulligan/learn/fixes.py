@@ -316,6 +316,8 @@ class Vote(msgspec.Struct, frozen=True):
     content: str = ""
     old_value: str = ""
     other_values: str = ""
+    also_replaced: tuple[tuple[str, str], ...] = ()
+    """Old and other values of further successful trials of the run, which are no votes."""
 
     @classmethod
     def from_report(cls, report: TrialReport, stored_at: int) -> Vote:
@@ -401,6 +403,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.recent_applied_at = sorted([*self.recent_applied_at, vote.at])[-MAX_RECENT_VOTES - 1 :]
             self.paused_at = self.paused_at or self._pause_time(vote.at)
             if vote.successful:
+                self.add_old_value(vote)
                 return  # a success of an automatic repair is no vote: a fix must not promote itself
         self.trials += 1
         is_imported = is_import_principal(vote.principal)
@@ -411,7 +414,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             self.agents[vote.agent] = self.agents.get(vote.agent, 0) + 1
             if not is_imported and vote.day not in self.days:
                 self.days = sorted([*self.days, vote.day])[-MAX_RECENT_VOTES:]
-            self._add_old_value(vote)
+            self.add_old_value(vote)
         if vote.actor != "rule":
             self._add_distinct_trial(vote)
 
@@ -425,10 +428,13 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         # Sorted, so that the limit drops the same trials in any order of votes.
         self.distinct_trials = dict(sorted({**self.distinct_trials, content: trial}.items())[:MAX_DISTINCT_TRIALS])
 
-    def _add_old_value(self, vote: Vote) -> None:
-        if vote.old_value:
-            other_values = sorted({*self.old_values.get(vote.old_value, ()), vote.other_values})[:MAX_OLD_VALUES]
-            self.old_values = dict(sorted({**self.old_values, vote.old_value: other_values}.items())[:MAX_OLD_VALUES])
+    def add_old_value(self, vote: Vote) -> None:
+        """Add the values that a successful trial replaced, also of one that is no vote."""
+        own_values = [(vote.old_value, vote.other_values)] if vote.actor != "fix" else []
+        for old, other in (*own_values, *vote.also_replaced):
+            if old:
+                other_values = sorted({*self.old_values.get(old, ()), other})[:MAX_OLD_VALUES]
+                self.old_values = dict(sorted({**self.old_values, old: other_values}.items())[:MAX_OLD_VALUES])
 
     def _pause_time(self, at: int) -> int:
         """Return `at` if the fix must be paused, else 0.
@@ -486,11 +492,18 @@ def select_counted_votes(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
     Each run has one vote: its first failure, else its first success.
     """
     first_votes: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
+    replaced: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for tried_call, vote in votes:
         voter, rank = (vote.run, vote.principal), (vote.successful, vote.at, tried_call, vote)
         if voter not in first_votes or rank[:3] < first_votes[voter][:3]:
             first_votes[voter] = rank
-    return sorted((vote for *_, vote in first_votes.values()), key=lambda vote: (vote.at, vote.run))
+        if vote.old_value and vote.successful and vote.actor != "fix":
+            replaced.setdefault(voter, set()).add((vote.old_value, vote.other_values))
+    counted_votes = (
+        msgspec.structs.replace(vote, also_replaced=tuple(sorted(replaced[voter]))) if voter in replaced else vote
+        for voter, (*_, vote) in first_votes.items()
+    )
+    return sorted(counted_votes, key=lambda vote: (vote.at, vote.run))
 
 
 # Promotion

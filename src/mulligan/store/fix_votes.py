@@ -171,6 +171,9 @@ def _count_votes(
             # Each run has one vote: its first failure, else its first success.
             if earlier_vote[0] != vote.successful or vote.at < earlier_vote[1]:
                 uncertain.add(fix)
+            elif vote.successful:
+                tallies[fix].add_old_value(vote)
+                changed_fixes.add(fix)
             continue
         if fix not in tallies:
             tallies[fix], new[fix] = FixRecord.from_trial(trial), trial
