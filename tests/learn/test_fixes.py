@@ -24,6 +24,7 @@ from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, Vote, W
 from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
+    IMPORT_PRINCIPAL,
     SCHEMA_KIND,
     FixQuery,
     ForgetRequest,
@@ -908,7 +909,7 @@ class Adversary(RuleBasedStateMachine):
 
     @rule()
     def is_found_out(self):
-        for who in (*self.mine, fixes.IMPORT_PRINCIPAL):
+        for who in (*self.mine, IMPORT_PRINCIPAL):
             self.store.revoke(DEFAULT_TENANT, Revocation(principal=who))
         self.is_revoked = True
 
