@@ -218,6 +218,13 @@ def test_tool_of_the_same_name_in_another_module_has_its_own_memory(recall, plac
     assert recall.precedents("search", "third:search", TOO_MANY, {"k": 60}) == []
 
 
+@pytest.mark.parametrize("value", [10**5000, "a" * 20_000, float("nan"), "\ud800", object()], ids=range(5))
+def test_call_with_an_extreme_value_gets_its_answer(recall, place, value):
+    fill(place, runs=2)
+    (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": value})
+    assert [change.after for change in known.changes] == [10]
+
+
 def test_arguments_that_named_items_in_earlier_runs_are_known(recall, place):
     ended = Run(id="run_a", started_at=NOW, ended_at=NOW, end_reason="finished", items={KEY: ("order",)})
     with closing(place.open()) as store:

@@ -188,9 +188,14 @@ def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[s
 
 
 def hash_replaced(paths: Iterable[str], hashes: Mapping[str, str]) -> str:
-    """Return the hash of the values that changes of these paths replace, from the hashes of a call's arguments."""
+    """Return the hash of the values that changes of these paths replace, from the hashes of a call's arguments.
+
+    Empty if one of them is unknown.
+    """
     roots = sorted({path.partition(".")[0] for path in paths})
     replaced = [hashes.get(root, _ABSENT) for root in roots]
+    if "" in replaced:
+        return ""
     return replaced[0] if len(replaced) == 1 else hash_value(replaced) if replaced else ""
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
@@ -279,7 +280,8 @@ class RecallQuery(Record, frozen=True):
 ArgumentTypes = tuple[tuple[str, str], ...]
 """The argument names of a call with their JSON types, sorted by name."""
 ArgumentHashes = tuple[tuple[str, str], ...]
-"""The argument names of a call with hashes of their values."""
+"""The argument names of a call with hashes of their values; empty for values without one."""
+MAX_HASHED_CHARS = 10_000
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
@@ -309,7 +311,15 @@ _sorted_encoder = msgspec.json.Encoder(enc_hook=str, order="sorted")
 
 def hash_arguments(arguments: Mapping[str, Any] | None) -> ArgumentHashes:
     """Return a hash of each argument of a call. Without arguments, nothing is known of them."""
-    return tuple((str(name)[:200], hash_value(value)) for name, value in list((arguments or {}).items())[:50])
+    return tuple((str(name)[:200], _hash_scalar(value)) for name, value in list((arguments or {}).items())[:50])
+
+
+def _hash_scalar(value: Any) -> str:
+    """Return the hash of a short text, a number or a similar value. Empty for others: lists may contain each other."""
+    is_hashed = len(value) <= MAX_HASHED_CHARS if type(value) is str else type(value) in (bool, float, NoneType)
+    if type(value) is int:
+        is_hashed = abs(value) < 2**63
+    return hash_value(value) if is_hashed else ""
 
 
 class FixQuery(Record, frozen=True):
