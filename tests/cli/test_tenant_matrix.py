@@ -183,7 +183,7 @@ def test_an_id_of_another_tenant_is_as_unknown_as_one_that_never_was(world):
 
 
 def test_the_live_tail_tells_of_ones_own_alone(world):
-    stream = http.client.HTTPConnection("127.0.0.1", world.running.port, timeout=20)
+    stream = http.client.HTTPConnection("127.0.0.1", world.running.port, timeout=60)  # five times a slow poll
     stream.request("GET", "/live/events", headers={"Authorization": f"Bearer {world.them.token}"})
     answer = stream.getresponse()
     assert answer.status == 200
