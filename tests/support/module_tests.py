@@ -24,6 +24,7 @@ MODULE_TESTS = {
     "cli.configuration": "cli/test_cli.py",
     "cli.demo": "stories/test_the_loop.py",
     "cli.demo_mcp_server": "stories/test_the_loop.py: demo",
+    "cli.demo_narration": "stories/test_the_loop.py: demo",
     "cli.demo_world": "stories/test_the_loop.py: demo",
     "cli.doctor": "cli/test_cli.py",
     "cli.options": "cli/test_cli.py",

@@ -17,6 +17,7 @@ import click
 from mulligan import settings as settings_file
 from mulligan.api import Mulligan
 from mulligan.cli import demo_world as world
+from mulligan.cli.demo_narration import Narrator
 from mulligan.cli.options import CommandContext, command, print_json, print_lines
 from mulligan.cli.serve import serve
 from mulligan.core.failure import INSTALL_EXTRA, StoreError
@@ -70,8 +71,7 @@ def demo(context: CommandContext, fast: bool, serves: bool | None, opens: bool) 
     mulligan = Mulligan(store=str(store_path), agent="demo-agent", mode="repair")
     service = world.DemoService()
     tickets = world.McpConnection(str(store_path), folder)
-    pause = 0.6 if sys.stdout.isatty() and not (fast or context.as_json) else 0
-    narrator = world.Narrator(context.as_json, pause)
+    narrator = Narrator(context.as_json, pause=0.6 if sys.stdout.isatty() and not (fast or context.as_json) else 0)
     mulligan.add_listener(narrator.on_event, thread="caller")
     agent = world.ScriptedAgent(mulligan, world.build_tools(mulligan, service), tickets, narrator)
     try:
@@ -140,7 +140,7 @@ def _demonstrate_lesson(
     mulligan: Mulligan,
     store_path: Path,
     agent: world.ScriptedAgent,
-    narrator: world.Narrator,
+    narrator: Narrator,
 ) -> tuple[Lesson | None, str]:
     """Turn the fix that recovered three runs into a lesson, then show a run whose prompt contains it."""
     tool = "search_docs"

@@ -101,10 +101,7 @@ class MemoryLookup:
 
         def read() -> Sequence[Fix]:
             with self._open_store() as store:
-                if store is None:
-                    return ()
-                hashes = hash_arguments(arguments)
-                return self._find_fixes(store, tool, key, failure, showable=True, argument_hashes=hashes)
+                return () if store is None else self._find_fixes(store, tool, key, failure, shown_call=arguments)
 
         precedents: list[Precedent] = []
         changes: set[tuple[str, str]] = set()
@@ -327,13 +324,16 @@ class MemoryLookup:
         failure: Failure,
         arguments: Mapping[str, Any] | None = None,
         schema: str = "",
-        **filters: Any,
+        *,
+        shown_call: Mapping[str, Any] | None = None,
     ) -> Sequence[Fix]:
+        """Query fixes. With `shown_call`, the arguments of a call, only those that a model may see for this call."""
         if not failure.fingerprint:
             return ()
         query = FixQuery.for_failure(
             tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(),
-            timeout_seconds=LOOKUP_TIMEOUT_SECONDS, **filters,
+            timeout_seconds=LOOKUP_TIMEOUT_SECONDS, showable=shown_call is not None,
+            argument_hashes=hash_arguments(arguments if shown_call is None else shown_call),
         )  # fmt: skip
         return store.fixes(DEFAULT_TENANT, query)
 

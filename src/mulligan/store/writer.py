@@ -225,10 +225,10 @@ class BatchWriter:
         self._principal_noted_at.clear()
 
     def drop_trails(self) -> None:
-        """Clear what a transaction beside other writers caches, after its rollback.
+        """Clear the trails, after the rollback of a transaction that runs beside other writers.
 
-        It notes no principals. If their times were cleared too, a batch of one tenant would make the next batch of
-        each other tenant exclusive.
+        Such a transaction writes no principals, so their cached times stay valid. Without them, the next batch of
+        each tenant would need an exclusive transaction.
         """
         self._trails.clear()
 
@@ -348,9 +348,8 @@ class BatchWriter:
         has_same_key = old is None or has_same_counter_key(old.run, run)
         if is_orphan:
             writer.execute("DELETE FROM orphaned_runs WHERE tenant = ? AND run = ?", (tenant, run.id))
-        is_failure_free = False
-        if changes.is_failure_free and not is_orphan and (old is None or (old.is_failure_free and has_same_key)):
-            is_failure_free = True
+        is_failure_free = changes.is_failure_free and not is_orphan and (old is None or old.is_failure_free)
+        if is_failure_free and has_same_key:
             status = RunProgress().status(run)
             counters.add_successes(run, steps)
             if old is not None and status != old.status:
