@@ -254,6 +254,8 @@ def import_(context: CommandContext, files: tuple[str, ...], format_name: str | 
         text = "Nothing was imported."
     elif importer.runs or importer.skipped:
         text = f"Nothing new: everything is already in {context.where}."
+        if is_remote(context.where):  # it does not tell which runs it omits
+            text = f"Nothing new: everything is already in {context.where}, or was deleted there with mulligan forget."
     else:
         text = "The file contains no runs." if len(files) == 1 else "The files contain no runs."
     counts = {"lines": reading.line_count, "unknown": reading.unrecognized_lines, "store": context.where}
