@@ -165,6 +165,7 @@ class Mulligan:
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
         unprivileged: Iterable[str] = (),
+        clamp: Iterable[str] = (),
         destructive: bool = False,
         verify: Callable[..., Any] | None = None,
         rejection_statuses: Iterable[int] = (),
@@ -186,6 +187,7 @@ class Mulligan:
 
         `privileged` names arguments that are never changed automatically, in addition to those recognized by name.
         `unprivileged` exempts arguments that were recognized by name. `destructive=True` protects all arguments.
+        `clamp` names numbers that are changed to a bound instead of failing, also in calls of a program.
 
         `verify` is called with the same arguments when it is unknown whether a call took effect. It returns the result
         if the call executed, False if it did not, and None if it cannot tell. `rejection_statuses` are HTTP statuses
@@ -493,6 +495,7 @@ class Mulligan:
         run: Iterable[Any] = (),
         privileged: Iterable[str] = (),
         unprivileged: Iterable[str] = (),
+        clamp: Iterable[str] = (),
         effects: Effects | None = None,
         destructive: bool = False,
         mode: Mode = "repair",
@@ -514,6 +517,7 @@ class Mulligan:
             schema = wrapped.schema() if schema is None else schema
             privileged = (*privileged, *wrapped.options.privileged)
             unprivileged = (*unprivileged, *wrapped.options.unprivileged)
+            clamp = (*clamp, *wrapped.options.clamp)
             effects = effects or wrapped.options.effects
             destructive = destructive or wrapped.options.destructive
         name = tool if isinstance(tool, str) else tool_name(tool)
@@ -527,6 +531,7 @@ class Mulligan:
             run=run,
             privileged=privileged,
             unprivileged=unprivileged,
+            clamp=clamp,
             effects=effects,
             destructive=destructive,
             mode=mode,

@@ -52,6 +52,7 @@ TOOL_CHOICES = {
 TOOL_TYPES: dict[str, tuple[Any, str]] = {
     "privileged": (list[str], "a list of strings"),
     "unprivileged": (list[str], "a list of strings"),
+    "clamp": (list[str], "a list of strings"),
     "destructive": (bool, "true or false"),
     "timeout": (Annotated[float, msgspec.Meta(ge=0, lt=1e9)], "a number of seconds"),
 }

@@ -139,6 +139,7 @@ class CallExecution(RecordedCall, eq=False):
             changed_arguments=self._changed_arguments,
             seconds_left=limits.seconds_left,
             retry_layer=lambda: self.retry_layer,
+            has_reader=lambda: self.answers_model,
             was_executed=lambda: limits.was_executed,
             take_retry_budget=limits.take_retry_budget,
             blocking_reason=limits.blocking_reason,

@@ -67,6 +67,7 @@ def suggest_repairs(
     run: Iterable[Any] = (),
     privileged: Iterable[str] = (),
     unprivileged: Iterable[str] = (),
+    clamp: Iterable[str] = (),
     effects: Effects | None = None,
     destructive: bool = False,
     mode: Mode = "repair",
@@ -104,6 +105,7 @@ def suggest_repairs(
         schema=lambda: schema,
         privileged=frozenset(privileged),
         unprivileged=frozenset(unprivileged),
+        clamp=frozenset(clamp),
         destructive=destructive,
     )
     schemas_by_tool = dict(tools or {})

@@ -60,6 +60,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] | None = None
     privileged: Iterable[str] = ()
     unprivileged: Iterable[str] = ()
+    clamp: Iterable[str] = ()
     destructive: bool = False
     verify: Callable[..., Any] | None = None
     rejection_statuses: Iterable[int] = ()
@@ -115,7 +116,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "Use a set of HTTP statuses, for example {422}."
             )
         force_setattr(self, "rejection_statuses", frozenset(statuses))
-        for name in ("privileged", "unprivileged", "items", "exclude"):
+        for name in ("privileged", "unprivileged", "clamp", "items", "exclude"):
             names = _to_tuple(getattr(self, name))
             if names is None or not all(isinstance(argument, str) for argument in names):
                 raise SettingsError(
@@ -188,7 +189,7 @@ class WrappedFunction:
         injected_types = functools.partial(_injected_types, get_capture)
         self.signature = Signature(function, options.exclude, injected_types, self._schema_names)
         self.is_method = self.signature.is_method
-        for option in ("privileged", "unprivileged", "items", "exclude"):
+        for option in ("privileged", "unprivileged", "clamp", "items", "exclude"):
             self._reject_unknown(option, getattr(options, option))
         self.is_stream = inspect.isgeneratorfunction(code)
         self.is_async_stream = inspect.isasyncgenfunction(code)
@@ -247,7 +248,7 @@ class WrappedFunction:
         names = Signature(function).names
         options: dict[str, Any] = {
             option: [name for name in getattr(self.options, option) if name.partition(".")[0] in names]
-            for option in ("privileged", "unprivileged", "items", "exclude")
+            for option in ("privileged", "unprivileged", "clamp", "items", "exclude")
         }
         options |= {"name": self.name, "verify": verify}
         return WrappedFunction(function, self.get_capture, msgspec.structs.replace(self.options, **options))
@@ -269,6 +270,7 @@ class WrappedFunction:
                 schema=self.schema,
                 privileged=frozenset(self.options.privileged),
                 unprivileged=frozenset(self.options.unprivileged),
+                clamp=frozenset(self.options.clamp),
                 destructive=self.options.destructive,
                 items=frozenset(self.options.items),
                 circuit_breaker=self.options.circuit_breaker,

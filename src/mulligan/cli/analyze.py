@@ -48,6 +48,7 @@ _CALL_FIELDS: FieldTypes = {
     "history": (list, "a list of earlier calls"),
     "privileged": (list, "a list of names"),
     "unprivileged": (list, "a list of names"),
+    "clamp": (list, "a list of names"),
     "released": (list, "a list of names"),
     "effects": (str, ", ".join(get_args(Effects))),
     "destructive": (bool, "true or false"),
@@ -262,7 +263,7 @@ def suggest(context: CommandContext, file: str | None, no_memory: bool) -> None:
 
     Reads one JSON object per line from FILE or standard input, with the fields tool, arguments, error. Optional fields:
     schema, tools (schemas by name), history (earlier calls of the run: tool, arguments, outcome, result or error),
-    privileged, unprivileged, effects, destructive, mode, agent, context, id. Fixes from the store are included.
+    privileged, unprivileged, clamp, effects, destructive, mode, agent, context, id. Fixes from the store are included.
 
     With --json, or if the output is not a terminal, prints one JSON object per line, with the field "error" for an
     unreadable line. Exits 1 if no line is readable.
@@ -321,7 +322,7 @@ def _parse_failed_call(failed_call: dict[str, Any]) -> dict[str, Any]:
     if failed_call.get("error") is None:
         raise ValueError('missing field "error"')
     fields = pick_fields(failed_call, _CALL_FIELDS)
-    for name in ("privileged", "unprivileged", "released"):
+    for name in ("privileged", "unprivileged", "released", "clamp"):
         if not all(isinstance(entry, str) for entry in fields.get(name, ())):
             raise ValueError(f'"{name}" must be {_CALL_FIELDS[name][1]}')
     if not all(schema is None or isinstance(schema, dict) for schema in fields.get("tools", {}).values()):

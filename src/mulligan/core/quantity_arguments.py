@@ -1,13 +1,11 @@
-"""Numeric arguments that measure something, and when one may be changed to a bound without asking.
+"""Numeric arguments that measure something, and those that name an object.
 
 A bound may replace a quantity: `top_k=50` asks for as much as possible. It never replaces the name of an object:
-`note_id=1` is another note than `note_id=0`. An unknown name counts as the name of an object. A tool that may have
-effects does something else with another quantity: `delete_logs(older_than_days=30)` deletes more than 365 days would.
+`note_id=1` is another note than `note_id=0`. An unknown name counts as the name of an object.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from mulligan.core.privileged_arguments import MAX_NAME_CHARS, split_words
@@ -28,15 +26,6 @@ _QUANTITY_WORDS = frozenset(
     "meter metre kilometer mile kilogram gram kg km cm mm mb gb kb".split()
 )
 """Words in names of arguments that say how much."""
-_SIZE_WORDS = frozenset(
-    "limit top k per size take first last batch chunk buffer timeout concurrency parallelism results rows lines "
-    "entries hits matches candidates tokens".split()
-)
-"""Words in names of arguments that say how much to return or to do at a time. A smaller one does nothing else."""
-_POSITION_WORDS = frozenset("page offset skip start".split())
-"""Last words in names of arguments that say where the results begin."""
-_READING_WORDS = frozenset("get list search find fetch read query lookup show describe view browse forecast".split())
-"""First words of tools that only read."""
 _CONSEQUENTIAL_WORDS = frozenset(
     "pay payment payout refund charge transfer remit wire buy purchase sell sale trade order bid bet wager stake tip "
     "donate credit debit deposit withdraw withdrawal invest loan lend borrow mint burn swap bill subscribe renew "
@@ -52,35 +41,6 @@ def is_other_action(tool: str, effects: str, path: str, *values: Any) -> bool:
     return not measures_quantity(path, *values) or (
         effects != "none" and not _CONSEQUENTIAL_WORDS.isdisjoint(_tool_words(tool))
     )
-
-
-def clamp_objection(
-    tool: str, effects: str, path: str, before: Any, after: Any, arguments: Mapping[str, Any] | None = None
-) -> str:
-    """Return why a bound must not replace a number of this call automatically, or an empty string.
-
-    `arguments` are those of the whole call. A caller that reads page by page would miss what is left out of each.
-    """
-    name = _argument_name(path)
-    if not measures_quantity(path, before, after):
-        return f"{name} may identify an object, and the bound would be another one"
-    size_words = _SIZE_WORDS.intersection(word.casefold() for word in split_words(name))
-    if size_words and (position := next(filter(_is_position, (arguments or {}).items()), None)):
-        return f"with another {name}, {position[0]} would be another place in the results"
-    is_smaller_size = bool(size_words) and _is_less(after, before)
-    is_reading = effects == "none" or not _READING_WORDS.isdisjoint(_tool_words(tool)[:1])
-    if (is_reading or is_smaller_size) and not is_other_action(tool, effects, path, before, after):
-        return ""
-    remedy = f'declare effects="none" if it only reads, or unprivileged=["{name}"]'
-    return f"{tool} may do something else with another {name}; {remedy}"
-
-
-def _is_position(argument: tuple[str, Any]) -> bool:
-    """Return whether an argument counts the results, or pages of them, before the ones to return."""
-    name, value = argument
-    words = [word.casefold() for word in split_words(str(name)[:MAX_NAME_CHARS])]
-    is_position = bool(words) and words[0] != "per" and words[-1] in _POSITION_WORDS
-    return is_position and isinstance(value, int) and not isinstance(value, bool)
 
 
 def measures_quantity(path: str, *values: Any) -> bool:
@@ -104,11 +64,3 @@ def _argument_name(path: str) -> str:
 def _tool_words(tool: str) -> list[str]:
     """Return the words in the name of a tool, without its server."""
     return [word.casefold() for word in split_words(tool.rpartition(".")[2][:MAX_NAME_CHARS])]
-
-
-def _is_less(after: Any, before: Any) -> bool:
-    """Compare two numbers, of which the second may be a text. A missing number is not compared."""
-    try:
-        return bool(float(after) < float(before))
-    except (TypeError, ValueError, OverflowError):
-        return False

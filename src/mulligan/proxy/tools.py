@@ -79,6 +79,7 @@ def build_tool_options(
         learn=rule.get("learn"),
         privileged=rule.get("privileged", ()),
         unprivileged=rule.get("unprivileged", ()),
+        clamp=rule.get("clamp", ()),
         # Trusted without a flag: this hint can only restrict repairs.
         destructive=rule.get("destructive", annotations.get("destructiveHint") is True),
     )

@@ -133,7 +133,6 @@ def candidate_values(
     run = _RunValues(arguments, tool, earlier_calls)
     matchers = (
         run.match_same_identifier,
-        run.match_seen_format,
         run.match_answer_record,
         run.match_earlier_answer,
         run.match_similar_identifier,
@@ -233,27 +232,6 @@ class _RunValues:
             and is_same_field(identical.field, field_name(path))
         )
         return [_propose(path, identical.value, "same id" if is_certain else "near id", identical.evidence)]
-
-    def match_seen_format(self, path: Path, value: str) -> list[Candidate]:
-        """Match the format of values that succeeded with this tool: a leading sign, or upper case."""
-        successful_values = [
-            other
-            for call in self.successful_calls
-            if call.tool == self.tool
-            for other_path, other in _list_texts(call.arguments)
-            if field_name(other_path) == field_name(path)
-        ]
-        if not successful_values or value in successful_values:
-            return []
-        signs = {other[:1] for other in successful_values}  # an empty value gives no sign
-        sign = signs.pop() if len(signs) == 1 else ""
-        if sign and not sign.isalnum() and not value.startswith(sign):
-            after = sign + value
-        elif value.upper() != value and all(other.isupper() for other in successful_values):
-            after = value.upper()
-        else:
-            return []
-        return [_propose(path, after, "seen form", f"{self.tool} succeeded with {successful_values[-1]}")]
 
     def match_answer_record(self, path: Path, value: str) -> list[Candidate]:
         """Match the id of a result object that contains the given value, such as the id of the item with that title.

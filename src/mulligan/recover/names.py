@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mulligan.core.privileged_arguments import split_words
 
@@ -19,6 +19,43 @@ MAX_COMPARED_NAMES = 500
 """Known names that are compared. With more, a match is not reliable."""
 MIN_TOOL_SIMILARITY = 0.6
 """Minimum similarity of a tool name to be suggested."""
+
+MIN_WORD_LETTERS = 3
+"""Letters of an enum member from which on its case says nothing: `GB` and `Gb` differ."""
+
+_OPPOSITES = """
+    min minimum / max maximum; first / last latest; before / after; from / to; since / until; start begin / end stop
+    finish; source src origin / target destination dest dst; asc ascending / desc descending; older old / newer new; gt
+    gte / lt lte; above over / below under; greater more / less fewer; high higher upper top / low lower bottom; left /
+    right; up / down; on / off; open opened / close closed; in / out; add create insert append attach / remove delete
+    drop detach; allow allowed permit grant / deny denied block blocked forbid revoke; lock / unlock; show shown visible
+    / hide hidden invisible; public / private internal; read / write; send sender sent / receive receiver received
+    recipient; buy buyer / sell seller; bid / ask; credit / debit; deposit / withdraw withdrawal; income gain profit /
+    expense loss; win won / lose lost; true yes / false no; pass passed success succeeded / fail failed failure error;
+    accept accepted approve approved confirm / reject rejected decline declined cancel; push / pull; quiet silent /
+    verbose; dry / live real; prev previous / next; forward / backward back; with / without; keep retain / discard drop
+    purge; all / none any; parent / child; lat latitude / lon lng long longitude; width / height; row / column col; x /
+    y; east / west; north / south; am / pm; day / night; gross / net; long / short; arrival arrive / departure depart;
+    pickup / dropoff; checkin / checkout; local / remote; absolute / relative; fast / slow; hot heat / cold cool;
+    metric / imperial; male / female; client / server; primary / secondary; prod production / dev development test
+    staging; horizontal / vertical; active / passive; manual / automatic auto; single / multiple; hard / soft; strict /
+    lenient; start / stop; lender / borrower; landlord / tenant; teacher / student; and / or; live / test; import /
+    export; positive / negative; increase / decrease; raise / reduce; earliest / latest; celsius / fahrenheit
+"""
+_NEGATIONS = frozenset("not no non never without skip ignore disable disabled un dont exclude except omit".split())
+"""Words that turn a name into its opposite: `verify` and `no_verify`."""
+_NEGATIVE_PREFIXES = ("un", "in", "non", "dis", "de", "im", "ir", "il", "anti", "mis", "ex", "out", "over", "under")
+_PREFIX_PAIRS = (
+    ("in", "ex"), ("im", "ex"), ("in", "out"), ("en", "dis"), ("en", "de"), ("in", "de"), ("up", "down"),
+    ("over", "under"), ("pre", "post"), ("for", "back"),
+)  # fmt: skip
+_SUFFIX_PAIRS = (("er", "ee"), ("or", "ee"), ("ful", "less"))
+
+_UNIT_SYMBOLS = frozenset(
+    "wh kwh mwh gwh mah hz khz mhz ghz bit kib mib gib tib pib bps kbps mbps gbps mol kpa mpa hpa psi rpm dpi mph kmh "
+    "mcg mmol min sec msec usec nsec kva mva kvar dbm dba ppm ppb".split()
+)
+"""Symbols of units that look like words. The case of their first letter is a factor."""
 
 
 class NameMatch(NamedTuple):
@@ -50,7 +87,11 @@ def match_name(text: str, known_names: Iterable[str]) -> NameMatch | None:
         exact = [name for name in same if name.strip() == text.strip()]
         return NameMatch(exact[0], "spelling") if len(exact) == 1 else None
     typos = [
-        name for name in names if is_typo(normalized, normalize_name(name)) and not _differs_in_short_word(text, name)
+        name
+        for name in names
+        if is_typo(normalized, normalize_name(name))
+        and not _differs_in_short_word(text, name)
+        and not are_opposites(text, name)
     ]
     return NameMatch(typos[0], "slip") if len(typos) == 1 else None
 
@@ -96,6 +137,135 @@ def edit_distance(one: str, other: str, max_distance: int) -> int:
             return max_distance + 1
         before, last = last, row
     return last[-1]
+
+
+def strip_quotes(text: str) -> str:
+    """Return a text without surrounding spaces and quotes."""
+    bare = text.strip()
+    while len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "\"'`":
+        bare = bare[1:-1].strip()
+    return bare
+
+
+def normalize_spelling(text: str) -> str:
+    """Return a text without quotes around it, case, and separators between words. `1.2`, `-1` and `c++` keep theirs."""
+    unquoted_text = strip_quotes(unicodedata.normalize("NFKC", text[:MAX_COMPARED_CHARS]).casefold())
+    return re.sub(r"(?<=[^\W_])[\s_./:-]{1,5}(?=[^\W\d_])|(?<=[^\W\d_])[\s_./:-]{1,5}(?=[^\W_])", "", unquoted_text)
+
+
+def argument_name(path: str) -> str:
+    """Return the last name in a path, without positions of a list: `filter.days` and `days.0` are both `days`."""
+    return next((part for part in reversed(path[:MAX_COMPARED_CHARS].split(".")) if not part.isdigit()), "")
+
+
+def is_same_word(before: Any, after: Any) -> bool:
+    """Return whether two texts are one word in another case or with other separators.
+
+    Not a unit, a code with digits or two letters: `MW` is not `mW`, `1M` is not `1m`.
+    """
+    if not isinstance(before, str) or not isinstance(after, str):
+        return False
+    if strip_quotes(before) == after:
+        return True
+    letters = normalize_name(after)
+    is_word = len(letters) >= MIN_WORD_LETTERS and letters.isalpha() and letters not in _UNIT_SYMBOLS
+    return is_word and not _has_unit_case(after) and normalize_spelling(before) == normalize_spelling(after)
+
+
+def _has_unit_case(text: str) -> bool:
+    """Return whether a short text mixes cases as symbols do: `kWh`, `mAh`, `dB`."""
+    return len(text) <= 4 and text not in (text.lower(), text.upper(), text.title())
+
+
+def may_be_same_code(before: str, after: str) -> bool:
+    """Return whether a text in another case may be the same code, to suggest it: `us` for `US`, not `MW` for `mW`."""
+    if is_same_word(before, after):
+        return True
+    if _has_unit_case(before) or _has_unit_case(after) or normalize_name(after) in _UNIT_SYMBOLS:
+        return False
+    letters = sum(map(str.isalpha, after))
+    return letters >= 2 and (after.isalpha() or letters > MIN_WORD_LETTERS)
+
+
+def is_same_name(path: str, target: str, value: Any = None) -> bool:
+    """Return whether a name is another spelling of an argument's name: case, separators, a plural, one typing error.
+
+    A number under a singular name says which one, under a plural how many: `day=3` is not `days=3`.
+    """
+    name, target = argument_name(path), argument_name(target)
+    if normalize_name(name) == normalize_name(target):
+        return True
+    if are_opposites(name, target):
+        return False
+    words, target_words = lower_words(name), lower_words(target)
+    if len(words) != len(target_words):
+        words, target_words = [normalize_name(name)], [normalize_name(target)]
+    differing = [(one, other) for one, other in zip(words, target_words, strict=True) if one != other]
+    plurals = [pair for pair in differing if _singular(pair[0]) == _singular(pair[1])]
+    typos = [pair for pair in differing if pair not in plurals]
+    if plurals and isinstance(value, int | float):
+        return False
+    return len(typos) <= 1 and all(_is_slip(*pair) for pair in typos)
+
+
+def _is_slip(one: str, other: str) -> bool:
+    """Return whether two words differ by one typing error that makes no other word of them: not `payer` and `payee`."""
+    if not is_typo(one, other) or edit_distance(one, other, 1) > 1:
+        return False
+    ends = {word[-2:] for word in (one, other)}
+    return one[-1] == other[-1] or ends.isdisjoint(("er", "ee", "ed", "en", "or", "es", "ly"))
+
+
+def are_opposites(one: str, other: str) -> bool:
+    """Return whether two names or values mean the opposite of each other: include and exclude, min and max."""
+    words, other_words = set(map(_singular, lower_words(one))), set(map(_singular, lower_words(other)))
+    left, right = words - other_words, other_words - words
+    if not left and not right:
+        return False
+    if (left | right) & _NEGATIONS and (not left or not right or words & other_words):
+        return True
+    return any(_is_opposite_word(first, second) for first in left for second in right)
+
+
+def _is_opposite_word(one: str, other: str) -> bool:
+    if other in _OPPOSITE_WORDS.get(one, ()):
+        return True
+    short, long = sorted((one, other), key=len)
+    if len(short) >= MIN_WORD_LETTERS and any(long == prefix + short for prefix in _NEGATIVE_PREFIXES):
+        return True
+    for pairs, cut, affix in (
+        (_PREFIX_PAIRS, str.removeprefix, str.startswith),
+        (_SUFFIX_PAIRS, str.removesuffix, str.endswith),
+    ):
+        for pair in pairs:
+            for first, second in (pair, pair[::-1]):
+                if affix(one, first) and affix(other, second) and cut(one, first) == cut(other, second) != "":
+                    return True
+    return False
+
+
+def _build_opposites() -> dict[str, frozenset[str]]:
+    opposites: dict[str, frozenset[str]] = {}
+    for pair in _OPPOSITES.split(";"):
+        sides = [side.split() for side in pair.split("/")]
+        for words, others in (sides, sides[::-1]):
+            for word in words:
+                opposites[word] = opposites.get(word, frozenset()).union(others)
+    return opposites
+
+
+_OPPOSITE_WORDS = _build_opposites()
+
+
+def lower_words(name: str) -> list[str]:
+    """Return the words of a name in lower case."""
+    return [word.casefold() for word in split_words(name[:MAX_COMPARED_CHARS])]
+
+
+def _singular(word: str) -> str:
+    if len(word) > 4 and word.endswith("ies"):
+        return f"{word[:-3]}y"
+    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
 
 
 def match_by_words(text: str, known_names: Iterable[str]) -> list[str]:
@@ -179,7 +349,7 @@ def nearest_tool_names(text: str, known_names: Sequence[str], limit: int = 3) ->
     folded_names = {name[:MAX_COMPARED_CHARS].casefold(): name for name in known_names[:MAX_COMPARED_NAMES]}
     near = get_close_matches(text[:MAX_COMPARED_CHARS].casefold(), folded_names, limit, MIN_TOOL_SIMILARITY)
     ranked = [*([match.name] if match is not None else []), *(folded_names[name] for name in near)]
-    return list(dict.fromkeys(ranked))[:limit]
+    return [name for name in dict.fromkeys(ranked) if not are_opposites(text, name)][:limit]
 
 
 def _strip_junk(text: str) -> str:

@@ -117,6 +117,8 @@ class RecoveryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until the deadline."""
     retry_layer: Callable[[], RetryLayer | None] = lambda: None
     """Returns what else retries the call, above or below it."""
+    has_reader: Callable[[], bool] = lambda: True
+    """Returns whether a model reads the note about a repair. A program that made the call does not."""
     was_executed: Callable[[], bool] = lambda: True
     """Returns whether the last attempt called the function. If not, our own check rejected its arguments."""
     take_retry_budget: Callable[..., str] = _no_objection
@@ -462,6 +464,7 @@ class ToolRecovery(msgspec.Struct):
                 min_confidence=self.policy.min_confidence,
                 fixes=self.fixes,
                 reflection=self.reflection,
+                has_reader=self.queries.has_reader(),
             )
             self.cached_suggestions = failure, suggestions
         return self.cached_suggestions[1]

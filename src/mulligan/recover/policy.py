@@ -120,6 +120,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Called on the first failure only: deriving a schema from a signature takes time."""
     privileged: frozenset[str] = frozenset()
     unprivileged: frozenset[str] = frozenset()
+    clamp: frozenset[str] = frozenset()
+    """Arguments that are changed to a bound automatically: callers of the tool prefer less to an error."""
     destructive: bool = False
     """Declared by the developer, an operator or an annotation. Its arguments are never changed automatically."""
     items: frozenset[str] = frozenset()

@@ -21,7 +21,7 @@ from mulligan.recover.history import collect_identifiers, is_same_field
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE
 from mulligan.recover.model_output import find_reading
 from mulligan.recover.policy import Arguments, EarlierCall, PrerequisiteCall
-from mulligan.recover.schema import CompiledSchema, SchemaViolation, resolve_reference
+from mulligan.recover.schema import CompiledSchema, SchemaViolation
 from mulligan.recover.schema_repair import Draft, unknown_arguments
 from mulligan.recover.value_coercion import is_empty, is_number
 
@@ -212,15 +212,7 @@ class _ValueJudge:
         return msgspec.structs.replace(change, source=value_source), source
 
     def _node(self, path: str) -> Mapping[str, Any]:
-        schema = self.schema.schema if self.schema is not None else None
-        node: Any = schema or {}
-        for part in path.split("."):
-            properties = resolve_reference(node, schema or {}).get("properties")
-            node = properties.get(part) if isinstance(properties, Mapping) else None
-            if not isinstance(node, Mapping):
-                return {}
-        resolved = resolve_reference(node, schema or {})
-        return resolved if isinstance(resolved, Mapping) else {}
+        return (self.schema.find_node(path) if self.schema is not None else None) or {}
 
     def _is_own_value(self, change: Change) -> bool:
         """Return whether it changes the form of the call's own value. A rename must be promoted (SAFETY S1)."""

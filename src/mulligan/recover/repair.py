@@ -19,13 +19,14 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.conversation import replace_at
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
-from mulligan.core.quantity_arguments import clamp_objection, is_other_action, measures_quantity
+from mulligan.core.quantity_arguments import is_other_action, measures_quantity
 from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
 from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values
 from mulligan.recover.history import candidate_values, missing_value_candidates
+from mulligan.recover.meaning import RequestedCall, find_objection
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
-from mulligan.recover.names import match_tool_name, nearest_tool_names
+from mulligan.recover.names import are_opposites, match_tool_name, nearest_tool_names
 from mulligan.recover.policy import (
     ADDED_SOURCES,
     Arguments,
@@ -85,6 +86,7 @@ STRATEGY_CONFIDENCE: dict[str, float] = {
     "split": 0.55,
     "unwrap": 0.75,
     "enum spelling": 0.95,
+    "enum code": 0.70,
     "enum slip": 0.88,
     "enum part": 0.65,
     "trim": 0.93,
@@ -95,7 +97,6 @@ STRATEGY_CONFIDENCE: dict[str, float] = {
     "rest in error": 0.35,
     # Values from this run
     "same id": 0.85,
-    "seen form": 0.60,
     "same record": 0.45,
     "answered": 0.30,
     "near id": 0.38,
@@ -128,12 +129,14 @@ def suggest(
     min_confidence: float = 0.80,
     fixes: Sequence[Fix] = (),
     reflection: CalibratedReflection | None = None,
+    has_reader: bool = True,
 ) -> list[Suggestion]:
     """Return suggestions for a failed call, likeliest first. The list may be empty.
 
     `earlier_calls` are the calls of the same run, oldest first. `tools` are the schemas of all tools by name, in case
     the tool name itself is wrong. Suggestions with at most `min_confidence` are not automatic. `fixes` are fixes from
-    memory for the same failure. `reflection` is the answer of the reflector.
+    memory for the same failure. `reflection` is the answer of the reflector. `has_reader` says whether a model reads
+    the note about an automatic repair.
     """
     if not failure.is_failure or failure.remedy is Remedy.COMPRESS:
         return []
@@ -141,7 +144,7 @@ def suggest(
         tools = {call.tool: None for call in earlier_calls if call.has_succeeded}  # names of tools that exist
     text = f"{failure.message}\n{failure.detail}"[:4000]
     builder = _SuggestionBuilder(
-        arguments, failure, tool, earlier_calls, tools or {}, min_confidence, fixes, text, reflection
+        arguments, failure, tool, earlier_calls, tools or {}, min_confidence, fixes, text, reflection, has_reader
     )
     return builder.build_suggestions()
 
@@ -171,13 +174,15 @@ class _SuggestionBuilder:
     fixes: Sequence[Fix]
     text: str
     reflection: CalibratedReflection | None = None
+    has_reader: bool = True
 
     def build_suggestions(self) -> list[Suggestion]:
         """Return the suggestions, likeliest first. Memory and reflection only add to the suggestions of rules.
 
         Equal suggestions are merged. The result is automatic if any of them is.
         """
-        suggestions = sorted(map(self._to_suggestion, self._iter_drafts()), key=_by_confidence)
+        drafts = (draft for draft in self._iter_drafts() if not any(map(_is_opposite, draft.changes)))
+        suggestions = sorted(map(self._to_suggestion, drafts), key=_by_confidence)
         additions = [suggestion for suggestion in suggestions if suggestion.source in ADDED_SOURCES]
         by_rules = _without_duplicates([suggestion for suggestion in suggestions if suggestion not in additions])
         by_rules = by_rules[:MAX_SUGGESTIONS]
@@ -373,7 +378,7 @@ class _SuggestionBuilder:
             guesses = [guess for guess in guesses if guess.strategy in ("same id", "near id")]
         items = self._find_item_arguments() if guesses else frozenset()
         for guess in guesses:
-            if guess.path[0] in items and guess.strategy not in _SAME_VALUES:
+            if guess.path[0] in items and guess.strategy != "same id":
                 continue  # the value of another item is no correction
             draft = self._draft_guess(guess)
             if schema is None or schema.accepts(draft.arguments):
@@ -427,7 +432,7 @@ class _SuggestionBuilder:
         return any(is_protected or not self._can_change(name) for name in names)
 
     def _iter_clamps(self, draft: Draft) -> Iterator[Change]:
-        """Yield the changes to a bound, also by a reflector, except of arguments that the operator releases."""
+        """Yield the changes to a bound, also by a reflector, except of arguments that the tool's author releases."""
         for change in draft.argument_changes:
             is_clamp = change.operation == "clamp" or (
                 isinstance(draft, ReflectedDraft)
@@ -435,7 +440,7 @@ class _SuggestionBuilder:
                 and is_number(change.after)
                 and measures_quantity(change.path, change.before, change.after)
             )
-            if is_clamp and self.tool.unprivileged.isdisjoint((change.path, *change.path.split("."))):
+            if is_clamp and self.tool.clamp.isdisjoint((change.path, *change.path.split("."))):
                 yield change
 
     def _is_other_action(self, draft: Draft) -> bool:
@@ -443,11 +448,17 @@ class _SuggestionBuilder:
         tool, clamps = self.tool, self._iter_clamps(draft)
         return any(is_other_action(tool.name, tool.effects, c.path, c.before, c.after) for c in clamps)
 
-    def _clamp_objection(self, draft: Draft) -> str:
-        """Return why a bound is not applied automatically, or an empty string."""
-        tool, clamps = self.tool, self._iter_clamps(draft)
-        reasons = (clamp_objection(tool.name, tool.effects, c.path, c.before, c.after, self.arguments) for c in clamps)
-        return next(filter(None, reasons), "")
+    def _meaning_objection(self, draft: Draft) -> str:
+        """Return why the draft would mean another call than the one that was asked for, or an empty string."""
+        if isinstance(draft, AppliedFix) and draft.fix.state == "approved":
+            return ""  # an operator was asked
+        tool = self.tool
+        schema = self.tools.get(draft.tool or tool.name) or tool.schema()
+        find_node = compile_schema(schema).find_node if schema else lambda path: None
+        call = RequestedCall(
+            draft.tool or tool.name, tool.effects, self.arguments, self.has_reader, tool.clamp, find_node
+        )
+        return next(filter(None, (find_objection(change, call) for change in draft.argument_changes)), "")
 
     def _not_automatic_reason(self, draft: Draft, confidence: float) -> str:
         """Return why a suggestion is not automatic, or an empty string."""
@@ -485,12 +496,10 @@ class _SuggestionBuilder:
         for name in changed_names:
             if not self._can_change(name):
                 return f"{name} is a privileged argument"
-        if reason := self._clamp_objection(draft):
+        if reason := self._meaning_objection(draft):
             return reason
         if draft.source == "error" and "bound in error" not in draft.strategies:
             return "the error names no bound for exactly one number of the call"
-        if "enum slip" in draft.strategies and self.tool.effects != "none":
-            return "a misspelled value may mean another one, and the tool may have effects"
         if not changes or not draft.is_rejected:
             return ""
         if self.failure.kind.code in _ARGUMENTS_ACCEPTED_CODES:
@@ -564,8 +573,6 @@ _BLAMED = (
     r"\b(?:parameter|argument|param|field|property)\b:? ?[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"]"
     r"|[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"] (?:parameter|argument|param|field|property)\b"
 )
-_SAME_VALUES = frozenset({"same id", "seen form"})
-"""Strategies that change only the form of the call's own value."""
 _UNRELATED_CODES = frozenset(
     "build_failure test_failure edit_mismatch stale_file permission_denied command_not_found output_too_large "
     "loop_detected conflict".split()
@@ -605,6 +612,13 @@ def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
         if not any(_is_same(other, suggestion) for other in unique_suggestions):
             unique_suggestions.append(suggestion)
     return sorted(unique_suggestions, key=_by_confidence)
+
+
+def _is_opposite(change: Change) -> bool:
+    """Return whether a change replaces a name or a word by its opposite, which the caller cannot mean."""
+    before = change.path.rpartition(".")[2] if change.operation == "rename" else change.before
+    is_text = isinstance(before, str) and isinstance(change.after, str)
+    return is_text and change.source != "run" and are_opposites(before, change.after.rpartition(".")[2])
 
 
 def _changed_names(change: Change) -> Iterator[str]:

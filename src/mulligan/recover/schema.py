@@ -78,6 +78,21 @@ class CompiledSchema:
         properties = (self.schema or {}).get("properties")
         return properties if isinstance(properties, Mapping) else {}
 
+    def find_node(self, path: str) -> Mapping[str, Any] | None:
+        """Return the schema of the argument at a path such as `filter.days`, or None if it is not declared."""
+        root = self.schema or {}
+        node: Any = root
+        for part in path.split("."):
+            resolved = resolve_reference(node, root)
+            properties = resolved.get("properties")
+            node = properties.get(part) if isinstance(properties, Mapping) else None
+            if node is None and part.isdigit():
+                node = resolved.get("items")
+            if not isinstance(node, Mapping):
+                return None
+        resolved_node: Mapping[str, Any] = resolve_reference(node, root)
+        return resolved_node
+
     def _build_validator(self) -> Any:
         if self._validator is None:
             with fork_safety.import_lock:

@@ -18,7 +18,13 @@ from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.conversation import replace_at
 from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import Change
-from mulligan.recover.names import MAX_COMPARED_CHARS, is_abbreviation, match_by_words, match_name
+from mulligan.recover.names import (
+    MAX_COMPARED_CHARS,
+    is_abbreviation,
+    match_by_words,
+    match_name,
+    strip_quotes,
+)
 from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, field_name, resolve_reference
 from mulligan.recover.value_coercion import (
     Candidate,
@@ -27,7 +33,6 @@ from mulligan.recover.value_coercion import (
     is_empty,
     match_enum,
     parse_json_text,
-    strip_quotes,
 )
 
 MAX_REPAIR_ROUNDS = 6

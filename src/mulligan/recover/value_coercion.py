@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -16,11 +15,16 @@ from mulligan.core.records import ChangeOperation, ValueSource
 from mulligan.recover.model_output import find_reading
 from mulligan.recover.names import (
     MAX_COMPARED_CHARS,
+    are_opposites,
     edit_distance,
+    is_same_word,
     match_by_words,
     match_name,
+    may_be_same_code,
     normalize_name,
+    normalize_spelling,
     stem_words,
+    strip_quotes,
 )
 from mulligan.recover.schema import Path
 
@@ -137,14 +141,6 @@ def _wrap_in_list(value: Any, can_guess: bool) -> Iterator[Candidate]:
         yield Candidate([value], "wrap", "wrap")
 
 
-def strip_quotes(text: str) -> str:
-    """Return a text without surrounding spaces and quotes."""
-    bare = text.strip()
-    while len(bare) >= 2 and bare[0] == bare[-1] and bare[0] in "\"'`":
-        bare = bare[1:-1].strip()
-    return bare
-
-
 def parse_json_text(text: str) -> Any:
     """Parse a text as a JSON or Python list or object. Return None if it is neither."""
     bare = text.strip()
@@ -164,16 +160,19 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
         if bare != value and bare in texts:
             yield Candidate(bare, "trim", "trim")
             return
-        same = [text for text in texts if _normalize_spelling(text) == _normalize_spelling(bare)]
+        same = [text for text in texts if normalize_spelling(text) == normalize_spelling(bare)]
         match = None if same else match_name(bare, texts)
-        if len(same) == 1:
+        if len(same) == 1 and is_same_word(bare, same[0]):
             yield Candidate(same[0], "enum", "enum spelling", "schema")
+        elif len(same) == 1 and can_guess and may_be_same_code(bare, same[0]):
+            yield Candidate(same[0], "enum", "enum code", "schema")
         elif match is not None and match.method == "slip":
             if not _is_near_another(bare, match.name, texts):
                 yield Candidate(match.name, "enum", "enum slip", "schema")
         elif not same and can_guess:
             for name in match_by_words(bare, texts)[:3]:
-                if _OTHER_MEANING_WORDS.isdisjoint(stem_words(bare) ^ stem_words(name)):
+                differing_words = stem_words(bare) ^ stem_words(name)
+                if _OTHER_MEANING_WORDS.isdisjoint(differing_words) and not are_opposites(bare, name):
                     yield Candidate(name, "enum", "enum part", "schema")
         for member in members:
             if is_number(member) and str(member) == bare and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,6})?", bare):
@@ -188,12 +187,6 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
 
 _OTHER_MEANING_WORDS = frozenset("not non no never without un in ex anti pre post semi half bi multi sub super".split())
 """Words that make another value of an enum member: `not started`, `semi-annual`."""
-
-
-def _normalize_spelling(text: str) -> str:
-    """Return a text without quotes around it, case, and separators between words. `1.2`, `-1` and `c++` keep theirs."""
-    unquoted_text = strip_quotes(unicodedata.normalize("NFKC", text[:MAX_COMPARED_CHARS]).casefold())
-    return re.sub(r"(?<=[^\W_])[\s_./:-]{1,5}(?=[^\W\d_])|(?<=[^\W\d_])[\s_./:-]{1,5}(?=[^\W_])", "", unquoted_text)
 
 
 def _is_near_another(text: str, match: str, members: list[str]) -> bool:
