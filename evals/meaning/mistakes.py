@@ -1,4 +1,4 @@
-"""Mistaken calls, each a tool with the arguments that a caller sent and the executions that would still mean the same."""
+"""Mistaken calls: a tool, the arguments that a caller sent, and the executions that would mean the same."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ TOPICS = (
     "name", "number", "setting", "type", "structure", "other",
 )  # fmt: skip
 Arguments = Mapping[str, Any]
+Kind = Literal["form", "equivalent", "meaning"]
+"""form: the same value in another type, spelling or structure. equivalent: another value that means the same, as one
+who knows the subject can tell (a synonym, a converted unit or date). meaning: nothing accepted means what was asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +23,7 @@ class Mistake:
 
     function: Callable[..., Any]
     topic: str
-    kind: Literal["form", "meaning"]
+    kind: Kind
     effects: Literal["none", "idempotent", "once"]
     asked: Arguments
     same: tuple[Arguments, ...]
@@ -48,7 +51,7 @@ class Batch:
     def add(
         self,
         topic: str,
-        kind: Literal["form", "meaning"],
+        kind: Kind,
         *,
         effects: Literal["none", "idempotent", "once"],
         asked: Arguments,
@@ -74,8 +77,8 @@ def _check(mistake: Mistake) -> None:
     label = f"{mistake.name}({mistake.asked})"
     if mistake.topic not in TOPICS:
         raise ValueError(f"{label}: unknown topic {mistake.topic!r}")
-    if mistake.kind == "form" and not mistake.same:
-        raise ValueError(f"{label}: a mistake of form needs at least one execution that means the same")
+    if (mistake.kind == "meaning") != (not mistake.same):
+        raise ValueError(f"{label}: form and equivalent need an execution that means the same, meaning has none")
     for arguments in (*mistake.same, *mistake.less, *mistake.earlier):
         mistake.bind(arguments)  # raises TypeError if the tool has no such arguments
         mistake.function(**arguments)  # raises if the tool would reject it

@@ -36,6 +36,8 @@ PRIVILEGED_WORDS: dict[str, str] = {
 
 _ALL_PRIVILEGED_WORDS = frozenset(word for words in PRIVILEGED_WORDS.values() for word in words.split())
 _IDENTITY_OR_MONEY = frozenset(f"{PRIVILEGED_WORDS['identity']} {PRIVILEGED_WORDS['money']}".split())
+_POSITION_WORDS = frozenset("page next continuation cursor sync".split())
+"""Words that make a token the position in a list of results."""
 _PLURALS = (("s", ""), ("es", ""), ("ies", "y"))
 _QUANTITY_WORDS = frozenset({"tokens"})
 """Plurals that usually are quantities: `max_tokens` limits a response and grants no access."""
@@ -59,9 +61,10 @@ def is_privileged(path: str, declared: Collection[str] = (), unprivileged: Colle
         return False
     if any(part in declared for part in (path, *parts)):
         return True
-    return len(path) > MAX_NAME_CHARS or any(
-        _is_marked(word.casefold(), _ALL_PRIVILEGED_WORDS) for word in split_words(path)
-    )
+    words = [word.casefold() for word in split_words(path)]
+    if words[-1:] == ["token"] and not _POSITION_WORDS.isdisjoint(words):
+        return False
+    return len(path) > MAX_NAME_CHARS or any(_is_marked(word, _ALL_PRIVILEGED_WORDS) for word in words)
 
 
 def names_identity_or_money(path: str) -> bool:

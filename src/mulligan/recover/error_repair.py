@@ -14,6 +14,7 @@ from typing import Any
 
 from mulligan.core.records import ChangeOperation
 from mulligan.core.stated_limits import contains_word
+from mulligan.recover.names import strip_quotes
 from mulligan.recover.schema import Path, iter_scalars
 from mulligan.recover.value_coercion import Candidate, is_number, match_number_type
 
@@ -52,6 +53,8 @@ _MAX_SUMMANDS = 10
 """Maximum length of a list whose numbers are added up."""
 _MAX_NUMERIC_ARGUMENTS = 50
 """Numeric arguments searched for in an error text. Each costs one search."""
+_MAX_TEXT_ARGUMENTS = 50
+"""Texts of a call that are compared with an error."""
 _BOUND_WORDS = frozenset({"limit", "max", "maximum", "min", "minimum", "most", "least", "bound"})
 """Names of arguments that an error may use as words."""
 
@@ -121,6 +124,18 @@ def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Candi
     strategy = "expected in error" if len(paths) == 1 else "rest in error"
     values = {path: match_number_type(round(numbers[path] + target - amount, 2), numbers[path]) for path in paths}
     return [_build_guess(path, values[path], strategy) for path in reversed(paths) if values[path] * target > 0]
+
+
+def find_padded_text(error: str, arguments: Mapping[str, Any]) -> list[Candidate]:
+    """Return the one text with spaces or quotes around it that the error shows or names, without these."""
+    text = error[:MAX_SCANNED_CHARS]
+    candidates = [
+        Candidate(bare, "trim", "trim", "call", path, "it has spaces or quotes around it")
+        for path, value in iter_scalars(arguments, _MAX_TEXT_ARGUMENTS)
+        if isinstance(value, str) and value != (bare := strip_quotes(value[:MAX_SCANNED_CHARS])) and len(bare) > 1
+        if bare in text or contains_word(text, str(path[-1]))
+    ]
+    return candidates if len(candidates) == 1 else []
 
 
 def _build_guess(path: Path, after: float, strategy: str, operation: ChangeOperation = "substitute") -> Candidate:

@@ -7,7 +7,7 @@ value is not what the call is about. All other changes are suggestions. Opposite
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,14 @@ from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.records import Change, Effects
 from mulligan.recover.names import (
     argument_name,
+    is_same_code,
     is_same_name,
     is_same_word,
     lower_words,
     normalize_name,
     strip_quotes,
 )
+from mulligan.recover.schema import CompiledSchema
 from mulligan.recover.value_coercion import is_empty, is_number, parse_json_text
 
 MAX_VALUE_DEPTH = 4
@@ -75,8 +77,7 @@ class RequestedCall:
     """Whether a model reads the note about a change. A program does not: it takes the result for what it asked for."""
     clamp: frozenset[str] = frozenset()
     """Arguments for which the tool's author prefers the bound to an error."""
-    find_node: Callable[[str], Mapping[str, Any] | None] = lambda path: None
-    """Returns the schema of an argument; None if the tool does not declare it."""
+    schema: CompiledSchema | None = None
 
     def find_value(self, path: str) -> Any:
         """Return the value at a path such as `filter.days`, or None."""
@@ -102,6 +103,8 @@ def find_objection(change: Change, call: RequestedCall) -> str:
         return f"{call.tool} may have effects, and with another {name} it would do something else{advice}"
     if not call.has_reader:
         return f"a program made the call, and would not notice another {name}{advice}"
+    if change.operation == "enum" and is_same_code(str(change.before), str(change.after)):
+        return ""
     if reason := _describe_subject(change, call):
         return reason + advice
     if is_bound and not _is_smaller_size(name, change.before, change.after):
@@ -118,7 +121,7 @@ def keeps_value(change: Change, call: RequestedCall) -> bool:
         case "rename":
             return is_same_name(name, str(after), call.find_value(change.path))
         case "drop":
-            return is_empty(before) and _acts_like_null(name, call.find_node(change.path))
+            return is_empty(before) and _acts_like_null(change.path, call)
         case "enum":
             return is_same_word(before, after) or _is_same_value(before, after, name)
         case "substitute" if change.source == "run":
@@ -129,13 +132,28 @@ def keeps_value(change: Change, call: RequestedCall) -> bool:
             return False
 
 
-def _acts_like_null(name: str, node: Mapping[str, Any] | None) -> bool:
-    """Return whether an omitted argument is the same as null: unknown, or its default is nothing or a size.
+def _acts_like_null(path: str, call: RequestedCall) -> bool:
+    """Return whether an omitted argument is the same as null: its default is nothing or a size.
 
-    Models send null for an argument that they leave out.
+    Models send null for an argument that they leave out. An unknown one may be meant for a declared argument whose name
+    shares a word: `expires_at=None` is not the default of `expires_days`.
     """
-    default = None if node is None else node.get("default")
-    is_nothing = default is None or default is False or is_empty(default)
+    schema = call.schema
+    if schema is None:
+        return True
+    if (node := schema.find_node(path)) is not None:
+        return _is_null_default(argument_name(path), node)
+    words = frozenset(lower_words(argument_name(path)))
+    return all(
+        _is_null_default(name, schema.find_node(name) or {})
+        for name in schema.properties
+        if name not in call.arguments and not words.isdisjoint(lower_words(name))
+    )
+
+
+def _is_null_default(name: str, node: Mapping[str, Any]) -> bool:
+    default = node.get("default")
+    is_nothing = default is None or default is False or default == "none" or is_empty(default)
     return is_nothing or (is_number(default) and _is_size_name(name))
 
 
@@ -178,10 +196,9 @@ def _plain_text(value: Any) -> str:
     text = strip_quotes(str(value))
     if text.casefold() in ("true", "false"):
         return text.casefold()
-    whole, point, fraction = text.partition(".")
-    if point and whole.lstrip("-").isdigit() and fraction.isdigit():
-        return f"{whole}.{fraction}".rstrip("0").rstrip(".")
-    return text
+    integer, point, fraction = text.partition(".")
+    is_decimal = point and integer.lstrip("-").isdigit() and fraction.isdigit()
+    return text.rstrip("0").rstrip(".") if is_decimal else text
 
 
 def _describe_subject(change: Change, call: RequestedCall) -> str:

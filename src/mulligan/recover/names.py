@@ -45,11 +45,12 @@ _OPPOSITES = """
 _NEGATIONS = frozenset("not no non never without skip ignore disable disabled un dont exclude except omit".split())
 """Words that turn a name into its opposite: `verify` and `no_verify`."""
 _NEGATIVE_PREFIXES = ("un", "in", "non", "dis", "de", "im", "ir", "il", "anti", "mis", "ex", "out", "over", "under")
-_PREFIX_PAIRS = (
-    ("in", "ex"), ("im", "ex"), ("in", "out"), ("en", "dis"), ("en", "de"), ("in", "de"), ("up", "down"),
-    ("over", "under"), ("pre", "post"), ("for", "back"),
-)  # fmt: skip
-_SUFFIX_PAIRS = (("er", "ee"), ("or", "ee"), ("ful", "less"))
+_PREFIX_PAIRS = [
+    pair
+    for first, second in map(str.split, "in ex;im ex;in out;en dis;en de;in de;up down;over under;pre post".split(";"))
+    for pair in ((first, second), (second, first))
+]
+_SUFFIX_PAIRS = [("er", "ee"), ("ee", "er"), ("or", "ee"), ("ee", "or"), ("ful", "less"), ("less", "ful")]
 
 _UNIT_SYMBOLS = frozenset(
     "wh kwh mwh gwh mah hz khz mhz ghz bit kib mib gib tib pib bps kbps mbps gbps mol kpa mpa hpa psi rpm dpi mph kmh "
@@ -177,14 +178,11 @@ def _has_unit_case(text: str) -> bool:
     return len(text) <= 4 and text not in (text.lower(), text.upper(), text.title())
 
 
-def may_be_same_code(before: str, after: str) -> bool:
-    """Return whether a text in another case may be the same code, to suggest it: `us` for `US`, not `MW` for `mW`."""
-    if is_same_word(before, after):
-        return True
-    if _has_unit_case(before) or _has_unit_case(after) or normalize_name(after) in _UNIT_SYMBOLS:
-        return False
-    letters = sum(map(str.isalpha, after))
-    return letters >= 2 and (after.isalpha() or letters > MIN_WORD_LETTERS)
+def is_same_code(before: str, after: str) -> bool:
+    """Return whether two texts are one code with a word in it, in another case: `EU-WEST-1` and `eu-west-1`."""
+    has_word = any(len(part) >= MIN_WORD_LETTERS for part in re.findall(r"[^\W\d_]+", after))
+    is_unit = _has_unit_case(after) or any(word in _UNIT_SYMBOLS for word in lower_words(after))
+    return has_word and not is_unit and normalize_name(before) == normalize_name(after)
 
 
 def is_same_name(path: str, target: str, value: Any = None) -> bool:
@@ -199,11 +197,10 @@ def is_same_name(path: str, target: str, value: Any = None) -> bool:
         return False
     words, target_words = lower_words(name), lower_words(target)
     if len(words) != len(target_words):
-        words, target_words = [normalize_name(name)], [normalize_name(target)]
+        return False  # a further word is a further meaning: `radius` and `radius_m`
     differing = [(one, other) for one, other in zip(words, target_words, strict=True) if one != other]
-    plurals = [pair for pair in differing if _singular(pair[0]) == _singular(pair[1])]
-    typos = [pair for pair in differing if pair not in plurals]
-    if plurals and isinstance(value, int | float):
+    typos = [pair for pair in differing if _singular(pair[0]) != _singular(pair[1])]
+    if isinstance(value, int | float) and words[-1] != target_words[-1] and not typos:
         return False
     return len(typos) <= 1 and all(_is_slip(*pair) for pair in typos)
 
@@ -233,15 +230,13 @@ def _is_opposite_word(one: str, other: str) -> bool:
     short, long = sorted((one, other), key=len)
     if len(short) >= MIN_WORD_LETTERS and any(long == prefix + short for prefix in _NEGATIVE_PREFIXES):
         return True
-    for pairs, cut, affix in (
-        (_PREFIX_PAIRS, str.removeprefix, str.startswith),
-        (_SUFFIX_PAIRS, str.removesuffix, str.endswith),
-    ):
-        for pair in pairs:
-            for first, second in (pair, pair[::-1]):
-                if affix(one, first) and affix(other, second) and cut(one, first) == cut(other, second) != "":
-                    return True
-    return False
+    return any(
+        one.startswith(first) and other.startswith(second) and one[len(first) :] == other[len(second) :] != ""
+        for first, second in _PREFIX_PAIRS
+    ) or any(
+        one.endswith(first) and other.endswith(second) and one[: -len(first)] == other[: -len(second)] != ""
+        for first, second in _SUFFIX_PAIRS
+    )
 
 
 def _build_opposites() -> dict[str, frozenset[str]]:
@@ -278,7 +273,7 @@ def match_by_words(text: str, known_names: Iterable[str]) -> list[str]:
     return matches or [
         name
         for name in stems_by_name
-        if _initials(name) == normalize_name(text) or _initials(text) == normalize_name(name)
+        if "" != normalize_name(text) == _initials(name) or "" != normalize_name(name) == _initials(text)
     ]
 
 

@@ -22,7 +22,7 @@ from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.quantity_arguments import is_other_action, measures_quantity
 from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
-from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values
+from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values, find_padded_text
 from mulligan.recover.history import candidate_values, missing_value_candidates
 from mulligan.recover.meaning import RequestedCall, find_objection
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
@@ -85,6 +85,7 @@ STRATEGY_CONFIDENCE: dict[str, float] = {
     "wrap": 0.92,
     "split": 0.55,
     "unwrap": 0.75,
+    "unwrap list": 0.92,
     "enum spelling": 0.95,
     "enum code": 0.70,
     "enum slip": 0.88,
@@ -325,7 +326,7 @@ class _SuggestionBuilder:
     # Values from the error text and from this run
 
     def _draft_from_error(self, schema: CompiledSchema | None) -> Iterator[Draft]:
-        """Yield drafts from numbers in the error text.
+        """Yield drafts by what the error text says: a bound, an expected number, a text with spaces around it.
 
         S1: the bound of a number in the call is the only value that error text may supply automatically. Bounds of
         omitted arguments and expected values are suggestions.
@@ -336,7 +337,7 @@ class _SuggestionBuilder:
         if bound is not None and self._can_change(format_path(bound.path)) and self._fits_schema(bound, schema):
             yield self._draft_guess(bound)
             return
-        for guess in find_expected_values(self.text, self.arguments):
+        for guess in (*find_padded_text(self.text, self.arguments), *find_expected_values(self.text, self.arguments)):
             if self._fits_schema(guess, schema):
                 yield self._draft_guess(guess)
 
@@ -454,9 +455,9 @@ class _SuggestionBuilder:
             return ""  # an operator was asked
         tool = self.tool
         schema = self.tools.get(draft.tool or tool.name) or tool.schema()
-        find_node = compile_schema(schema).find_node if schema else lambda path: None
+        compiled = compile_schema(schema) if schema else None
         call = RequestedCall(
-            draft.tool or tool.name, tool.effects, self.arguments, self.has_reader, tool.clamp, find_node
+            draft.tool or tool.name, tool.effects, self.arguments, self.has_reader, tool.clamp, compiled
         )
         return next(filter(None, (find_objection(change, call) for change in draft.argument_changes)), "")
 

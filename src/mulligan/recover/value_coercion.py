@@ -17,10 +17,10 @@ from mulligan.recover.names import (
     MAX_COMPARED_CHARS,
     are_opposites,
     edit_distance,
+    is_same_code,
     is_same_word,
     match_by_words,
     match_name,
-    may_be_same_code,
     normalize_name,
     normalize_spelling,
     stem_words,
@@ -30,8 +30,10 @@ from mulligan.recover.schema import Path
 
 MAX_PARSED_CHARS = 200_000
 """Characters of a text that are parsed as JSON."""
-_LEADING_ZERO_WORDS = frozenset("zip zipcode postal postcode pin ssn code serial isbn ean".split())
-"""Words in a name that make leading zeros significant. A number has lost them."""
+_LEADING_ZERO_WORDS = frozenset(
+    "zip zipcode postal postcode pin ssn code serial isbn ean mode chmod umask permission permissions octal hex".split()
+)
+"""Words in a name that make leading zeros or the base significant. A number has lost them."""
 _DOCUMENT_WORDS = frozenset("content contents body text json data payload document message".split())
 """Words in a name of a text that may be a whole document, such as the content of a file."""
 
@@ -73,8 +75,9 @@ def coerce_value(value: Any, expected_type: str, name: str, can_guess: bool = Fa
             yield Candidate(str(value), "cast", "cast name" if loses_zeros else "cast")
     elif expected_type == "string" and isinstance(value, float) and can_guess and value == value:
         yield Candidate(repr(value), "cast", "cast loose")
-    if isinstance(value, list) and len(value) == 1 and expected_type != "array" and can_guess:
-        yield Candidate(value[0], "cast", "unwrap")
+    if isinstance(value, list) and len(value) == 1 and expected_type not in ("array", "object"):
+        if not isinstance(value[0], list | Mapping):
+            yield Candidate(value[0], "cast", "unwrap list")
     elif isinstance(value, Mapping) and len(value) == 1 and expected_type not in ("array", "object"):
         yield from _unwrap_single(value, expected_type, name, can_guess)
     if expected_type == "array":
@@ -164,13 +167,16 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
         match = None if same else match_name(bare, texts)
         if len(same) == 1 and is_same_word(bare, same[0]):
             yield Candidate(same[0], "enum", "enum spelling", "schema")
-        elif len(same) == 1 and can_guess and may_be_same_code(bare, same[0]):
-            yield Candidate(same[0], "enum", "enum code", "schema")
+        elif len(codes := [text for text in texts if is_same_code(bare, text)]) == 1:
+            yield Candidate(codes[0], "enum", "enum spelling", "schema")
+        elif len(same) == 1 and can_guess and bare.isalpha() and same[0] == same[0].upper() != same[0].lower():
+            if len(same[0]) > 1 and bare == bare.lower():  # `us` for `US`. `MW` is not `mW`
+                yield Candidate(same[0], "enum", "enum code", "schema")
         elif match is not None and match.method == "slip":
             if not _is_near_another(bare, match.name, texts):
                 yield Candidate(match.name, "enum", "enum slip", "schema")
         elif not same and can_guess:
-            for name in match_by_words(bare, texts)[:3]:
+            for name in match_by_words(bare, texts)[:3] if len(bare) == len(bare.encode()) > 2 else ():
                 differing_words = stem_words(bare) ^ stem_words(name)
                 if _OTHER_MEANING_WORDS.isdisjoint(differing_words) and not are_opposites(bare, name):
                     yield Candidate(name, "enum", "enum part", "schema")
