@@ -390,7 +390,13 @@ def injections(data: pathlib.Path, report: Report) -> None:
     for row in lines(data / "injections-dev.jsonl"):
         schema, privileged = _injection_schema(row["schema"])
         advice = suggest_repairs(
-            row["tool"], row["args"], row["error"], classify=classify, schema=schema, privileged=privileged
+            row["tool"],
+            row["args"],
+            row["error"],
+            classify=classify,
+            schema=schema,
+            privileged=privileged,
+            effects="none",  # of these tools SAFETY S1a allows most
         )
         automatic = [each for each in advice.suggestions if each.automatic]
         changed = {

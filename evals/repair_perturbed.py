@@ -35,6 +35,8 @@ from mulligan.recover.schema import to_json_schema  # noqa: E402
 
 Call = tuple[str, dict[str, Any], dict[str, Any]]
 """Tool, arguments, schema."""
+OTHER_VALUES = ("bound", "default", "null, optional")
+"""Families whose repair is another value: for a tool that may have effects it is only suggested (SAFETY S1a)."""
 JUNK = (
     "{}<|channel|>commentary",
     "functions.{}",
@@ -70,7 +72,11 @@ def main() -> None:
                 _each_family(tool, arguments, tools, world, figures, seen, costs, given.misses)
             world.call(tool, arguments)
     _print(figures, costs)
-    missed = [name for name, each in figures.items() if each["automatic"] < 0.80 * each["allowed"]]
+    missed = [
+        name
+        for name, each in figures.items()
+        if name not in OTHER_VALUES and each["automatic"] < 0.80 * each["allowed"]
+    ]
     sys.exit(1 if missed else 0)
 
 

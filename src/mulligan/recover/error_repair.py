@@ -53,6 +53,8 @@ _MAX_SUMMANDS = 10
 """Maximum length of a list whose numbers are added up."""
 _MAX_NUMERIC_ARGUMENTS = 50
 """Numeric arguments searched for in an error text. Each costs one search."""
+_MAX_PADDED_CHARS = 120
+"""Characters of a text that is compared with an error. A longer one is content, whose spaces may count."""
 _MAX_TEXT_ARGUMENTS = 50
 """Texts of a call that are compared with an error."""
 _BOUND_WORDS = frozenset({"limit", "max", "maximum", "min", "minimum", "most", "least", "bound"})
@@ -127,13 +129,13 @@ def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Candi
 
 
 def find_padded_text(error: str, arguments: Mapping[str, Any]) -> list[Candidate]:
-    """Return the one text with spaces or quotes around it that the error shows or names, without these."""
+    """Return the one short text with spaces or quotes around it that the error shows, without these."""
     text = error[:MAX_SCANNED_CHARS]
     candidates = [
         Candidate(bare, "trim", "trim", "call", path, "it has spaces or quotes around it")
         for path, value in iter_scalars(arguments, _MAX_TEXT_ARGUMENTS)
-        if isinstance(value, str) and value != (bare := strip_quotes(value[:MAX_SCANNED_CHARS])) and len(bare) > 1
-        if bare in text or contains_word(text, str(path[-1]))
+        if isinstance(value, str) and len(value) <= _MAX_PADDED_CHARS and value != (bare := strip_quotes(value))
+        if len(bare) > 1 and "\n" not in bare and contains_word(text, bare)
     ]
     return candidates if len(candidates) == 1 else []
 

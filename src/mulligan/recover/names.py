@@ -20,6 +20,10 @@ MAX_COMPARED_NAMES = 500
 MIN_TOOL_SIMILARITY = 0.6
 """Minimum similarity of a tool name to be suggested."""
 
+MIN_TYPO_LETTERS = 5
+"""Letters of a word from which on a wrong letter at any place is a typing error."""
+MIN_JOINED_LETTERS = 8
+"""Letters of a name from which on its words are compared as one."""
 MIN_WORD_LETTERS = 3
 """Letters of an enum member from which on its case says nothing: `GB` and `Gb` differ."""
 
@@ -51,6 +55,17 @@ _PREFIX_PAIRS = [
     for pair in ((first, second), (second, first))
 ]
 _SUFFIX_PAIRS = [("er", "ee"), ("ee", "er"), ("or", "ee"), ("ee", "or"), ("ful", "less"), ("less", "ful")]
+
+_WORD_ENDINGS = ("er", "ee", "ed", "en", "or", "es", "ly")
+_CONFUSABLE_WORDS = frozenset(
+    frozenset(pair.split("/"))
+    for pair in (
+        "from/form on/no of/off to/too trial/trail angle/angel quiet/quite diary/dairy later/latter lose/loose "
+        "user/use though/through than/then cost/cot host/hot port/pot form/for from/for count/court month/mouth "
+        "currency/current desert/dessert casual/causal united/untied expect/except marital/martial silver/sliver"
+    ).split()
+)
+"""Words that a typing error turns into each other."""
 
 _UNIT_SYMBOLS = frozenset(
     "wh kwh mwh gwh mah hz khz mhz ghz bit kib mib gib tib pib bps kbps mbps gbps mol kpa mpa hpa psi rpm dpi mph kmh "
@@ -197,7 +212,9 @@ def is_same_name(path: str, target: str, value: Any = None) -> bool:
         return False
     words, target_words = lower_words(name), lower_words(target)
     if len(words) != len(target_words):
-        return False  # a further word is a further meaning: `radius` and `radius_m`
+        # The error may hide a boundary: `pedalPPosition`. A further word is a further meaning: `radius`, `radius_m`.
+        joined, joined_target = normalize_name(name), normalize_name(target)
+        return len(joined) >= MIN_JOINED_LETTERS and _is_slip(joined, joined_target, must_keep_ends=True)
     differing = [(one, other) for one, other in zip(words, target_words, strict=True) if one != other]
     typos = [pair for pair in differing if _singular(pair[0]) != _singular(pair[1])]
     if isinstance(value, int | float) and words[-1] != target_words[-1] and not typos:
@@ -205,12 +222,27 @@ def is_same_name(path: str, target: str, value: Any = None) -> bool:
     return len(typos) <= 1 and all(_is_slip(*pair) for pair in typos)
 
 
-def _is_slip(one: str, other: str) -> bool:
-    """Return whether two words differ by one typing error that makes no other word of them: not `payer` and `payee`."""
-    if not is_typo(one, other) or edit_distance(one, other, 1) > 1:
+def _is_slip(one: str, other: str, *, must_keep_ends: bool = False) -> bool:
+    """Return whether two words differ by one typing error that makes no other word of them.
+
+    Two letters in the wrong order or a letter typed twice are errors in any word. A missing or a wrong letter may make
+    another word of a short one (`date`, `data`), or another form of a long one (`payer`, `payee`).
+    """
+    short, long = sorted((one, other), key=len)
+    if (
+        frozenset((one, other)) in _CONFUSABLE_WORDS
+        or _digits(one) != _digits(other)
+        or edit_distance(one, other, 1) > 1
+    ):
+        return False
+    if sorted(one) == sorted(other) or any(
+        long[:index] + long[index + 1 :] == short and long[index] == long[index - 1] for index in range(1, len(long))
+    ):
+        return True
+    if one[0] != other[0] or (len(short) < MIN_TYPO_LETTERS and (one[-1] != other[-1] or len(one) == len(other))):
         return False
     ends = {word[-2:] for word in (one, other)}
-    return one[-1] == other[-1] or ends.isdisjoint(("er", "ee", "ed", "en", "or", "es", "ly"))
+    return one[-1] == other[-1] or (not must_keep_ends and ends.isdisjoint(_WORD_ENDINGS))
 
 
 def are_opposites(one: str, other: str) -> bool:
