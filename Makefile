@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents test-otlp
-.PHONY: help demo $(TIERS) test-all test-cluster test-pooler frameworks screenshots docs release-check lint typing format size bench eval-repair eval-learning clean
+.PHONY: help demo $(TIERS) test-all test-cluster test-pooler frameworks screenshots docs release-check lint typing format size bench eval-repair eval-learning eval-meaning clean
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
 
@@ -142,6 +142,10 @@ eval-repair: ## measure repairs on calls broken on purpose, and on recorded fail
 eval-learning: ## play ordinary programs for two simulated weeks: what learning is worth, and whether it does harm; minutes
 	@scripts/environment base
 	@.venv/bin/python evals/learning $(ARGS)
+
+eval-meaning: ## make mistaken calls through every door: whether repairs keep their meaning; a minute a batch (installs 250 MB)
+	@scripts/environment base dev frameworks
+	@.venv/bin/python evals/meaning $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	rm -rf .venv .agents .frameworks .otlp build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
