@@ -6,8 +6,9 @@
     python evals/meaning --list missed --json
 
 A batch is a file `batch_N.py` with mistaken calls (`mistakes.py` has the format). Its author has not read the rules of
-mulligan, nor the other batches, and labels each call from the view of its caller: "form" if a call exists that means
-exactly the same, "meaning" if not. Labels are not changed because a door disagrees with them. The first count of a
+mulligan, nor the other batches, and labels each call from the view of its caller: "form" if it is the same call in
+another spelling or type, "equivalent" if another call means the same to one who knows the subject, "meaning" if none
+does. Labels are not changed because a door disagrees with them. The first count of a
 new batch is written into README.md, before any rule is changed for it.
 
 Doors: `program` calls a wrapped function, `turn` is `turn.call` of an agent loop, `langchain` and `pydantic_ai` are the
@@ -21,9 +22,11 @@ What a tool's body executed and returned is compared with the call:
 - less: executed with less than was asked for. That is right only if the tool has no effects and the caller is a model
   that reads about the change. Otherwise it is wrong;
 - as asked: the door accepted the call as it was. Python, for example, does not check annotations;
-- missed, not executed: nothing was executed. This is right for a mistake of meaning.
+- missed, not executed: nothing was executed. This is right for a mistake of meaning;
+- protected: missed, because a privileged argument would have to change, which mulligan never does by itself.
 
-The share of repaired calls is that of mistakes of form which the door did not accept as they were. Suggested counts the
+The share of repaired calls is that of mistakes of form which the door did not accept as they were, without protected
+ones. Suggested counts the
 mistakes of meaning after which the caller reads a suggestion. It exits with 1 if a call is wrong.
 """
 
@@ -51,8 +54,11 @@ COLUMNS = {
     "wrong": "wrong",
     "form_repaired": "repaired",
     "form_missed": "missed",
+    "form_protected": "protected",
     "form_as_asked": "as asked",
     "repaired_share": "share",
+    "equivalent_executed": "executed",
+    "equivalent_not_executed": "not",
     "meaning_not_executed": "not executed",
     "meaning_less": "less",
     "meaning_same": "same",
@@ -120,7 +126,9 @@ def print_table(rows: list[dict[str, Any]]) -> None:
     widths = {name: max(len(title), 5) for name, title in COLUMNS.items()}
     form_width = sum(widths[name] + 2 for name in COLUMNS if name.startswith(("form", "repaired")))
     start_width = sum(widths[name] + 2 for name in ("calls", "with_effects", "wrong"))
-    print(f"{'':16}  {'':11}{'':{start_width}}  {'mistakes of form':{form_width}}mistakes of meaning")
+    other_width = sum(widths[name] + 2 for name in COLUMNS if name.startswith("equivalent"))
+    groups = f"{'mistakes of form':{form_width}}{'equivalent':{other_width}}mistakes of meaning"
+    print(f"{'':16}  {'':11}{'':{start_width}}  {groups}")
     print(f"{'batch':16}  {'door':11}" + "".join(f"  {title:>{widths[name]}}" for name, title in COLUMNS.items()))
     for number, row in enumerate(rows):
         if number and row["batch"] != rows[number - 1]["batch"]:

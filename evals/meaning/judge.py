@@ -10,7 +10,9 @@ from typing import Any, Literal, NamedTuple
 
 from mistakes import Arguments, Mistake
 
-Verdict = Literal["wrong", "less", "same", "as asked", "missed", "not executed"]
+from mulligan.core.privileged_arguments import is_privileged
+
+Verdict = Literal["wrong", "less", "same", "as asked", "missed", "protected", "not executed"]
 EXECUTED_VERDICTS: tuple[Verdict, ...] = ("wrong", "less", "same", "as asked")
 """Verdicts about an execution, the worst first."""
 
@@ -69,7 +71,21 @@ def judge(play: Play) -> Verdict:
         return "not executed"
     # A body that failed in another way than by a rejection was accepted by the door.
     failed = [execution for execution in play.executions if execution.error != "AgentError"]
-    return "as asked" if any(_is_as_asked(mistake, execution.arguments) for execution in failed) else "missed"
+    if any(_is_as_asked(mistake, execution.arguments) for execution in failed):
+        return "as asked"
+    return "protected" if _needs_privileged_change(mistake) else "missed"
+
+
+def _needs_privileged_change(mistake: Mistake) -> bool:
+    """Return whether every call that means the same differs in a privileged argument, which is never changed."""
+    return all(
+        any(is_privileged(name) for name in {*mistake.asked, *same} if not _is_equal_at(name, mistake.asked, same))
+        for same in mistake.same
+    )
+
+
+def _is_equal_at(name: str, left: Arguments, right: Arguments) -> bool:
+    return name in left and name in right and is_same(left[name], right[name])
 
 
 def _judge_execution(play: Play, arguments: Arguments) -> Verdict:
@@ -126,12 +142,15 @@ def count_verdicts(plays: Iterable[Play]) -> dict[str, Any]:
     return {
         "calls": len(plays),
         "with_effects": sum(play.mistake.effects != "none" for play in plays),
-        "wrong": counts["form", "wrong"] + counts["meaning", "wrong"],
+        "wrong": sum(count for (_, verdict), count in counts.items() if verdict == "wrong"),
         "form_repaired": repaired,
         "form_missed": missed,
+        "form_protected": counts["form", "protected"],
         "form_as_asked": counts["form", "as asked"],
         "form_less": counts["form", "less"],
         "repaired_share": repaired / (repaired + missed) if repaired + missed else None,
+        "equivalent_executed": counts["equivalent", "same"],
+        "equivalent_not_executed": counts["equivalent", "missed"] + counts["equivalent", "protected"],
         "meaning_not_executed": counts["meaning", "not executed"],
         "meaning_less": counts["meaning", "less"],
         "meaning_same": counts["meaning", "same"],

@@ -284,15 +284,22 @@ def deliver(amount: int, fast: bool = False) -> str:
         (Request("order", {"count": "seven"}), "ordered 7"),
         (Request("deliver", {"amount": "5", "fast": "yes"}), "delivered 5 True"),
         (Request("deliver", {"amount": True}), "delivered 1 False"),
-        (Request("deliver", {"amount": 1, "explanation": "I am hungry"}), "delivered 1 False"),
     ],
-    ids=["alias", "validator", "converted", "boolean", "unknown argument"],
+    ids=["alias", "validator", "converted", "boolean"],
 )
 def test_a_call_that_langchain_accepts_is_neither_rejected_nor_repaired(
     played: Sandbox, style: str, request_: Request, answer: str
 ) -> None:
     assert answers_of(invoke(build_agent([order, deliver], [[request_], "done"]), style)) == [answer]
     assert outcomes(played) == [("success", "")]
+
+
+def test_a_call_with_an_argument_that_langchain_would_drop_is_rejected(played: Sandbox) -> None:
+    (answer,) = answers_of(
+        invoke(build_agent([deliver], [[Request("deliver", {"amount": 1, "dry_run": True})], "done"]))
+    )
+    assert failure_of(answer)["code"] == "invalid_arguments"
+    assert "dry_run" in answer
 
 
 def test_a_misspelled_alias_is_repaired_although_langchain_would_ignore_it(played: Sandbox) -> None:

@@ -22,6 +22,7 @@ from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, wrap
 from mulligan.core.failure import SettingsError
 from mulligan.core.log import get_logger
 from mulligan.recover.policy import Mode, make_tool_key
+from mulligan.recover.schema import validate_or_none
 
 log = get_logger(__name__)
 ALL_TOOLS = "*"
@@ -163,8 +164,13 @@ class FrameworkTool(WrappedFunction):
             super().check(arguments)
         except SchemaMismatchError:
             # Only now: the framework validates every call itself, and a validator may be slow.
-            if self.accepts is None or not self.accepts(arguments):
+            if self.accepts is None or self._has_unknown_names(arguments) or not self.accepts(arguments):
                 raise
+
+    def _has_unknown_names(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the framework would drop an argument silently: then the call does something else."""
+        violations = validate_or_none(arguments, self.tool_schema or {}) or ()
+        return any(violation.rule == "additionalProperties" for violation in violations)
 
 
 def _find_injected(definition: ToolDefinition) -> set[str]:
@@ -177,12 +183,22 @@ def _find_injected(definition: ToolDefinition) -> set[str]:
     return parameters - listed_names - definition.unlisted_parameters
 
 
-def _close_schema(schema: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Return a schema that rejects unknown arguments, unless it says something about them.
+def _close_schema(schema: Any) -> Any:
+    """Return a schema that rejects unknown arguments, also of nested objects, unless it says something about them.
 
     Frameworks drop unknown arguments silently, and the call then does something else than the model has asked for.
     """
-    return {"additionalProperties": False, **schema} if schema and "properties" in schema else schema
+    if isinstance(schema, list):
+        return [_close_schema(part) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    closed = {name: _close_schema(part) for name, part in schema.items()}
+    is_open = isinstance(schema.get("properties"), Mapping) and not _COMBINING_KEYWORDS & schema.keys()
+    return {"additionalProperties": False, **closed} if is_open else closed
+
+
+_COMBINING_KEYWORDS = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf"}
+"""Keywords with which other parts of a schema may declare further names."""
 
 
 def relax_schema(schema: Any) -> Any:

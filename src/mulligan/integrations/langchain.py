@@ -27,7 +27,6 @@ from mulligan.classify.declared_errors import AgentError
 from mulligan.core.records import new_id
 from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent, mark_retried
 from mulligan.integrations.framework_tools import ToolDefinition, mark_reported
-from mulligan.recover.names import match_name
 
 
 class MulliganState(AgentState[Any]):
@@ -313,7 +312,6 @@ class _ModelArguments:
             for name, field in fields.items()
             if name in properties and not takes_names and (alias := _find_alias(field)) is not None
         }
-        self._names = {self.aliases.get(name, name) for name in properties}
 
     def rename_properties(self, schema: dict[str, Any]) -> dict[str, Any]:
         if not self.aliases:
@@ -323,14 +321,7 @@ class _ModelArguments:
         return {**schema, "properties": renamed, "required": required}
 
     def accept(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the model accepts the arguments, as LangChain will ask it.
-
-        It ignores unknown arguments. One that misspells an argument is not accepted: the tool would be called
-        without it.
-        """
-        unused_names = self._names - arguments.keys()
-        if any(match_name(name, unused_names) is not None for name in arguments.keys() - self._names):
-            return False
+        """Return whether the model accepts the arguments, as LangChain will ask it."""
         try:
             self._model.model_validate(copy.deepcopy(dict(arguments)))
         except ValidationError as error:
