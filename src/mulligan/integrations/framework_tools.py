@@ -164,13 +164,23 @@ class FrameworkTool(WrappedFunction):
             super().check(arguments)
         except SchemaMismatchError:
             # Only now: the framework validates every call itself, and a validator may be slow.
-            if self.accepts is None or self._has_unknown_names(arguments) or not self.accepts(arguments):
+            if self.accepts is None or self._loses_meaning(arguments) or not self.accepts(arguments):
                 raise
 
-    def _has_unknown_names(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the framework would drop an argument silently: then the call does something else."""
+    def _loses_meaning(self, arguments: Mapping[str, Any]) -> bool:
+        """Return whether the framework would execute another call: without an argument, or with 2 for "+2"."""
         violations = validate_or_none(arguments, self.tool_schema or {}) or ()
-        return any(violation.rule == "additionalProperties" for violation in violations)
+        return any(
+            violation.rule == "additionalProperties"
+            or (violation.rule == "type" and str(_find_value(arguments, violation.path)).startswith("+"))
+            for violation in violations
+        )
+
+
+def _find_value(arguments: Any, path: Iterable[str | int]) -> Any:
+    for part in path:
+        arguments = arguments[part]
+    return arguments
 
 
 def _find_injected(definition: ToolDefinition) -> set[str]:

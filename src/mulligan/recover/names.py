@@ -6,9 +6,11 @@ not match `active`, nor `v1` match `v2`.
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from mulligan.core.privileged_arguments import split_words
@@ -57,16 +59,6 @@ _PREFIX_PAIRS = [
 _SUFFIX_PAIRS = [("er", "ee"), ("ee", "er"), ("or", "ee"), ("ee", "or"), ("ful", "less"), ("less", "ful")]
 
 _WORD_ENDINGS = ("er", "ee", "ed", "en", "or", "es", "ly")
-_CONFUSABLE_WORDS = frozenset(
-    frozenset(pair.split("/"))
-    for pair in (
-        "from/form on/no of/off to/too trial/trail angle/angel quiet/quite diary/dairy later/latter lose/loose "
-        "user/use though/through than/then cost/cot host/hot port/pot form/for from/for count/court month/mouth "
-        "currency/current desert/dessert casual/causal united/untied expect/except marital/martial silver/sliver"
-    ).split()
-)
-"""Words that a typing error turns into each other."""
-
 _UNIT_SYMBOLS = frozenset(
     "wh kwh mwh gwh mah hz khz mhz ghz bit kib mib gib tib pib bps kbps mbps gbps mol kpa mpa hpa psi rpm dpi mph kmh "
     "mcg mmol min sec msec usec nsec kva mva kvar dbm dba ppm ppb".split()
@@ -229,11 +221,9 @@ def _is_slip(one: str, other: str, *, must_keep_ends: bool = False) -> bool:
     another word of a short one (`date`, `data`), or another form of a long one (`payer`, `payee`).
     """
     short, long = sorted((one, other), key=len)
-    if (
-        frozenset((one, other)) in _CONFUSABLE_WORDS
-        or _digits(one) != _digits(other)
-        or edit_distance(one, other, 1) > 1
-    ):
+    if _digits(one) != _digits(other) or edit_distance(one, other, 1) > 1:
+        return False
+    if f"{min(one, other)}/{max(one, other)}" in _load_similar_words():
         return False
     if sorted(one) == sorted(other) or any(
         long[:index] + long[index + 1 :] == short and long[index] == long[index - 1] for index in range(1, len(long))
@@ -243,6 +233,12 @@ def _is_slip(one: str, other: str, *, must_keep_ends: bool = False) -> bool:
         return False
     ends = {word[-2:] for word in (one, other)}
     return one[-1] == other[-1] or (not must_keep_ends and ends.isdisjoint(_WORD_ENDINGS))
+
+
+@functools.cache
+def _load_similar_words() -> frozenset[str]:
+    """Return the pairs of common English words that one typing error turns into each other, such as `charge/change`."""
+    return frozenset(Path(__file__).with_name("similar_words.txt").read_text(encoding="ascii").split())
 
 
 def are_opposites(one: str, other: str) -> bool:
@@ -292,7 +288,9 @@ def lower_words(name: str) -> list[str]:
 def _singular(word: str) -> str:
     if len(word) > 4 and word.endswith("ies"):
         return f"{word[:-3]}y"
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+    if word.endswith(("sses", "xes", "ches", "shes")):
+        return word[:-2]
+    return word[:-1] if len(word) > 2 and word.endswith("s") and not word.endswith("ss") else word
 
 
 def match_by_words(text: str, known_names: Iterable[str]) -> list[str]:

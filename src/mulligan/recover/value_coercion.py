@@ -31,11 +31,16 @@ from mulligan.recover.schema import Path
 MAX_PARSED_CHARS = 200_000
 """Characters of a text that are parsed as JSON."""
 _LEADING_ZERO_WORDS = frozenset(
-    "zip zipcode postal postcode pin ssn code serial isbn ean mode chmod umask permission permissions octal hex".split()
+    "zip zipcode postal postcode pin ssn code serial isbn ean upc barcode phone fax extension color colour mode chmod "
+    "umask permission permissions octal hex".split()
 )
 """Words in a name that make leading zeros or the base significant. A number has lost them."""
 _DOCUMENT_WORDS = frozenset("content contents body text json data payload document message".split())
 """Words in a name of a text that may be a whole document, such as the content of a file."""
+
+
+_WILDCARDS = frozenset("all any none every everyone everything each both null default".split())
+"""Words that stand for a list and are no member of it."""
 
 
 class Candidate(NamedTuple):
@@ -136,7 +141,12 @@ def _wrap_in_list(value: Any, can_guess: bool) -> Iterator[Candidate]:
         yield Candidate(list(value), "cast", "cast")
     elif isinstance(value, str):
         parts = [part.strip() for part in re.split(r"[,;\n]", value.strip())]
-        if len(parts) == 1 and value.strip() and value.strip()[0] not in "[{":
+        if (
+            len(parts) == 1
+            and value.strip()
+            and value.strip()[0] not in "[{*"
+            and parts[0].casefold() not in _WILDCARDS
+        ):
             yield Candidate([value], "wrap", "wrap")
         elif can_guess and len(parts) > 1 and all(parts) and parts[0][0] not in "[{":
             yield Candidate(parts, "parse", "split")
