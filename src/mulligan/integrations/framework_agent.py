@@ -33,6 +33,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.integrations.framework_tools import (
     REPORTED_ATTRIBUTE,
     Attempt,
+    FrameworkTool,
     FrameworkTools,
     ToolDefinition,
     current_attempt,
@@ -306,7 +307,8 @@ class AgentRun:
             raise
 
     def _register_call(self, is_validated: bool, call: CallExecution) -> None:
-        call.must_check = call.must_check and not is_validated
+        if is_validated and isinstance(call.wrapped, FrameworkTool):
+            call.must_check = call.must_check and call.wrapped.loses_meaning(call.arguments)
         if not self._has_tool_calls:
             self._has_tool_calls = True
             self.run.capture.on_model_turn(self.run.id)

@@ -164,10 +164,10 @@ class FrameworkTool(WrappedFunction):
             super().check(arguments)
         except SchemaMismatchError:
             # Only now: the framework validates every call itself, and a validator may be slow.
-            if self.accepts is None or self._loses_meaning(arguments) or not self.accepts(arguments):
+            if self.accepts is None or self.loses_meaning(arguments) or not self.accepts(arguments):
                 raise
 
-    def _loses_meaning(self, arguments: Mapping[str, Any]) -> bool:
+    def loses_meaning(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether the framework would execute another call: without an argument, or with 2 for "+2"."""
         violations = validate_or_none(arguments, self.tool_schema or {}) or ()
         return any(
@@ -202,9 +202,9 @@ def _close_schema(schema: Any) -> Any:
         return [_close_schema(part) for part in schema]
     if not isinstance(schema, Mapping):
         return schema
-    closed = {name: _close_schema(part) for name, part in schema.items()}
+    parts = {name: _close_schema(part) for name, part in schema.items()}
     is_open = isinstance(schema.get("properties"), Mapping) and not _COMBINING_KEYWORDS & schema.keys()
-    return {"additionalProperties": False, **closed} if is_open else closed
+    return {"additionalProperties": False, **parts} if is_open else parts
 
 
 _COMBINING_KEYWORDS = {"additionalProperties", "patternProperties", "unevaluatedProperties", "allOf", "anyOf", "oneOf"}
