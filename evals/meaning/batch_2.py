@@ -34,7 +34,7 @@ def _need_utc(name: str, value: str) -> None:
 )
 @mistake(
     "unit",
-    "form",
+    "equivalent",
     effects="idempotent",
     asked={"battery_id": "B-12", "rate": 5.0, "unit": "kw"},
     same=[{"battery_id": "B-12", "rate": 5.0, "unit": "kW"}],
@@ -53,7 +53,7 @@ def set_battery_charge_rate(battery_id: str, rate: float, unit: Literal["W", "kW
 )
 @mistake(
     "type",
-    "form",
+    "equivalent",
     effects="idempotent",
     asked={"plantId": "PV7", "limitPercent": "70%"},
     same=[{"plantId": "PV7", "limitPercent": 70}],
@@ -213,7 +213,7 @@ def calibrate_flow_meter(meter: str, k_factor: float, unit: Literal["L/min", "m3
 )
 @mistake(
     "type",
-    "form",
+    "equivalent",
     effects="idempotent",
     asked={"charger_id": "EVC-4", "amps": "16A"},
     same=[{"charger_id": "EVC-4", "amps": 16}],
@@ -250,6 +250,7 @@ def report_outage(feeder: str, started_at: str, severity: Literal["minor", "majo
     "meaning",
     effects="none",
     asked={"device": "pump-1", "metric": "rpm", "limit": 5000},
+    less=[{"device": "pump-1", "metric": "rpm", "limit": 1000}],
     reason="a program that computes with the points would silently work on a fifth of them",
 )
 def read_telemetry(device: str, metric: str, limit: int = 100) -> list:
@@ -317,7 +318,7 @@ def modbus_write_register(slave: int, address: int, value: int) -> str:
 )
 @mistake(
     "date",
-    "form",
+    "equivalent",
     effects="none",
     asked={"zone": "DK1", "day": "2025/04/01"},
     same=[{"zone": "DK1", "day": "2025-04-01"}],
@@ -504,7 +505,7 @@ def release_holds(hold_ids: list[str]) -> int:
 
 @mistake(
     "date",
-    "form",
+    "equivalent",
     effects="once",
     asked={"address_id": 7, "window_start": "2:30 PM", "window_end": "4:00 PM"},
     same=[{"address_id": 7, "window_start": "14:30", "window_end": "16:00"}],
@@ -566,7 +567,7 @@ def declare_customs(value: float, currency: Literal["EUR", "USD", "GBP"], hs_cod
 )
 @mistake(
     "unit",
-    "form",
+    "equivalent",
     effects="once",
     asked={"patient_id": "P5", "drug": "fentanyl", "dose": 50, "unit": "µg"},
     same=[{"patient_id": "P5", "drug": "fentanyl", "dose": 50, "unit": "mcg"}],
@@ -613,7 +614,7 @@ def record_vitals(patient_id: str, temp_c: float, pulse: int) -> str:
 
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="none",
     asked={"patient_id": "P5", "test": "HbA1c", "order": "ascending"},
     same=[{"patient_id": "P5", "test": "hba1c", "order": "asc"}],
@@ -710,7 +711,7 @@ def get_vaccinations(patient_id: str, since: str = "1900-01-01") -> list:
 )
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="once",
     asked={"patient_id": "P5", "modality": "MRI", "side": "left"},
     same=[{"patient_id": "P5", "modality": "MR", "side": "left"}],
@@ -743,7 +744,7 @@ def set_data_sharing_consent(patient_id: str, recipient: str, scope: Literal["fu
 )
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="none",
     asked={"metric": "users", "start_date": "2025-01-01", "end_date": "2025-03-31", "granularity": "daily"},
     same=[{"metric": "users", "start_date": "2025-01-01", "end_date": "2025-03-31", "granularity": "day"}],
@@ -856,7 +857,7 @@ def export_table(
 
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="once",
     asked={"metric": "cpu", "operator": ">", "threshold": 90},
     same=[{"metric": "cpu", "operator": "gt", "threshold": 90}],
@@ -878,7 +879,7 @@ def create_alert_rule(metric: str, operator: Literal["gt", "lt"], threshold: int
 
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="none",
     asked={"column": "latency", "func": "mean"},
     same=[{"column": "latency", "func": "avg"}],
@@ -1229,7 +1230,7 @@ def place_limit_order(
 )
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="none",
     asked={"symbol": "BTC-EUR", "interval": "1D"},
     same=[{"symbol": "BTC-EUR", "interval": "1d"}],
@@ -1314,7 +1315,7 @@ def set_risk_limit(desk: str, limit_usd: int) -> str:
 
 @mistake(
     "name",
-    "form",
+    "equivalent",
     effects="none",
     asked={"ticker": "MSFT"},
     same=[{"symbol": "MSFT"}],
@@ -1350,7 +1351,7 @@ def get_quote(symbol: str) -> float:
 )
 @mistake(
     "type",
-    "form",
+    "equivalent",
     effects="idempotent",
     asked={"symbol": "ETH", "leverage": "10x"},
     same=[{"symbol": "ETH", "leverage": 10}],
@@ -1398,7 +1399,7 @@ def close_tax_lots(portfolio: str, method: Literal["fifo", "lifo"]) -> int:
 
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="once",
     asked={"asset_id": "v1", "codec": "H.264", "resolution": "1080p"},
     same=[{"asset_id": "v1", "codec": "h264", "resolution": "1080p"}],
@@ -1413,7 +1414,7 @@ def close_tax_lots(portfolio: str, method: Literal["fifo", "lifo"]) -> int:
 )
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="once",
     asked={"asset_id": "v1", "codec": "hevc", "resolution": "720p"},
     same=[{"asset_id": "v1", "codec": "h265", "resolution": "720p"}],
@@ -1518,7 +1519,7 @@ def list_comments(video: str, sort: Literal["newest", "top"] = "newest") -> list
 )
 @mistake(
     "time zone",
-    "form",
+    "equivalent",
     effects="once",
     asked={"episode": "e7", "publish_at": "2025-05-01T09:00:00+02:00"},
     same=[{"episode": "e7", "publish_at": "2025-05-01T07:00:00Z"}],
@@ -1596,7 +1597,7 @@ def scale_deployment(name: str, replicas: int) -> str:
 )
 @mistake(
     "type",
-    "form",
+    "equivalent",
     effects="idempotent",
     asked={"service": "api", "limit": "512 Mi"},
     same=[{"service": "api", "limit": "512Mi"}],
@@ -1658,7 +1659,7 @@ def schedule_job(cron: str, timezone: Literal["UTC", "Europe/Berlin", "America/N
 
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="none",
     asked={"service": "api", "level": "WARNING"},
     same=[{"service": "api", "level": "warn"}],
@@ -1850,7 +1851,7 @@ def kafka_create_topic(name: str, partitions: int, cleanup: Literal["compact", "
 
 @mistake(
     "structure",
-    "form",
+    "equivalent",
     effects="once",
     asked={"table": "people", "columns": "last_name, first_name"},
     same=[{"table": "people", "columns": ["last_name", "first_name"]}],
@@ -1974,7 +1975,7 @@ def kill_query(pid: int) -> bool:
 
 @mistake(
     "enum",
-    "form",
+    "equivalent",
     effects="once",
     asked={"path": "/in/a.txt", "delimiter": "tab"},
     same=[{"path": "/in/a.txt", "delimiter": "\t"}],
@@ -2207,7 +2208,7 @@ def transfer_funds(from_account: str, to_account: str, amount: float) -> str:
 
 @mistake(
     "date",
-    "form",
+    "equivalent",
     effects="none",
     asked={"account": "DE11", "month": "03/2025"},
     same=[{"account": "DE11", "month": "2025-03"}],
@@ -2309,7 +2310,7 @@ def approve_leave(employee_id: int, first_day: str, days: int) -> str:
 )
 @mistake(
     "name",
-    "form",
+    "equivalent",
     effects="none",
     asked={"latitude": 35.68, "longitude": 139.69},
     same=[{"lat": 35.68, "lon": 139.69}],
@@ -2444,7 +2445,7 @@ def send_campaign(template_id: int, audience: Literal["subscribed", "customers"]
 )
 @mistake(
     "type",
-    "form",
+    "equivalent",
     effects="once",
     asked={"student_id": "9", "course": "MA1", "grade": "b"},
     same=[{"student_id": 9, "course": "MA1", "grade": "B"}],
@@ -2649,7 +2650,7 @@ def compare_periods(metric: str, period: Literal["wow", "mom", "yoy"]) -> float:
 )
 @mistake(
     "type",
-    "form",
+    "equivalent",
     effects="none",
     asked={"metric": "latency", "p": "p95"},
     same=[{"metric": "latency", "p": 95}],
