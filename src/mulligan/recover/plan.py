@@ -204,15 +204,20 @@ def plan_recovery(
 
 
 def select_tellable(precedents: Sequence[Precedent], tool: Tool) -> tuple[Precedent, ...]:
-    """Return the precedents without those that change an argument that is privileged for this tool.
+    """Return the precedents without those that change an argument that is privileged for this tool, or to an opposite.
 
     A store knows arguments that are privileged by name. Arguments declared as privileged are known only here.
     """
+    if not precedents:
+        return ()
+    with fork_safety.import_lock:
+        from mulligan.recover.repair import is_opposite  # lazy: needed for failures only
+
     return tuple(
         precedent
         for precedent in precedents
         if not any(
-            tool.destructive or is_privileged(change.path, tool.privileged, tool.unprivileged)
+            tool.destructive or is_privileged(change.path, tool.privileged, tool.unprivileged) or is_opposite(change)
             for change in (precedent.changes if not precedent.intermediate_tools else ())
             if change.path != TOOL_NAME_PATH
         )

@@ -182,7 +182,7 @@ class _SuggestionBuilder:
 
         Equal suggestions are merged. The result is automatic if any of them is.
         """
-        drafts = (draft for draft in self._iter_drafts() if not any(map(_is_opposite, draft.changes)))
+        drafts = (draft for draft in self._iter_drafts() if not any(map(is_opposite, draft.changes)))
         suggestions = sorted(map(self._to_suggestion, drafts), key=_by_confidence)
         additions = [suggestion for suggestion in suggestions if suggestion.source in ADDED_SOURCES]
         by_rules = _without_duplicates([suggestion for suggestion in suggestions if suggestion not in additions])
@@ -615,7 +615,7 @@ def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
     return sorted(unique_suggestions, key=_by_confidence)
 
 
-def _is_opposite(change: Change) -> bool:
+def is_opposite(change: Change) -> bool:
     """Return whether a change replaces a name or a word by its opposite, which the caller cannot mean."""
     before = change.path.rpartition(".")[2] if change.operation == "rename" else change.before
     is_text = isinstance(before, str) and isinstance(change.after, str)
