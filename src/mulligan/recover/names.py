@@ -43,10 +43,10 @@ _OPPOSITES = """
     purge; all / none any; parent / child; lat latitude / lon lng long longitude; width / height; row / column col; x /
     y; east / west; north / south; am / pm; day / night; gross / net; long / short; arrival arrive / departure depart;
     pickup / dropoff; checkin / checkout; local / remote; absolute / relative; fast / slow; hot heat / cold cool;
-    metric / imperial; male / female; client / server; primary / secondary; prod production / dev development test
+    male / female; client / server; primary / secondary; prod production / dev development test
     staging; horizontal / vertical; active / passive; manual / automatic auto; single / multiple; hard / soft; strict /
     lenient; start / stop; lender / borrower; landlord / tenant; teacher / student; and / or; live / test; import /
-    export; positive / negative; increase / decrease; raise / reduce; earliest / latest; celsius / fahrenheit
+    export; positive / negative; increase / decrease; raise / reduce; earliest / latest
 """
 _NEGATIONS = frozenset("not no non never without skip ignore disable disabled un dont exclude except omit".split())
 """Words that turn a name into its opposite: `verify` and `no_verify`."""

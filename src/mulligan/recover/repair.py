@@ -182,7 +182,9 @@ class _SuggestionBuilder:
 
         Equal suggestions are merged. The result is automatic if any of them is.
         """
-        drafts = (draft for draft in self._iter_drafts() if not any(map(is_opposite, draft.changes)))
+        drafts = (
+            draft for draft in self._iter_drafts() if _is_approved(draft) or not any(map(is_opposite, draft.changes))
+        )
         suggestions = sorted(map(self._to_suggestion, drafts), key=_by_confidence)
         additions = [suggestion for suggestion in suggestions if suggestion.source in ADDED_SOURCES]
         by_rules = _without_duplicates([suggestion for suggestion in suggestions if suggestion not in additions])
@@ -404,7 +406,7 @@ class _SuggestionBuilder:
         confidence = lowest_confidence(draft.strategies)
         if isinstance(draft, AppliedFix | ReflectedDraft):
             confidence = draft.confidence
-        is_approved = fix is not None and fix.fix.state == "approved"
+        is_approved = _is_approved(draft)
         is_untrusted = draft.source == "error" or draft.source in ADDED_SOURCES
         is_privileged_guess = is_untrusted and not is_approved and self._touches_privileged(draft)
         if is_privileged_guess or self._is_other_action(draft):
@@ -451,8 +453,8 @@ class _SuggestionBuilder:
 
     def _meaning_objection(self, draft: Draft) -> str:
         """Return why the draft would mean another call than the one that was asked for, or an empty string."""
-        if isinstance(draft, AppliedFix) and draft.fix.state == "approved":
-            return ""  # an operator was asked
+        if _is_approved(draft):
+            return ""
         tool = self.tool
         schema = self.tools.get(draft.tool or tool.name) or tool.schema()
         compiled = compile_schema(schema) if schema else None
@@ -613,6 +615,11 @@ def _without_duplicates(suggestions: Sequence[Suggestion]) -> list[Suggestion]:
         if not any(_is_same(other, suggestion) for other in unique_suggestions):
             unique_suggestions.append(suggestion)
     return sorted(unique_suggestions, key=_by_confidence)
+
+
+def _is_approved(draft: Draft) -> bool:
+    """Return whether an operator was asked about this repair and has approved it."""
+    return isinstance(draft, AppliedFix) and draft.fix.state == "approved"
 
 
 def is_opposite(change: Change) -> bool:
