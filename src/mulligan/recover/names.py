@@ -213,8 +213,8 @@ def is_same_name(path: str, target: str, value: Any = None) -> bool:
     words, target_words = lower_words(name), lower_words(target)
     if len(words) != len(target_words):
         # The error may hide a boundary: `pedalPPosition`. A further word is a further meaning: `radius`, `radius_m`.
-        joined, joined_target = normalize_name(name), normalize_name(target)
-        return len(joined) >= MIN_JOINED_LETTERS and _is_slip(joined, joined_target, must_keep_ends=True)
+        plain_name, plain_target = normalize_name(name), normalize_name(target)
+        return len(plain_name) >= MIN_JOINED_LETTERS and _is_slip(plain_name, plain_target, must_keep_ends=True)
     differing = [(one, other) for one, other in zip(words, target_words, strict=True) if one != other]
     typos = [pair for pair in differing if _singular(pair[0]) != _singular(pair[1])]
     if isinstance(value, int | float) and words[-1] != target_words[-1] and not typos:
