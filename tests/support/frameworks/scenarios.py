@@ -184,6 +184,7 @@ SCENARIOS = [
         "recovered",
         lambda answers: "10 results for fish" in answers[0] and "50 -> 10" in answers[0],
         reached=1,
+        options=NO_EFFECTS,
     ),
     Scenario(
         "unknown argument",
