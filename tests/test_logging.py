@@ -74,7 +74,7 @@ def search_three_times(ours: mulligan.Mulligan) -> None:
     """Call a tool that recovers by a repair, one that recovers by a retry and one that fails for good."""
     results = iter([TimeoutError("no answer")])
 
-    @ours.tool
+    @ours.tool(clamp=["top_k"])
     def search(query: str, top_k: int = 5) -> list[str]:
         if top_k > 10:
             raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")

@@ -18,7 +18,7 @@ async def start_run(request: Request) -> AsyncIterator[None]:
         yield
 
 
-@mulligan.tool(effects="none")
+@mulligan.tool(effects="none", clamp=["limit"])  # ten orders are a good answer to a request for more
 async def find_orders(customer: str, limit: int) -> list[str]:
     if outages:
         raise outages.pop()

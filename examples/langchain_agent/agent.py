@@ -35,7 +35,8 @@ def search(query: str, top_k: int = 5) -> str:
     return f"{top_k} results for {query}"
 
 
-agent = create_agent(ScriptedModel(), [search], middleware=[MulliganMiddleware(agent="researcher")])
+middleware = MulliganMiddleware(agent="researcher", tools={"search": {"effects": "none"}})  # it only reads
+agent = create_agent(ScriptedModel(), [search], middleware=[middleware])
 messages = agent.invoke({"messages": [{"role": "user", "content": "Find fish."}]})["messages"]
 print("tool:", messages[-2].text)
 print("answer:", messages[-1].text)

@@ -26,7 +26,7 @@ def weather(city: str) -> str:
     return f"rain in {city}"
 
 
-@mulligan.tool(policy=QUICK)
+@mulligan.tool(effects="none", policy=QUICK)
 def search(query: str, top_k: int = 5) -> list[str]:
     """Rejects an argument before execution: repaired."""
     if top_k > 10:

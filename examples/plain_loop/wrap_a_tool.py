@@ -1,10 +1,10 @@
-"""Wrap a tool: a rejected argument is repaired, noted and recorded. Then run: mulligan show last"""
+"""Wrap a tool: a rejected argument of a model's call is repaired, noted and recorded. Then run: mulligan show last"""
 
 import mulligan
 from mulligan import AgentError
 
 
-@mulligan.tool
+@mulligan.tool(effects="none")
 def search(query: str, top_k: int = 5) -> list[str]:
     if top_k > 10:
         raise AgentError(f"top_k must be 10 or less, got {top_k}.", hint="Ask for 10, then page with offset.")
@@ -12,6 +12,7 @@ def search(query: str, top_k: int = 5) -> list[str]:
 
 
 with mulligan.run("librarian", context="what are the rules for refunds?") as run:
-    hits = search("refunds", top_k=50)
-    print(f"{len(hits)} hits, run {run.id} is {run.status}")
-    print(*mulligan.drain_notes(), sep="\n")
+    for turn in mulligan.turns(limit=1):
+        outcome = turn.call([search], "search", {"query": "refunds", "top_k": 50})  # as your model asked
+        print(f"{len(outcome.value)} hits, run {run.id} is {run.status}")
+        print(*outcome.notes, sep="\n")

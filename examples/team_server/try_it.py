@@ -13,7 +13,7 @@ from pathlib import Path
 AGENT = """
 import mulligan, sys
 
-@mulligan.tool
+@mulligan.tool(clamp=["top_k"])
 def search(query: str, top_k: int = 5) -> str:
     if top_k > 10:
         raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")

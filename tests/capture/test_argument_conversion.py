@@ -345,6 +345,7 @@ def test_text_in_place_of_a_number_is_not_converted_silently(played: Sandbox) ->
 
 
 def test_repaired_arguments_are_converted_again(played: Sandbox) -> None:
+    @mulligan.tool(clamp=["nights"])
     def find_rooms(day: date, nights: Annotated[int, pydantic.Field(le=7)], color: Color = Color.RED) -> str:
         received.append((day, nights, color))
         return "found"

@@ -203,7 +203,7 @@ def test_a_context_of_any_value_is_left_out_also_where_calls_are_cheap(played: S
 def test_a_repaired_call_gets_the_same_context(played: Sandbox, is_keyword: bool) -> None:
     contexts = []
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", clamp=["top_k"])
     def search(query: str, ctx: RunContext[Any], top_k: int = 5) -> int:
         contexts.append(ctx)
         if top_k > 10:

@@ -210,7 +210,7 @@ def test_a_run_has_twenty_retries(played: Sandbox) -> None:
 
 
 def test_a_repair_that_no_budget_is_left_for_is_offered(played: Sandbox) -> None:
-    @mulligan.tool
+    @mulligan.tool(clamp=["k"])
     def search(k: int) -> int:
         raise mulligan.AgentError(f"k must be 10 or less, got {k}.")
 
@@ -361,8 +361,8 @@ def test_a_status_that_proves_that_nothing_was_done_lets_a_once_tool_be_repaired
         return "sent"
 
     with pytest.raises(Unprocessable):
-        mulligan.tool(send)(batch_size=9)
-    assert mulligan.tool(rejection_statuses={422})(send)(batch_size=9) == "sent"
+        mulligan.tool(clamp=["batch_size"])(send)(batch_size=9)
+    assert mulligan.tool(clamp=["batch_size"], rejection_statuses={422})(send)(batch_size=9) == "sent"
     assert made == [9, 9, 7]
 
 

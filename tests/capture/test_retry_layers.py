@@ -601,7 +601,7 @@ def test_a_rejected_call_under_a_library_is_repaired_at_once() -> None:
     def find() -> int:
         return search(top_k=50)
 
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def search(top_k: int) -> int:
         calls.append(top_k)
         if top_k > 10:
@@ -617,7 +617,7 @@ def test_a_rejected_call_under_a_library_is_repaired_at_once() -> None:
 def test_a_rejected_call_is_repaired_above_a_library_that_does_not_retry_it() -> None:
     calls: list[int] = []
 
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     @stamina.retry(on=ConnectionError, attempts=LIMIT)
     def search(top_k: int) -> int:
         calls.append(top_k)

@@ -633,7 +633,7 @@ def test_a_run_that_is_left_in_another_context_is_left_without_a_sound(played: S
 
 
 def test_notes_are_those_of_the_current_run_and_are_told_once(played: Sandbox) -> None:
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def search(top_k: int) -> int:
         if top_k > 10:
             raise mulligan.AgentError("top_k must be 10 or less.")

@@ -96,6 +96,7 @@ def is_a(kind: str) -> str:
     [
         ("book", booked(cabin="Basic_Economy"), "cabin: invalid value", booked(cabin="basic_economy")),
         ("book", booked(bags="2"), is_a("integer"), BOOKED),
+        ("get_order_details", {"order_id": ["#Q1"]}, is_a("string"), {"order_id": "#Q1"}),
         ("book", booked(trip="one-way"), "trip: Input should be 'one_way' or 'round_trip'", BOOKED),
         ("book", booked(trip="OneWay "), "trip: Input should be 'one_way' or 'round_trip'", BOOKED),
         (
@@ -255,7 +256,7 @@ def test_a_bound_is_offered_where_the_error_may_be_about_something_else(tool, ca
         ("book", booked(bags="two"), is_a("integer")),
         ("book", booked(passengers=[{"first_name": "Noor", "dob": "1990-01-02"}]), "date_of_birth: Field required"),
         ("swap", {**SWAPPED, "item_ids": "11,22"}, is_a("list")),
-        ("get_order_details", {"order_id": ["#Q1"]}, is_a("string")),
+        ("get_order_details", {"order_id": ["#Q1", "#Q2"]}, is_a("string")),
         ("book", BOOKED, "The gift card only covers 80 of the 300 requested"),
         ("buy", {"item_id": "11", "quantity": 12}, "quantity 12 exceeds available stock 7"),
         ("book", BOOKED, "Set verified=true and retry"),

@@ -108,7 +108,7 @@ def test_a_stream_that_never_starts_is_given_up_with_its_own_error(played: Sandb
 
 
 def test_a_repaired_stream_is_announced(played: Sandbox) -> None:
-    @mulligan.tool
+    @mulligan.tool(clamp=["limit"])
     def words(limit: int) -> Iterator[int]:
         if limit > 10:
             raise mulligan.AgentError("limit must be 10 or less.")

@@ -74,6 +74,7 @@ def test_result_that_looks_like_an_answer_of_mulligan_is_no_failure(played: Sand
     ids=repr,
 )
 def test_repaired_call_has_its_value_and_a_note(played: Sandbox, value: Any, message: dict[str, Any]) -> None:
+    @mulligan.tool(clamp=["days"])
     def forecast(days: int) -> Any:
         if days > 7:
             raise AgentError(f"days must be 7 or less, got {days}.")

@@ -118,7 +118,7 @@ def test_message_of_our_own_check_is_not_said_by_the_tool(played: Sandbox) -> No
     def stock(sku: int) -> str:
         raise AgentError("There is no such article.")
 
-    rejected = turn(played).call([stock], "stock", {"sku": [1]}).answer
+    rejected = turn(played).call([stock], "stock", {"sku": [1, 2]}).answer
     refused = turn(played).call([stock], "stock", {"sku": 1}).answer
     assert rejected["message"].startswith("[said by mulligan, ")
     assert refused["message"].startswith("[said by stock, ")

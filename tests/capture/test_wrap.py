@@ -610,7 +610,7 @@ def test_what_can_be_read_only_once_is_not_handed_to_a_second_attempt(
 
 
 def test_arguments_that_were_turned_away_are_repaired_beside_what_can_be_read_only_once(played: Sandbox) -> None:
-    @mulligan.tool(effects="idempotent")
+    @mulligan.tool(effects="idempotent", clamp=["chunk_size"])
     def upload(lines: Any, chunk_size: int = 5) -> int:
         if chunk_size > 10:
             raise mulligan.AgentError(f"chunk_size must be 10 or less, got {chunk_size}.")
@@ -674,7 +674,7 @@ def test_a_call_that_changed_what_it_was_given_is_not_made_again(
 
 
 def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played: Sandbox) -> None:
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", clamp=["top_k"])
     def search(tags: list[str], top_k: int) -> list[str]:
         tried.append((list(tags), top_k))
         if top_k > 10:
@@ -706,7 +706,7 @@ def test_what_a_call_puts_into_an_object_of_the_program_does_not_end_its_recover
 def test_a_tool_that_retries_by_itself_is_repaired_and_not_retried_once_more(played: Sandbox) -> None:
     tenacity = pytest.importorskip("tenacity")
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", clamp=["top_k"])
     @tenacity.retry(stop=tenacity.stop_after_attempt(2))
     def search(query: str, top_k: int = 5) -> int:
         executed.append(top_k)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.core.quantity_arguments import clamp_objection, is_other_action, measures_quantity
+from mulligan.core.quantity_arguments import is_other_action, measures_quantity
 
 
 @pytest.mark.parametrize(
@@ -32,22 +32,6 @@ def test_fraction_measures_a_quantity_unless_it_names_a_place():
 
 
 @pytest.mark.parametrize(
-    ("tool", "effects", "name", "before", "after"),
-    [
-        ("search", "once", "top_k", 50, 10),
-        ("upload", "once", "chunk_size", 50, 10),
-        ("forecast", "once", "days", 10, 7),
-        ("getWeather", "once", "days", "10", 7),
-        ("weather.get_forecast", "once", "days", 0, 1),
-        ("anything", "none", "days", 10, 7),
-        ("delete_preview", "none", "limit", 1, 10),
-    ],
-)
-def test_quantity_is_changed_where_a_call_only_reads_or_asks_for_less(tool, effects, name, before, after):
-    assert clamp_objection(tool, effects, name, before, after) == ""
-
-
-@pytest.mark.parametrize(
     ("tool", "name", "before", "after"),
     [
         ("delete_logs", "older_than_days", 365, 30),
@@ -61,7 +45,6 @@ def test_quantity_is_changed_where_a_call_only_reads_or_asks_for_less(tool, effe
 )
 def test_quantity_is_another_action_where_a_tool_spends_or_destroys(tool, name, before, after):
     assert is_other_action(tool, "once", name, before, after)
-    assert "may do something else" in clamp_objection(tool, "once", name, before, after)
 
 
 @pytest.mark.parametrize(
@@ -73,21 +56,9 @@ def test_quantity_is_another_action_where_a_tool_spends_or_destroys(tool, name, 
         ("send", "limit", None, 10),
     ],
 )
-def test_quantity_is_only_suggested_where_a_tool_does_something_with_it(tool, name, before, after):
+def test_quantity_of_another_tool_is_no_other_action(tool, name, before, after):
     assert not is_other_action(tool, "idempotent", name, before, after)
-    assert "may do something else" in clamp_objection(tool, "idempotent", name, before, after)
 
 
-@pytest.mark.parametrize("position", [{"page": 3}, {"offset": 0}, {"skip": 40}, {"startPage": 2}])
-def test_size_is_only_suggested_where_the_caller_reads_page_by_page(position):
-    reason = clamp_objection("list_orders", "none", "page_size", 100, 50, {"page_size": 100, **position})
-    assert reason.endswith("would be another place in the results")
-
-
-@pytest.mark.parametrize("argument", [{"page": None}, {"per_page": 100}, {"page_token": "a1"}, {"start": "2026-01-01"}])
-def test_size_is_changed_where_no_argument_is_a_number_of_results_before(argument):
-    assert clamp_objection("list_orders", "none", "page_size", 100, 50, {"page_size": 100, **argument}) == ""
-
-
-def test_object_is_never_changed_to_a_bound():
-    assert "may identify an object" in clamp_objection("read_note", "none", "note_id", 0, 1)
+def test_object_is_another_action_whatever_the_tool():
+    assert is_other_action("read_note", "none", "note_id", 0, 1)

@@ -91,7 +91,9 @@ def list_items(gemini, limit, response):
 
 def write_log(gemini, limit):
     """Write the log of a session in which the call failed: with it the next call is known to be a correction."""
-    response = {"functionResponse": {"id": "c1", "name": "mcp__crm__list", "response": {"error": BAD["llmContent"]}}}
+    response = {
+        "functionResponse": {"id": "c1", "name": "mcp__crm__list", "response": {"error": BAD["error"]["message"]}}
+    }
     call = {
         "id": "c1",
         "name": "mcp__crm__list",

@@ -264,7 +264,7 @@ def test_memory_adds_an_approved_repair_where_rules_have_none(learn):
 
 
 def test_repair_of_a_rule_that_a_second_failure_makes_possible_comes_before_what_memory_adds():
-    tool = Tool(name="search", schema=lambda: SCHEMA, effects="idempotent")
+    tool = Tool(name="search", schema=lambda: SCHEMA, effects="idempotent", clamp=frozenset({"top_k"}))
     call = {"query": "cats", "top_k": "50"}
     bound = Failure.of(
         Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO),

@@ -21,7 +21,7 @@ SCHEMA = {
     "type": "object",
     "properties": {
         "k": {"type": "integer", "maximum": 100},
-        "unit": {"enum": ["metric", "imperial"]},
+        "unit": {"enum": ["metric", "nautical"]},
         "ids": {},
         "file": {"type": "string"},
         "q": {},
@@ -45,7 +45,7 @@ def asked(arguments: dict[str, Any], *known: Fix, seen: tuple[EarlierCall, ...] 
     [
         ({"k": 50}, Change(path="k", operation="substitute", after=10), {"k": 10}),
         ({"flag": False}, Change(path="flag", operation="substitute", after=True), {"flag": True}),
-        ({"unit": "imperial"}, Change(path="unit", operation="substitute", after="metric"), {"unit": "metric"}),
+        ({"unit": "nautical"}, Change(path="unit", operation="substitute", after="metric"), {"unit": "metric"}),
         ({"ids": "7"}, Change(path="ids", operation="wrap"), {"ids": ["7"]}),
         ({"ids": "[7]"}, Change(path="ids", operation="parse"), {"ids": [7]}),
         ({"q": "7"}, Change(path="q", operation="cast", after="integer"), {"q": 7}),
@@ -99,7 +99,7 @@ def test_promoted_value_is_never_applied_because_of_its_votes():
 
 def test_approved_text_is_applied_only_if_the_schema_lists_it():
     schema_member = Change(path="unit", operation="substitute", after="metric")
-    (made,) = asked({"unit": "imperial"}, fix(schema_member, state="approved", showable=True))
+    (made,) = asked({"unit": "nautical"}, fix(schema_member, state="approved", showable=True))
     assert made.automatic
     other_text = Change(path="file", operation="substitute", after="archive")
     (made,) = asked(

@@ -32,7 +32,8 @@ def failing(remedy: Remedy, ran: TookEffect = TookEffect.NO, type: str = "tool",
 
 
 def tool(effects: Any = "none", **fields: Any) -> Tool:
-    return Tool(**{"name": "search", "effects": effects, "schema": lambda: SCHEMA, **fields})
+    clamp = frozenset({"k"})
+    return Tool(**{"name": "search", "effects": effects, "schema": lambda: SCHEMA, "clamp": clamp, **fields})
 
 
 def played(

@@ -28,7 +28,7 @@ SCHEMA = {
     "properties": {
         "city": {"type": "string"},
         "days": {"type": "integer", "minimum": 1, "maximum": 7},
-        "unit": {"type": "string", "enum": ["metric", "imperial"], "default": "metric"},
+        "unit": {"type": "string", "enum": ["metric", "imperial", "nautical"], "default": "metric"},
         "station_id": {"type": "string"},
         "tags": {"type": "array", "items": {"type": "string"}},
         "recipient": {"type": "string"},
@@ -163,7 +163,7 @@ def test_identifier_of_this_run_is_applied_only_if_no_other_stands_in_a_field_of
         ({"city": "Oslo"}, {"city": "Bergen"}),
         ({"city": "Oslo"}, {"city": "Oslo", "days": 3}),
         ({"city": "Oslo"}, {"city": "Oslo", "unit": "imperial"}),  # an optional argument that the schema does not miss
-        ({"city": "Oslo", "unit": "metric"}, {"city": "Oslo", "unit": "imperial"}),
+        ({"city": "Oslo", "unit": "metric"}, {"city": "Oslo", "unit": "nautical"}),
         ({"city": "Oslo", "unit": "celsius"}, {"city": "Oslo", "unit": "imperial"}),  # one of several enum members
         ({"city": "Oslo", "days": 30}, {"city": "Oslo", "days": 1}),  # the other bound
         ({"city": 7}, {"city": "Rome"}),

@@ -107,7 +107,7 @@ def avoided(played: Sandbox) -> list[int]:
 def test_calls_of_one_turn_avoid_one_turn_at_most(played: Sandbox) -> None:
     ask = mulligan.model(lambda messages, model="small-1": answer(), name="ask")
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", clamp=["top_k"])
     def search(top_k: int) -> str:
         if top_k > 10:
             raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
@@ -307,7 +307,7 @@ def test_a_fallback_function_is_the_model_of_the_avoided_turn(played: Sandbox) -
     def ask(messages: list[str], model: str) -> dict[str, Any]:
         raise ValueError("Error code: 404 - The model `large-1` does not exist (model_not_found)")
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", clamp=["top_k"])
     def search(top_k: int) -> str:
         if top_k > 10:
             raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")

@@ -32,7 +32,7 @@ def stored_bytes(folder: Path) -> bytes:
 def test_a_tool_with_a_dependency_of_50_rows_stores_none_of_it(tmp_path: Path) -> None:
     mine = Mulligan(home=str(tmp_path), injected_types=[Dependencies])
 
-    @mine.tool(effects="none")
+    @mine.tool(effects="none", clamp=["top_k"])
     def search(deps: Dependencies, query: str, top_k: int = 5) -> str:
         if top_k > 10:
             raise AgentError(f"top_k must be 10 or less, got {top_k}.")

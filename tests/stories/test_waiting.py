@@ -54,7 +54,7 @@ def test_a_program_that_passes_a_wrong_name_does_not_wait_either(played) -> None
 
 
 def test_a_call_that_the_tool_itself_rejected_is_repaired_after_a_backoff(played) -> None:
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def find(top_k: int) -> int:
         if top_k > 10:
             raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
@@ -67,7 +67,7 @@ def test_a_call_that_the_tool_itself_rejected_is_repaired_after_a_backoff(played
 def test_repairs_after_a_rejection_need_no_retry_budget_and_end_after_twenty_in_a_run() -> None:
     executed: list[int] = []
 
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def find(top_k: int) -> int:
         executed.append(top_k)
         if top_k > 10:
@@ -87,7 +87,7 @@ def test_repairs_after_a_rejection_need_no_retry_budget_and_end_after_twenty_in_
 def test_a_repair_counts_as_an_attempt() -> None:
     executed: list[int] = []
 
-    @mulligan.tool(policy=Policy(attempts=2))
+    @mulligan.tool(clamp=["top_k"], policy=Policy(attempts=2))
     def find(top_k: int) -> int:
         executed.append(top_k)
         limit = 10 if top_k > 10 else 5
@@ -161,15 +161,15 @@ def test_the_ways_that_the_warning_names_do_not_block_the_loop(played, caplog, c
 
 
 def test_a_plain_function_as_a_tool_warns_once_too(played, caplog) -> None:
-    def find(top_k: int) -> int:
-        if top_k > 10:
-            raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
-        return top_k
+    def find(name: str) -> str:
+        if name != name.strip():
+            raise mulligan.AgentError(f"name has spaces around it: {name!r}")
+        return name
 
     async def work() -> None:
         turn = next(iter(mulligan.turns()))
-        turn.call([find], "find", {"top_k": 50})
-        turn.call([find], "find", {"top_k": 60})
+        turn.call([find], "find", {"name": " ann "})
+        turn.call([find], "find", {"name": " ben "})
 
     with caplog.at_level(logging.WARNING, "mulligan"):
         asyncio.run(work())
