@@ -186,7 +186,8 @@ class CallExecution(RecordedCall, eq=False):
         if self.has_wrapper_attempt:
             with self.capture.guard("Recording the start of a call"):
                 self.record_start(move)
-                self.limits.lost_answer = self.find_lost_answer()
+                if self.run.lost_answers:
+                    self.limits.lost_answer = self.find_lost_answer()
             self.attempt_count, self._is_admitted = 1, True
             result, error = self.result, self.error
         else:
@@ -309,7 +310,7 @@ class CallExecution(RecordedCall, eq=False):
         Before each attempt: a repair may lead to the same call.
         """
         with self.capture.guard("Looking for a lost answer of the same call"):
-            self.limits.lost_answer = self.find_lost_answer()
+            self.limits.lost_answer = self.find_lost_answer() if self.run.lost_answers else None
             if not self.tool.is_retry_safe:
                 self._requested_call = self.requested_call()  # now: the function may change its arguments
         if self.rules.mode != "observe":

@@ -279,7 +279,7 @@ class WrappedFunction:
 
     def complete_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return the arguments by name, with the defaults of those that are left out."""
-        properties = (self.options.schema or {}).get("properties") or {}
+        properties = (self.schema() or {}).get("properties") or {}
         declared = {
             name: declared_property["default"]
             for name, declared_property in properties.items()

@@ -234,7 +234,7 @@ class ToolCallRequest:
             self._task = calls.start_task(self._recover(first), self._context)
             return
         self._first = first
-        self._is_repeated = first.find_lost_answer() is not None
+        self._is_repeated = bool(first.run.lost_answers) and first.find_lost_answer() is not None
         self._attempt_start = calls.capture.timer(), self._context.run(calls.capture.current_scope.set, first)
         self._was_sent = True
         entry = PendingRequest(self._handle_first_answer, self._handle_no_first_answer, self.timeout, self._token)

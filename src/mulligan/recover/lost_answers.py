@@ -127,7 +127,9 @@ def encode_arguments(arguments: Mapping[str, Any]) -> dict[str, bytes]:
 
 def _encode(value: Any) -> bytes:
     try:
-        return _encoder.encode(_normalize(msgspec.to_builtins(value, enc_hook=_describe_object)))
+        return _encoder.encode(
+            _normalize(msgspec.to_builtins(value, builtin_types=(Decimal,), enc_hook=_describe_object))
+        )
     except Exception:  # noqa: BLE001 - a foreign object, or a cycle
         return repr(type(value)).encode() + str(id(value)).encode()
 
@@ -145,8 +147,8 @@ def _normalize(value: Any) -> Any:
         return {str(key): _normalize(member) for key, member in value.items()}
     if isinstance(value, list | tuple):
         return [_normalize(member) for member in value]
-    if isinstance(value, float | Decimal) and value == int(value):
-        return int(value)
+    if isinstance(value, float | Decimal):
+        return int(value) if value == int(value) else float(value)
     return value
 
 
