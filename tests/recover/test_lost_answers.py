@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 
 from mulligan.recover.lost_answers import (
+    CallIdentity,
     LostAnswer,
-    RequestedCall,
     UserMessages,
     encode_arguments,
     find_identifiers,
@@ -26,7 +26,7 @@ def lost(arguments: dict[str, Any], *user_messages: UserMessages) -> LostAnswer:
         number=1,
         parent=None,
         tool="pay",
-        call=RequestedCall("pay", "pay", 0, encode_arguments(arguments)),
+        call=CallIdentity("pay", "pay", 0, encode_arguments(arguments)),
         identifiers=find_identifiers(arguments, {"plan-2"}),
         failure=None,
         user_messages=user_messages,
@@ -149,4 +149,4 @@ def test_user_message_is_not_new_if_it_is_unknown_what_was_written_before() -> N
     ],
 )
 def test_calls_are_the_same_by_tool_and_arguments(one: Any, other: Any, is_same: bool) -> None:
-    assert RequestedCall(*one, {}).is_same_as(RequestedCall(*other, {})) is is_same
+    assert CallIdentity(*one, {}).is_same_as(CallIdentity(*other, {})) is is_same

@@ -659,6 +659,32 @@ def test_new_user_message_to_a_wrapped_model_settles_it_in_turns() -> None:
             assert len(bank.paid) == payments, messages
 
 
+def test_new_user_message_settles_what_an_agent_inside_a_tool_has_lost() -> None:
+    bank = Bank()
+
+    @mulligan.tool
+    def delegate(task: str) -> str:
+        with mulligan.run("payer"):
+            return mulligan.loop(ScriptedModel(call("pay", **PAYMENT), "Done."), bank.tools, task).text
+
+    with mulligan.run("clerk"):
+        for text, payments in (("Pay INV-1.", 1), ("Pay INV-1.", 1), ("Pay it again.", 2)):
+            mulligan.loop(ScriptedModel(call("delegate", task=text), "Done."), [delegate], text)
+            assert len(bank.paid) == payments
+
+
+def test_stream_that_ends_early_is_not_cut_off() -> None:
+    @mulligan.tool
+    def read_rows(table: str) -> Iterator[int]:
+        yield from range(3)
+
+    with mulligan.run("clerk"):
+        for _ in read_rows("T-100"):
+            break
+        outcome = next(iter(mulligan.turns())).call([read_rows], "read_rows", {"table": "T-100"})
+    assert outcome.value == [0, 1, 2]
+
+
 def test_message_of_an_agent_inside_a_tool_settles_nothing() -> None:
     bank = Bank()
 

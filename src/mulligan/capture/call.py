@@ -13,7 +13,6 @@ import msgspec
 
 from mulligan.capture.call_record import RecordedCall
 from mulligan.capture.context import CaptureContext, reset
-from mulligan.capture.framework_classes import is_interruption
 from mulligan.capture.limits import CIRCUIT_OPEN, CallBlockedError, CallLimits, SchemaMismatchError
 from mulligan.capture.player import CallMoves, Invocation, Reply, aexecute_plan, execute_plan, run_in_thread, run_sync
 from mulligan.capture.run import ActiveRun, CallScope, ContextValue, RecoveryScope, retrying_scope
@@ -312,7 +311,7 @@ class CallExecution(RecordedCall, eq=False):
         with self.capture.guard("Looking for a lost answer of the same call"):
             self.limits.lost_answer = self.find_lost_answer() if self.run.lost_answers else None
             if not self.tool.is_retry_safe:
-                self._requested_call = self.requested_call()  # now: the function may change its arguments
+                self._call_identity = self.identify_call()  # now: the function may change its arguments
         if self.rules.mode != "observe":
             self.limits.refuse_repetition()
 
@@ -509,7 +508,7 @@ class CallExecution(RecordedCall, eq=False):
             reason = self._name_retry_layer(reason)
             spiral = self.limits.record_unrecovered(self.arguments, self.failure)
             if self.limits.was_executed and self._step is not None:
-                self.note_lost_answer(self._requested_call or self.requested_call(), self._step, self.failure)
+                self.note_lost_answer(self._call_identity or self.identify_call(), self._step, self.failure)
             recoveries = [
                 Recovery(
                     remedy=Remedy.REPAIR,
@@ -585,8 +584,8 @@ class CallExecution(RecordedCall, eq=False):
         if self._step is not None and self.ended_at is None:
             self.failure = self.result = None
             self._end_attempt("cancelled")
-            if self._requested_call is not None and is_interruption(sys.exception(), self.capture.control_flow):
-                self.note_lost_answer(self._requested_call, self._step, None)
+            with self.capture.guard("Noting a lost answer"):
+                self.note_cut_off(self._step, sys.exception())
         if self._step is not None:
             self.record_end(self._stop_reason(None))
         elif self._planned is not None:
@@ -772,7 +771,7 @@ class CallExecution(RecordedCall, eq=False):
         started_at, started = self.capture.now(), self.capture.timer()
         positional, keywords = self.split_arguments(self._typed_arguments(arguments))
         # As a part of the call: what it reads tells the model nothing.
-        number = self._step.seq if self._step is not None else self.number
+        number = self.number if self._step is None else self._step.seq or self._step.parent
         scope = CallScope(self.run, number, self.retrying_scope, is_retrying=False)
         with ContextValue(self.capture.current_scope, lambda: scope):
             answer = self.wrapped.verify(*positional, **keywords)

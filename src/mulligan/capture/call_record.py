@@ -27,7 +27,7 @@ from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
 if TYPE_CHECKING:
     from mulligan.capture.message_recording import StreamAnswer
     from mulligan.core.token_usage import TokenUsage
-    from mulligan.recover.lost_answers import LostAnswer, RequestedCall
+    from mulligan.recover.lost_answers import CallIdentity, LostAnswer
 
 _UNPREPARED: Any = None
 """The value of attributes that a call has only after `prepare`: most calls succeed at once and never need them."""
@@ -121,7 +121,7 @@ class RecordedCall(CallScope, eq=False):
     pending_event: AnyEvent | None = None
     """An event to publish before the next attempt."""
     _last_call: tuple[tuple[Any, ...], Mapping[str, Any]] = _UNPREPARED
-    _requested_call: RequestedCall | None = None
+    _call_identity: CallIdentity | None = None
     """What the last attempt asked for, if it matters that it is not asked for again."""
     _scope: CallScope | None = None
     """The scope of the attempt in progress."""
@@ -267,8 +267,8 @@ class RecordedCall(CallScope, eq=False):
             if self.is_standalone:
                 self.run.is_implicit = True
                 self.run.finish(error)
-            elif is_interruption(error, self.capture.control_flow):
-                self.note_lost_answer(self.requested_call(), step, None)
+            else:
+                self.note_cut_off(step, error)
 
     def _leave_first(self, token: Token[Any]) -> None:
         self.is_retrying = False
@@ -279,14 +279,14 @@ class RecordedCall(CallScope, eq=False):
         step = self.success_record.to_step(self.rules.template.name, dict(self.success_record.arguments), None)
         return msgspec.structs.replace(step, messages=self.messages) if self.messages else step
 
-    def requested_call(self) -> RequestedCall:
+    def identify_call(self) -> CallIdentity:
         """Return what makes another call the same as this one: the tool, and what the last attempt passes to it."""
         with fork_safety.import_lock:
-            from mulligan.recover.lost_answers import RequestedCall, encode_arguments  # lazy: few calls need it
+            from mulligan.recover.lost_answers import CallIdentity, encode_arguments  # lazy: few calls need it
         wrapped, owner = self.wrapped, self.wrapped.owner(self.args)
         arguments = wrapped.complete_arguments(self._passed_arguments)
         name = self.limits.requested_name if self.is_prepared else ""
-        return RequestedCall(wrapped.key, name, 0 if owner is None else id(owner), encode_arguments(arguments))
+        return CallIdentity(wrapped.key, name, 0 if owner is None else id(owner), encode_arguments(arguments))
 
     @property
     def _passed_arguments(self) -> dict[str, Any]:
@@ -295,10 +295,16 @@ class RecordedCall(CallScope, eq=False):
 
     def find_lost_answer(self) -> LostAnswer | None:
         """Return the same call of the session whose answer was lost and is not settled, the latest."""
-        call = self.requested_call()
+        call = self.identify_call()
         return next((answer for answer in reversed(self.run.lost_answers) if answer.call.is_same_as(call)), None)
 
-    def note_lost_answer(self, call: RequestedCall, step: Step, failure: Failure | None) -> None:
+    def note_cut_off(self, step: Step, error: BaseException | None) -> None:
+        """Remember that the answer of this call was lost if this exception cut it off. A stream may end early."""
+        is_cut_off = is_interruption(error, self.capture.control_flow) and not isinstance(error, GeneratorExit)
+        if is_cut_off and self.wrapped.options.effects == "once":
+            self.note_lost_answer(self._call_identity or self.identify_call(), step, None)
+
+    def note_lost_answer(self, call: CallIdentity, step: Step, failure: Failure | None) -> None:
         """Remember that the answer of this call was lost, if it matters and is so. `failure` is None if it was cut off.
 
         A call around it that failed too is no answer either, whatever it raised.
@@ -323,7 +329,7 @@ class RecordedCall(CallScope, eq=False):
                 identifiers=find_identifiers(self._passed_arguments, self.wrapped.shareable_texts()),
                 failure=failure,
                 user_messages=self.run.user_messages,
-                settled_calls=self.run.judge.settled,
+                settled_calls=self.run.judge.settled_calls,
             )
         )
 

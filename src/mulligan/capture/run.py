@@ -204,12 +204,13 @@ class ActiveRun(AsyncScope):
         record_fields.setdefault("id", new_id())
         record_fields.setdefault("started_at", capture.now())
         self.id: str = record_fields["id"]
-        session = record_fields.get("session")
-        self.is_nested = call_scope is not None and call_scope.number is not None
-        """Whether a step of another run contains it: then it is part of that one's work."""
-        outer_key = call_scope.run.session_key if call_scope is not None and self.is_nested else None
-        self.session_key: str = session or outer_key or self.id
-        """The session, or else the run, with which it shares lost answers."""
+        self.session_key: str = record_fields.get("session") or self.id
+        """The session, or else the run, whose lost answers count here."""
+        self._is_nested = call_scope is not None and call_scope.number is not None
+        """Whether a step of another run contains it: then it is part of that run's work."""
+        if call_scope is not None and self._is_nested:
+            self.user_messages = call_scope.run.user_messages
+            self.session_key = record_fields.get("session") or call_scope.run.session_key
         self.is_open = True
         self.record: Run = Run(agent=agent or capture.agent, **record_fields)
         self.numbers = itertools.count(1)
@@ -252,30 +253,35 @@ class ActiveRun(AsyncScope):
 
     def settle(self, is_settled: Callable[[LostAnswer], bool]) -> int:
         """Forget the lost answers of the session whose outcome is known. Return how many there were."""
-        if not self.lost_answers:
+        settled_answers = [answer for answer in self.lost_answers if is_settled(answer)]
+        if not settled_answers:
             return 0
         with _lock:
-            settled = [answer for answer in self.lost_answers if is_settled(answer)]
-            for answer in settled:
+            for answer in settled_answers:
                 answer.settled_calls.add(answer.number)
-            remaining = tuple(answer for answer in self.lost_answers if answer not in settled)
+            remaining = tuple(answer for answer in self.lost_answers if answer not in settled_answers)
             if remaining:
                 self.capture.lost_answers[self.session_key] = remaining
             else:
                 self.capture.lost_answers.pop(self.session_key, None)
-        return len(settled)
+        return len(settled_answers)
 
     def begin_loop(self) -> None:
         """Mark that an agent loop begins: its conversation may have a new message of the user."""
-        self.awaits_user_messages, self.user_messages = True, ()
+        if not self._is_inside_call:
+            self.awaits_user_messages, self.user_messages = True, ()
+
+    @property
+    def _is_inside_call(self) -> bool:
+        """Whether the current code is part of a step: an agent inside a tool does not talk to the user."""
+        return self._is_nested or current_step(self.capture, self) is not None
 
     def note_user_messages(self, texts: Sequence[str], *, starts_loop: bool = False) -> None:
         """Note what the user wrote in a conversation. A new message settles earlier lost answers.
 
-        `starts_loop` says that a loop was started with it. The conversation of an agent inside a tool is not the
-        user's.
+        `starts_loop` says that a loop was started with it.
         """
-        if not texts or self.is_nested or current_step(self.capture, self) is not None:
+        if not texts or self._is_inside_call:
             return
         with fork_safety.import_lock:
             from mulligan.recover.lost_answers import MAX_CONVERSATIONS, UserMessages  # lazy: for models only

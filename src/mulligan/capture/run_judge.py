@@ -256,7 +256,7 @@ class RunJudge:
         self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
         """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
-        self.settled: set[int] = set()
+        self.settled_calls: set[int] = set()
         """Calls whose answer was lost and whose outcome is settled."""
 
     def call_facts(
@@ -408,7 +408,7 @@ class RunJudge:
         if call.has_succeeded and self._provisional:
             self._withdraw_refuted(step, facts)
         before = self.progress
-        self.progress, links = before.after(call, facts, is_item, settled=self.settled)
+        self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
         if links and (facts.privileged or facts.is_destructive):
             links = [mark_privileged(link, facts) for link in links]
         if has_long_text(step.arguments):

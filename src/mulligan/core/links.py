@@ -249,20 +249,20 @@ class RunProgress(msgspec.Struct, frozen=True):
         withdrawn: Collection[int] = (),
         *,
         is_final: bool = False,
-        settled: Collection[int] = (),
+        settled_calls: Collection[int] = (),
     ) -> tuple[RunProgress, list[Link]]:
         """Return where the run stands after its next call, and the links from failed calls to it.
 
         A link of a failed call leads to a re-issue that failed too: it closes nothing and shows what was tried.
-        `withdrawn` are calls whose links turned out to be wrong. `is_final` says that the run has ended. `settled` are
-        calls with a lost answer whose outcome the caller knows meanwhile.
+        `withdrawn` are calls whose links turned out to be wrong. `is_final` says that the run has ended.
+        `settled_calls` are calls with a lost answer whose outcome the caller knows meanwhile.
         """
         if call.first.type == "reflection":
             return self, []
         if not call.has_succeeded:
             if call.has_failed and call.first.type == "run":
                 return replace(self, failed=self.failed + 1, has_own_failure=True), []
-            return self._after_failure(call, facts, settled) if call.has_failed else (self, [])
+            return self._after_failure(call, facts, settled_calls) if call.has_failed else (self, [])
         has_failed = call.has_failed
         links = [_link_attempts(call)] if has_failed else []
         has_success = self.has_success or call.first.type not in _STAGES
@@ -273,7 +273,7 @@ class RunProgress(msgspec.Struct, frozen=True):
                 return self, links
             counts: dict[str, Any] = {"failed": failed, "recovered": recovered, "has_success": has_success}
             return replace(self, has_own_failure=has_own_failure, **counts), links
-        match = self._find_recovered(call, facts, is_item, withdrawn, settled)
+        match = self._find_recovered(call, facts, is_item, withdrawn, settled_calls)
         remaining = self.open
         if match is not None:
             matches = self._follow_intent(match, call, facts or LOGGED, is_item)
@@ -294,7 +294,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         return RunProgress(remaining, failed, recovered, *flags, recent, latest_calls, self.delivered), links
 
     def _after_failure(
-        self, call: Call, facts: CallFacts | None, settled: Collection[int]
+        self, call: Call, facts: CallFacts | None, settled_calls: Collection[int]
     ) -> tuple[RunProgress, list[Link]]:
         links: list[Link] = []
         intent: tuple[int, ...] = ()
@@ -303,7 +303,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         previous = 0
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
-        match = self._find_recovered(call, facts, has_no_items, (), settled)
+        match = self._find_recovered(call, facts, has_no_items, (), settled_calls)
         if match is not None:
             links = match.links(call, is_final=True)[-1:]
             previous = match.failure.call.id
@@ -338,7 +338,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         facts: CallFacts | None,
         is_item: ItemTest,
         withdrawn: Collection[int],
-        settled: Collection[int],
+        settled_calls: Collection[int],
     ) -> Match | None:
         """Return the one open failure whose intent this call carries out."""
         links = [link for link in call.last.links if not (link.provisional and call.id in withdrawn)]
@@ -346,19 +346,19 @@ class RunProgress(msgspec.Struct, frozen=True):
         for failure in reversed(self.open):
             if failure.call.last.links_decided and failure.call.id in carried:
                 return Match.from_link(failure, carried)
-        unsettled = self._find_unsettled(settled)
-        known = [failure for failure in self.open if failure.call.id not in unsettled]
-        unjudged = [failure for failure in known if not failure.call.last.links_decided]
+        unsettled = self._find_unsettled(settled_calls)
+        linkable_failures = [failure for failure in self.open if failure.call.id not in unsettled]
+        unjudged = [failure for failure in linkable_failures if not failure.call.last.links_decided]
         if unjudged:
             return self._judge(call, facts or LOGGED, unjudged, is_item)
-        return self._judge(call, facts, known, is_item) if facts is not None else None
+        return self._judge(call, facts, linkable_failures, is_item) if facts is not None else None
 
-    def _find_unsettled(self, settled: Collection[int]) -> set[int]:
+    def _find_unsettled(self, settled_calls: Collection[int]) -> set[int]:
         """Return the open failures with a lost answer that is not settled, and those that they re-issued."""
         return {
             member.call.id
             for failure in self.open
-            if failure.has_lost_answer and failure.call.id not in settled
+            if failure.has_lost_answer and failure.call.id not in settled_calls
             for member in self._intent_of(failure)
         }
 

@@ -192,7 +192,7 @@ class ToolCallRequest:
         self._id, self._line, self._context = id, line, context
         self._first: CallExecution | None = None
         self._is_repeated = False
-        """Whether the answer of the same call was lost, and nobody knows its outcome."""
+        """Whether the answer of the same call was lost, and its outcome is unknown."""
         self._attempt_start: tuple[float, Any] = (0.0, None)
         """Start time of the first attempt and the token that restores its scope."""
         self._last: Answer | None = None

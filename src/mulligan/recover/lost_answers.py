@@ -1,4 +1,4 @@
-"""Lost answers: calls that may have executed, of which nobody knows the outcome, until something settles it.
+"""Lost answers: calls that may have executed, with an unknown outcome, until something settles it.
 
 Pure. A model that asks for the same call again must not execute it twice.
 """
@@ -58,7 +58,7 @@ class UserMessages(msgspec.Struct, frozen=True):
         return len(texts) > self.count and self.last in texts[:-1]
 
 
-class RequestedCall(msgspec.Struct, frozen=True):
+class CallIdentity(msgspec.Struct, frozen=True):
     """What makes two calls the same: the tool and its arguments."""
 
     key: str
@@ -70,8 +70,8 @@ class RequestedCall(msgspec.Struct, frozen=True):
     arguments: dict[str, bytes]
     """Arguments by name as JSON, with defaults."""
 
-    def is_same_as(self, other: RequestedCall) -> bool:
-        """Return whether both are the same call. A model names only the tool: its object may be created anew."""
+    def is_same_as(self, other: CallIdentity) -> bool:
+        """Return whether both are the same call. A model names only the tool, whose object may be another one."""
         if self.key != other.key or self.arguments != other.arguments:
             return False
         return self.name == other.name if self.name and other.name else self.owner == other.owner
@@ -86,7 +86,7 @@ class LostAnswer(msgspec.Struct, frozen=True, eq=False):
     parent: int | None
     """The number of the enclosing attempt."""
     tool: str
-    call: RequestedCall
+    call: CallIdentity
     identifiers: frozenset[tuple[str, str]]
     """Values that say which object the call was about, each with the name that it must have; mostly empty."""
     failure: Failure | None
