@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import json
 from collections.abc import Callable, Iterator
@@ -538,6 +539,25 @@ def test_lookup_that_began_before_settles_nothing() -> None:
     assert is_blocked(asyncio.run(play()))
 
 
+def test_lookup_by_the_program_that_began_before_settles_nothing() -> None:
+    @mulligan.tool
+    async def pay(invoice: str) -> str:
+        raise TimeoutError("no answer")
+
+    @mulligan.tool(effects="none")
+    async def get_invoice(invoice: str) -> str:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return "open"
+
+    async def play() -> ToolOutcome:
+        with mulligan.run("clerk"):
+            await asyncio.gather(get_invoice("INV-1"), pay("INV-1"), return_exceptions=True)
+            return await next(iter(mulligan.turns())).acall([pay], "pay", {"invoice": "INV-1"})
+
+    assert is_blocked(asyncio.run(play()))
+
+
 def test_answer_that_is_lost_again_blocks_again() -> None:
     paid = []
 
@@ -552,6 +572,14 @@ def test_answer_that_is_lost_again_blocks_again() -> None:
                 assert mulligan.settle() == 1
             turn.call([pay], "pay", {"invoice": "INV-1"})
     assert len(paid) == 2
+
+
+def test_verify_that_denies_the_call_leaves_nothing_to_settle() -> None:
+    bank = Bank(verify=lambda **payment: False, policy=mulligan.Policy(attempts=1))
+    with mulligan.run("clerk") as run:
+        first, second = request(bank, ("pay", PAYMENT), ("pay", PAYMENT))
+    assert (first.ok, second.ok) == (False, True)
+    assert run.status == "recovered"
 
 
 def test_verify_that_learns_the_outcome_later_settles_it() -> None:
@@ -685,12 +713,14 @@ def test_stream_that_ends_early_is_not_cut_off() -> None:
     assert outcome.value == [0, 1, 2]
 
 
-def test_message_of_an_agent_inside_a_tool_settles_nothing() -> None:
+@pytest.mark.parametrize("has_run", [False, True])
+def test_message_of_an_agent_inside_a_tool_settles_nothing(has_run: bool) -> None:
     bank = Bank()
 
     @mulligan.tool(effects="none")
     def research(question: str) -> str:
-        return mulligan.loop(ScriptedModel("Nothing."), [], question).text
+        with mulligan.run("researcher") if has_run else contextlib.nullcontext():
+            return mulligan.loop(ScriptedModel("Nothing."), [], question).text
 
     model = ScriptedModel(call("pay", **PAYMENT), call("research", question="who?"), call("pay", **PAYMENT), "Done.")
     mulligan.loop(model, [*bank.tools, research], "Pay INV-1.")

@@ -299,9 +299,8 @@ class RecordedCall(CallScope, eq=False):
         return next((answer for answer in reversed(self.run.lost_answers) if answer.call.is_same_as(call)), None)
 
     def note_cut_off(self, step: Step, error: BaseException | None) -> None:
-        """Remember that the answer of this call was lost if this exception cut it off. A stream may end early."""
-        is_cut_off = is_interruption(error, self.capture.control_flow) and not isinstance(error, GeneratorExit)
-        if is_cut_off and self.wrapped.options.effects == "once":
+        """Remember that the answer of this call was lost, if this exception cut it off."""
+        if self.wrapped.options.effects == "once" and is_interruption(error, self.capture.control_flow):
             self.note_lost_answer(self._call_identity or self.identify_call(), step, None)
 
     def note_lost_answer(self, call: CallIdentity, step: Step, failure: Failure | None) -> None:
