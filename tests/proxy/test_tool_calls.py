@@ -448,7 +448,8 @@ def test_repeated_call_after_a_lost_answer_passes_the_proxy_with_a_note(tmp_path
         client.close()
     assert [note in json.dumps(answer) for answer in answers] == [False, True, True, False]
     assert texts(answers[2])[0] == "paid"
-    assert only_run().links == ()
+    recovering_calls = {link.recovering_call for link in only_run().links}
+    assert recovering_calls == {4}, "only the call after the next request of the user recovers anything"
 
 
 def test_a_call_is_recorded_before_it_is_answered_and_survives_the_death_of_the_proxy(types):
