@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     render_lessons = _default.render_lessons
     run = _default.run
     session = _default.session
+    settle = _default.settle
     suggest = _default.suggest
     tool = _default.tool
     turns = _default.turns
@@ -80,6 +81,7 @@ __all__ = [
     "render_lessons",
     "run",
     "session",
+    "settle",
     "suggest",
     "tool",
     "turns",

@@ -414,6 +414,22 @@ class Mulligan:
         """
         return mark_corrected(error)
 
+    def settle(self, tool: str | Callable[..., Any] | None = None, arguments: Mapping[str, Any] | None = None) -> int:
+        """Say that you know the outcome of calls whose answer was lost, so that a model may ask for them again.
+
+        It settles the lost answers of the current run and its session: all of them, those of one tool, or those of
+        calls with these arguments. Return how many were settled.
+        """
+        capture = self._capture()
+        run = current_run(capture) if capture is not None else None
+        if run is None or not run.lost_answers:
+            return 0
+        from mulligan.recover.lost_answers import encode_arguments  # lazy: few answers are lost
+
+        name = tool if tool is None or isinstance(tool, str) else tool_name(tool)
+        encoded_arguments = encode_arguments(arguments or {})
+        return run.settle(lambda answer: answer.is_named(name, encoded_arguments))
+
     def carry_run(self, function: F) -> F:
         """Bind a function to the current run: `pool.map(mulligan.carry_run(search), queries)`.
 

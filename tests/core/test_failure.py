@@ -158,3 +158,37 @@ def test_block_that_the_proxy_added_is_removed_from_an_error_text(text, stripped
 @pytest.mark.parametrize("part", ['{"mulligan":{', '{"mulligan":{"', '{\\"mulligan\\":\\', '"mulligan/note":{"a":'])
 def test_removing_blocks_takes_linear_time(part):
     strip_own_blocks(part * 100_000)
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "is_lost"),
+    [
+        ("timeout", {}, True),
+        ("timeout", {"status": 504}, True),
+        ("timeout", {"status": 408}, True),
+        ("connection_error", {"evidence": ("class ConnectionResetError",)}, True),
+        ("unavailable", {"status": 502}, True),
+        ("api_error", {"status": 500}, True),
+        ("execution_failed", {"status": 507}, True),
+        ("execution_failed", {"message": "Command 'pay' died with <Signals.SIGKILL: 9>.", "took_effect": "yes"}, True),
+        ("execution_failed", {"message": "returned non-zero exit status 137.", "took_effect": "yes"}, True),
+        ("precondition", {"message": "A process in the pool was terminated abruptly."}, True),
+        ("timeout", {"took_effect": "no"}, False),
+        ("connection_error", {"evidence": ("class ConnectionRefusedError",)}, False),
+        ("connection_error", {"evidence": ("text: unknown host",)}, False),
+        ("api_error", {"status": 405}, False),
+        ("rate_limit", {"status": 429}, False),
+        ("conflict", {"status": 409}, False),
+        ("invalid_arguments", {}, False),
+        ("permission_denied", {}, False),
+        ("file_not_found", {}, False),
+        ("execution_failed", {}, False),
+        ("execution_failed", {"message": "The process that killed the job failed."}, False),
+        ("invalid_response", {}, False),
+        ("unknown", {}, False),
+    ],
+)
+def test_answer_is_lost_if_none_arrived_and_the_call_may_have_executed(code, fields, is_lost):
+    took_effect = TookEffect(fields.get("took_effect", "unknown"))
+    failure = Failure.of(Kind("tool", code), **{**fields, "took_effect": took_effect})
+    assert failure.has_lost_answer is is_lost

@@ -94,3 +94,29 @@ def test_options_for_a_misspelled_tool_are_reported_once(played: Sandbox, caplog
     assert [record.message for record in caplog.records] == [
         "No tool is named 'fetsh', so its options have no effect. Did you mean 'fetch'?"
     ]
+
+
+def test_repeated_call_after_a_lost_answer_has_a_note_until_the_next_user_message(played: Sandbox) -> None:
+    agent = FrameworkAgent()
+    tools = {"pay": ToolDefinition("pay", {"properties": {"invoice": {}, "currency": {"default": "EUR"}}})}
+    made: list[Any] = []
+
+    def pay(name: str, arguments: Any) -> str:
+        made.append(arguments)
+        if len(made) < 3:
+            raise TimeoutError("no answer in 30 s")
+        return "paid"
+
+    def request(key: str) -> list[str]:
+        run = agent.start_run(key, session="chat")
+        requests = ({"invoice": "INV-1"}, {"currency": "EUR", "invoice": "INV-1"}, {"invoice": "INV-1"})
+        answers = [run.call(tools, "pay", arguments, pay).to_message() for arguments in requests]
+        run.end()
+        return answers
+
+    note = "the same call of pay was made before and its outcome is unknown: check before you repeat it."
+    assert [note in answer for answer in request("first")] == [False, True, True]
+    assert len(made) == 3  # every call is made
+    assert played.runs[0].run.end_reason == "finished"
+    assert not played.runs[0].links
+    assert not any(note in answer for answer in request("second"))

@@ -96,7 +96,7 @@ class Rules(RuleBasedStateMachine):
         known = data.draw(st.sampled_from(self.pending))
         if works:
             self.step(known.tool, known.argument, known.call)
-            self.overcome(known.tool, known.argument)
+            self.overcome(known.tool, known.argument, known.call)
         else:
             about_it: dict[str, Any] = {"outcome": "failure", "effects": TOOLS[known.tool]}
             self.step(known.tool, known.argument, known.call, failure=self.failure(*known.key[1:]), **about_it)
@@ -124,10 +124,15 @@ class Rules(RuleBasedStateMachine):
         self.step(tool, argument)
         self.overcome(tool, argument)
 
-    def overcome(self, tool: str, argument: str) -> None:
-        self.pending = [each for each in self.pending if (each.tool, each.argument) != (tool, argument)]
+    def overcome(self, tool: str, argument: str, call: int | None = None) -> None:
+        def is_overcome(each: Known) -> bool:
+            # Another payment does not say whether the one that timed out was made.
+            is_lost = TOOLS[each.tool] == "once" and each.code == "timeout" and each.call != call
+            return (each.tool, each.argument) == (tool, argument) and not is_lost
+
+        self.pending = [each for each in self.pending if not is_overcome(each)]
         for each in self.records:
-            if each.is_open and (each.tool, each.argument) == (tool, argument):
+            if each.is_open and is_overcome(each):
                 each.is_open = False
                 each.worked += 1
 

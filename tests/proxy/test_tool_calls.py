@@ -419,6 +419,39 @@ def test_identical_call_passes_the_proxy_a_third_time_with_a_note():
         assert texts(client.call("count")) == ["4"]
 
 
+def test_repeated_call_after_a_lost_answer_passes_the_proxy_with_a_note(tmp_path):
+    server = tmp_path / "payments.py"
+    lost = '{"isError": True, "content": [{"type": "text", "text": "504 Gateway Timeout"}]}'
+    paid = '{"content": [{"type": "text", "text": "paid"}]}'
+    server.write_text(
+        ORDERS.replace("def answer_call", "made = []\ndef answer_call").replace(
+            "    if name ==", f"    made.append(name)\n    return {lost} if len(made) < 3 else {paid}\n    if name =="
+        )
+    )
+    command = [sys.executable, "-I", "-m", "mulligan", "proxy", "--name", "orders", "--", sys.executable, str(server)]
+    note = "the same call of get_order was made before and its outcome is unknown: check before you repeat it."
+    with Connection(command, dict(os.environ)) as client:
+        client.open()
+        client.tools()
+        requests = ("turn_1", "turn_1", "turn_1", "turn_2")
+        answers = [
+            client.ask(
+                "tools/call",
+                {
+                    "name": "get_order",
+                    "arguments": {"order_id": "ord_1"},
+                    "_meta": {"x-codex-turn-metadata": {"turn_id": request}},
+                },
+            )
+            for request in requests
+        ]
+        client.close()
+    assert [note in json.dumps(answer) for answer in answers] == [False, True, True, False]
+    assert texts(answers[2])[0] == "paid"
+    recovering_calls = {link.recovering_call for link in only_run().links}
+    assert recovering_calls == {4}, "only the call after the next request of the user recovers anything"
+
+
 def test_a_call_is_recorded_before_it_is_answered_and_survives_the_death_of_the_proxy(types):
     with proxied() as client:
         client.open()

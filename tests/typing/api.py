@@ -152,6 +152,8 @@ def work() -> str:
             outcome["error"]  # type: ignore[index]
             turn.call({"search": search}, "search", {"query": "fish"})
         assert_type(mulligan.drain_notes(), list[str])
+        assert_type(mulligan.settle(), int)
+        assert_type(mulligan.settle(search, {"query": "fish"}), int)
         return run.status
 
 

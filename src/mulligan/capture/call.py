@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextvars import Token
 from typing import Any
@@ -184,6 +185,8 @@ class CallExecution(RecordedCall, eq=False):
         if self.has_wrapper_attempt:
             with self.capture.guard("Recording the start of a call"):
                 self.record_start(move)
+                if self.run.lost_answers:
+                    self.limits.lost_answer = self.find_lost_answer()
             self.attempt_count, self._is_admitted = 1, True
             result, error = self.result, self.error
         else:
@@ -291,12 +294,26 @@ class CallExecution(RecordedCall, eq=False):
         if self.must_check:
             self.wrapped.check(move.arguments)
         try:
-            return self._invocation(self._typed_arguments(move.arguments))
+            invocation = self._invocation(self._typed_arguments(move.arguments))
+            self._find_repetition()
+            return invocation
         except SchemaMismatchError as mismatch:
             # What a validator raised on purpose ends the attempt as if the tool had raised it.
             for error in filter(self._is_raised_on_purpose, mismatch.causes):
                 return Invocation(_raise, (error,), {})
             raise
+
+    def _find_repetition(self) -> None:
+        """Find the same call whose answer was lost. Raises if a model asks for it again in our own loop.
+
+        Before each attempt: a repair may lead to the same call.
+        """
+        with self.capture.guard("Looking for a lost answer of the same call"):
+            self.limits.lost_answer = self.find_lost_answer() if self.run.lost_answers else None
+            if not self.tool.is_retry_safe:
+                self._call_identity = self.identify_call()  # now: the function may change its arguments
+        if self.rules.mode != "observe":
+            self.limits.refuse_repetition()
 
     def _is_raised_on_purpose(self, error: Exception) -> bool:
         # An iterator that ends inside a validator ends no iteration of the caller.
@@ -490,6 +507,8 @@ class CallExecution(RecordedCall, eq=False):
                 reason = f"{reason}; {CIRCUIT_OPEN}"
             reason = self._name_retry_layer(reason)
             spiral = self.limits.record_unrecovered(self.arguments, self.failure)
+            if self.limits.was_executed and self._step is not None:
+                self.note_lost_answer(self._call_identity or self.identify_call(), self._step, self.failure)
             recoveries = [
                 Recovery(
                     remedy=Remedy.REPAIR,
@@ -547,6 +566,7 @@ class CallExecution(RecordedCall, eq=False):
                 if self.prerequisites:
                     prerequisites = prompt.prerequisites_made(name, list(_to_prerequisites(self.prerequisites)))
                     self.note = " ".join(filter(None, (self.note, prerequisites)))
+                self.note = " ".join(filter(None, (self.note, self.repeated_call_note(name))))
                 if self.note and not self.answers_model:
                     self.run.add_note(self.note)
         if error is None:
@@ -564,6 +584,8 @@ class CallExecution(RecordedCall, eq=False):
         if self._step is not None and self.ended_at is None:
             self.failure = self.result = None
             self._end_attempt("cancelled")
+            with self.capture.guard("Noting a lost answer"):
+                self.note_cut_off(self._step, sys.exception())
         if self._step is not None:
             self.record_end(self._stop_reason(None))
         elif self._planned is not None:
@@ -625,7 +647,13 @@ class CallExecution(RecordedCall, eq=False):
 
     def _repeat_note(self, tool: str) -> str:
         count = self.limits.identical_failures
-        return self.prompt.identical_failure_note(tool, count) if count else ""
+        note = self.prompt.identical_failure_note(tool, count) if count else ""
+        return " ".join(filter(None, (note, self.repeated_call_note(tool))))
+
+    def repeated_call_note(self, tool: str) -> str:
+        """Return the note if the call was made although the answer of the same call was lost; otherwise empty."""
+        is_repeated = self.limits.lost_answer is not None and self.limits.was_executed
+        return self.prompt.repeated_call_note(tool) if is_repeated else ""
 
     @property
     def final_failure(self) -> Failure | None:
@@ -742,15 +770,24 @@ class CallExecution(RecordedCall, eq=False):
         assert self.wrapped.verify is not None
         started_at, started = self.capture.now(), self.capture.timer()
         positional, keywords = self.split_arguments(self._typed_arguments(arguments))
-        answer = self.wrapped.verify(*positional, **keywords)
-        if _is_async(self.wrapped.verify):
-            answer = await answer
+        # As a part of the call: what it reads tells the model nothing.
+        number = self.number if self._step is None else self._step.seq or self._step.parent
+        scope = CallScope(self.run, number, self.retrying_scope, is_retrying=False)
+        with ContextValue(self.capture.current_scope, lambda: scope):
+            answer = self.wrapped.verify(*positional, **keywords)
+            if _is_async(self.wrapped.verify):
+                answer = await answer
         if answer is None:
             return None
+        lost_answer = self.limits.lost_answer
+        if lost_answer is not None:
+            self.run.settle(lambda other: other.call.is_same_as(lost_answer.call))
         if answer is False:
-            return msgspec.structs.replace(
-                failure, took_effect=TookEffect.NO, evidence=(*failure.evidence, VERIFIED_NOT_EXECUTED)
-            )
+            if lost_answer is not None and lost_answer.failure is not None and BLOCKED in failure.evidence:
+                failure, self.limits.lost_answer = lost_answer.failure, None  # the call may be made now
+                return _prove_not_executed(failure)
+            self.failure = _prove_not_executed(failure)
+            return self.failure
         self.note = self.prompt.verified_note(self.tool.name)
         self.use_answer(answer, Recovery(remedy=Remedy.RETRY, source=VERIFY), started_at, started)
         return VERIFIED_EXECUTED
@@ -784,6 +821,11 @@ class CallExecution(RecordedCall, eq=False):
             return f"{name} failed"
         self.prerequisites += (prerequisite,)
         return ""
+
+
+def _prove_not_executed(failure: Failure) -> Failure:
+    evidence = (*failure.evidence, VERIFIED_NOT_EXECUTED)
+    return msgspec.structs.replace(failure, took_effect=TookEffect.NO, evidence=evidence)
 
 
 def _as_query(query: Callable[..., Coroutine[Any, Any, Any]], is_async: bool) -> Callable[..., Any]:

@@ -10,8 +10,10 @@ import msgspec
 
 from mulligan.capture import run as run_module
 from mulligan.capture.context import CaptureContext, reset
+from mulligan.capture.framework_classes import is_interruption
 from mulligan.capture.limits import CallLimits
 from mulligan.capture.run import ActiveRun, CallScope, RecoveryScope
+from mulligan.capture.value_recording import find_user_texts
 from mulligan.capture.wrapped_function import CallRules, WrappedFunction
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent, StepStarted
@@ -25,6 +27,7 @@ from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
 if TYPE_CHECKING:
     from mulligan.capture.message_recording import StreamAnswer
     from mulligan.core.token_usage import TokenUsage
+    from mulligan.recover.lost_answers import CallIdentity, LostAnswer
 
 _UNPREPARED: Any = None
 """The value of attributes that a call has only after `prepare`: most calls succeed at once and never need them."""
@@ -118,6 +121,8 @@ class RecordedCall(CallScope, eq=False):
     pending_event: AnyEvent | None = None
     """An event to publish before the next attempt."""
     _last_call: tuple[tuple[Any, ...], Mapping[str, Any]] = _UNPREPARED
+    _call_identity: CallIdentity | None = None
+    """What the last attempt asked for, if it matters that it is not asked for again."""
     _scope: CallScope | None = None
     """The scope of the attempt in progress."""
     _context_tokens: tuple[Token[Any], Token[Any] | None] | None = None
@@ -236,6 +241,8 @@ class RecordedCall(CallScope, eq=False):
                 step, self.capture, self.facts, values=self.values, value_recorder=rules.value_recorder
             )
         if not self.is_standalone:
+            if run.lost_answers and not rules.is_off and self.find_lost_answer() is not None:
+                run.add_note(self.capture.prompt.repeated_call_note(rules.template.name))
             run.remember_success(success)
             if record.template.type != "model":
                 values = self.values or record.arguments
@@ -260,6 +267,8 @@ class RecordedCall(CallScope, eq=False):
             if self.is_standalone:
                 self.run.is_implicit = True
                 self.run.finish(error)
+            else:
+                self.note_cut_off(step, error)
 
     def _leave_first(self, token: Token[Any]) -> None:
         self.is_retrying = False
@@ -269,6 +278,59 @@ class RecordedCall(CallScope, eq=False):
         assert self.success_record is not None
         step = self.success_record.to_step(self.rules.template.name, dict(self.success_record.arguments), None)
         return msgspec.structs.replace(step, messages=self.messages) if self.messages else step
+
+    def identify_call(self) -> CallIdentity:
+        """Return what makes another call the same as this one: the tool, and what the last attempt passes to it."""
+        with fork_safety.import_lock:
+            from mulligan.recover.lost_answers import CallIdentity, encode_arguments  # lazy: few calls need it
+        wrapped, owner = self.wrapped, self.wrapped.owner(self.args)
+        arguments = wrapped.complete_arguments(self._passed_arguments)
+        name = self.limits.requested_name if self.is_prepared else ""
+        return CallIdentity(wrapped.key, name, 0 if owner is None else id(owner), encode_arguments(arguments))
+
+    @property
+    def _passed_arguments(self) -> dict[str, Any]:
+        """The arguments that the last attempt passes to the function, by name."""
+        return self.wrapped.signature.bind(*(self._last_call if self.is_prepared else (self.args, self.kwargs)))
+
+    def find_lost_answer(self) -> LostAnswer | None:
+        """Return the same call of the session whose answer was lost and is not settled, the latest."""
+        call = self.identify_call()
+        return next((answer for answer in reversed(self.run.lost_answers) if answer.call.is_same_as(call)), None)
+
+    def note_cut_off(self, step: Step, error: BaseException | None) -> None:
+        """Remember that the answer of this call was lost, if this exception cut it off."""
+        if self.wrapped.options.effects == "once" and is_interruption(error, self.capture.control_flow):
+            self.note_lost_answer(self._call_identity or self.identify_call(), step, None)
+
+    def note_lost_answer(self, call: CallIdentity, step: Step, failure: Failure | None) -> None:
+        """Remember that the answer of this call was lost, if it matters and is so. `failure` is None if it was cut off.
+
+        A call around it that failed too is no answer either, whatever it raised.
+        """
+        has_lost_answer = self.wrapped.options.effects == "once" and (failure is None or failure.has_lost_answer)
+        if failure is not None and not has_lost_answer:
+            has_lost_answer = any(
+                answer.parent == step.seq and answer.run == self.run.id for answer in self.run.lost_answers
+            )
+        is_delegated = self.rules.is_off and self.rules.mode == "observe"  # an adapter notes its own call
+        if self.run.is_implicit or is_delegated or not has_lost_answer:
+            return
+        with fork_safety.import_lock:
+            from mulligan.recover.lost_answers import LostAnswer, find_identifiers  # lazy: after a failure only
+        self.run.add_lost_answer(
+            LostAnswer(
+                run=self.run.id,
+                number=step.call,
+                parent=step.parent,
+                tool=self.wrapped.name,
+                call=call,
+                identifiers=find_identifiers(self._passed_arguments, self.wrapped.shareable_texts()),
+                failure=failure,
+                user_messages=self.run.user_messages,
+                settled_calls=self.run.judge.settled_calls,
+            )
+        )
 
     def record_start(self, move: AttemptMove) -> None:
         """Record the start of an attempt, or take over the first one, which the wrapper has made."""
@@ -406,11 +468,14 @@ class RecordedCall(CallScope, eq=False):
             is_destructive=options.destructive,
             turn=self.turn,
             receiver=self.wrapped.receiver(self.args),
+            lost_answers=self.run.lost_answers if options.effects == "none" and options.type != "model" else (),
         )
 
     def _first_facts(self) -> CallFacts:
         """Return the facts of the first attempt. Failures delivered while it ran do not count as earlier ones."""
-        return self.facts or msgspec.structs.replace(self._start_facts(), failures_before=0, handled=())
+        return self.facts or msgspec.structs.replace(
+            self._start_facts(), failures_before=0, handled=(), lost_answers=()
+        )
 
     def _start_step(self, name: str, arguments: Mapping[str, Any], **fields: Any) -> Step:
         recorded, user_text = self.rules.value_recorder.arguments(arguments, self.replacement is not None)
@@ -425,8 +490,15 @@ class RecordedCall(CallScope, eq=False):
             key=self.tool.recorded_key,
             **fields,
         )
+        self.note_user_messages(arguments)
         messages = self.record_conversation(arguments)
         return msgspec.structs.replace(step, messages=messages) if messages else step
+
+    def note_user_messages(self, arguments: Mapping[str, Any]) -> None:
+        """Note what the user wrote, if this is a model call before the first tool call of a loop."""
+        if self.rules.value_recorder.is_model and self.known_run is not None and self.known_run.awaits_user_messages:
+            with self.capture.guard("Reading a conversation"):
+                self.known_run.note_user_messages(find_user_texts(arguments))
 
     def record_conversation(self, arguments: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
         """Record the messages that a model receives, if it records conversations. Return their numbers as ranges."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,9 @@ from mulligan.core.records import Fix, Precedent, ValueProfile
 from mulligan.prompt import Prompt
 from mulligan.recover.budget import RetryBudget
 from mulligan.recover.policy import Learn, Mode, Policy
+
+if TYPE_CHECKING:
+    from mulligan.recover.lost_answers import LostAnswer
 
 log = get_logger(__name__)
 
@@ -158,6 +161,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     """Arguments of a tool, by its key, that named items in earlier runs."""
     published_items: set[tuple[str, str]] = msgspec.field(default_factory=set)
     """Tools and arguments that this process has published as items already."""
+    lost_answers: dict[str, tuple[LostAnswer, ...]] = msgspec.field(default_factory=dict)
+    """By session, or by run without one: calls with effects="once" whose answer was lost and is not settled."""
     budget: RetryBudget = msgspec.field(default_factory=RetryBudget)
     logged_errors: set[str] = msgspec.field(default_factory=set)
     """The parts with an internal error: each is logged once."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -22,6 +22,9 @@ from mulligan.core.records import StepType
 from mulligan.recover.budget import ToolLimits, is_infrastructure, target_of
 from mulligan.recover.plan import BLOCKED
 from mulligan.recover.policy import Policy, Tool
+
+if TYPE_CHECKING:
+    from mulligan.recover.lost_answers import LostAnswer
 
 TargetResolver = Callable[[Mapping[str, Any], Callable[..., Any] | None], str]
 """Returns the target of an attempt, by its arguments and by the function that replaces the wrapped one."""
@@ -76,6 +79,10 @@ class CallLimits(msgspec.Struct):
     """How often the call failed identically in this run, if that is too often and it was made anyway."""
     is_note_new: bool = False
     """Whether this is the first note about these identical failures."""
+    requested_name: str = ""
+    """The name by which a model requested the call; empty for a call of the program."""
+    lost_answer: LostAnswer | None = None
+    """The same call of the session, made before, whose answer was lost."""
     _target: str = ""
     _is_probe: bool = False
     _is_let_through: bool = False
@@ -149,6 +156,17 @@ class CallLimits(msgspec.Struct):
         if self.policy.on_spiral == "block" and (spiral := detector.find_spiral(self.tool.name, arguments)):
             return _blocked_failure(TOOL_WRONG_APPROACH, prompt.spiral(spiral.tools, spiral.kind, spiral.count))
         return None
+
+    def refuse_repetition(self) -> None:
+        """Raise `CallBlockedError` if the same call may have executed before, and a model in our own loop asks for it.
+
+        Every other call is made: its answer has a note.
+        """
+        if self.lost_answer is not None and self.can_block:
+            message, hint = self.capture.prompt.repeated_call(self.tool.name)
+            failure = _blocked_failure(ORCHESTRATION_LOOP_DETECTED, message, hint=hint, recoverable=False)
+            # A `verify` function may settle what is unknown.
+            raise CallBlockedError(msgspec.structs.replace(failure, took_effect=TookEffect.UNKNOWN))
 
     def _call_key(self, arguments: Mapping[str, Any]) -> Hashable:
         with fork_safety.import_lock:

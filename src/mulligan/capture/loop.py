@@ -15,7 +15,7 @@ from mulligan.capture.player import aexecute_plan, execute_plan, run_in_thread, 
 from mulligan.capture.run import ActiveRun, scope
 from mulligan.capture.signature import Signature, code_of
 from mulligan.capture.tool_outcome import ToolOutcome
-from mulligan.capture.value_recording import summarize_arguments
+from mulligan.capture.value_recording import find_user_texts, summarize_arguments
 from mulligan.capture.wrap import wrap
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, tool_name, wrapped_of
 from mulligan.classify.declared_errors import AgentError, InfraError
@@ -66,6 +66,7 @@ class Turns:
         self.calls, self.is_limit_reached = [], False
         with scope(capture) as run:
             run.make_explicit()
+            run.begin_loop()
             for number in range(1, self.limit + 1):
                 turn = Turn(capture, run, number, self)
                 yield turn
@@ -138,6 +139,7 @@ class Turn:
         if not self.has_calls:
             self.has_calls = True
             self._capture.on_model_turn(self._run.id)
+            self._run.awaits_user_messages = False
         call.turn = (id(self._turns), self.number)
         call.answers_model, call.limits.can_block = True, self._turns.block_loops
         self._turns.calls.append(call)
@@ -182,6 +184,7 @@ class ToolRequest:
         adapt = _make_threaded if is_async and not self.is_async else None
         call = self.prepare_call(run, adapt)
         call.tool_names = self.tools
+        call.limits.requested_name = self.name
         register_call(call)
         try:
             result = await aexecute_plan(call) if is_async else execute_plan(call)
@@ -440,11 +443,16 @@ class Loop:
         """Run the loop to its end. With a sync model it never waits."""
         with scope(self.capture) as run:
             run.make_explicit()
+            user_texts: tuple[str, ...] = ()
+            with self.capture.guard("Reading a conversation"):
+                user_texts = find_user_texts({"messages": self._messages})
             if self._max_lesson_tokens and (text := await self._render_lessons()):
                 # set the context before adding lessons: it is the user's text
                 run.set_context_if_unset(summarize_arguments({"messages": self._messages})[1])
                 self._messages = prepend_lessons(self._messages, text)
             for turn in self.turns:
+                if turn.number == 1:
+                    run.note_user_messages(user_texts, starts_loop=True)
                 if turn.notice:
                     self._message_format.add_notice(self._messages, turn.notice)
                 answer = self.model(list(self._messages), **self._tool_arguments(turn))

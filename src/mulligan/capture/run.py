@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from mulligan.capture.message_recording import RunMessages
     from mulligan.core.token_usage import TokenUsage
     from mulligan.recover.loop_detection import LoopDetector
+    from mulligan.recover.lost_answers import LostAnswer, UserMessages
 
 Raised = type[BaseException] | None
 
@@ -161,6 +162,11 @@ class ActiveRun(AsyncScope):
     """Whether it was created for one call outside any run."""
     is_inherited = False
     """Whether the run belongs to the parent process, from which this one was forked."""
+    user_messages: tuple[UserMessages, ...] = ()
+    """What the user had written when the current loop began, in each conversation before its first tool call."""
+    awaits_user_messages = True
+    """Whether no tool was called yet in the current loop, so that a conversation may have a new message of the user.
+    Later ones may be results of tools: some programs send these as messages of the user."""
     retries = 0
     loop_detector: LoopDetector | None = None
     has_success = False
@@ -198,6 +204,13 @@ class ActiveRun(AsyncScope):
         record_fields.setdefault("id", new_id())
         record_fields.setdefault("started_at", capture.now())
         self.id: str = record_fields["id"]
+        self.session_key: str = record_fields.get("session") or self.id
+        """The session, or else the run, whose lost answers count here."""
+        self._is_nested = call_scope is not None and call_scope.number is not None
+        """Whether a step of another run contains it: then it is part of that run's work."""
+        if call_scope is not None and self._is_nested:
+            self.user_messages = call_scope.run.user_messages
+            self.session_key = record_fields.get("session") or call_scope.run.session_key
         self.is_open = True
         self.record: Run = Run(agent=agent or capture.agent, **record_fields)
         self.numbers = itertools.count(1)
@@ -218,7 +231,65 @@ class ActiveRun(AsyncScope):
         self._failed: deque[Step] = deque(maxlen=MAX_REMEMBERED_CALLS)
         """The latest failed attempts."""
         self.has_started = False
-        self.has_failures = False
+        self.has_failures = self.session_key in capture.lost_answers
+        """Whether successes are judged too: a call has failed, or its session has a lost answer."""
+
+    @property
+    def lost_answers(self) -> tuple[LostAnswer, ...]:
+        """The calls of the session with effects="once" whose answer was lost and is not settled."""
+        return self.capture.lost_answers.get(self.session_key, ())
+
+    def add_lost_answer(self, answer: LostAnswer) -> None:
+        """Remember a lost answer until it is settled. Remembers a limited number, of a limited number of sessions."""
+        with fork_safety.import_lock:
+            from mulligan.recover.lost_answers import MAX_LOST_ANSWERS, MAX_SESSIONS  # lazy: after a failure only
+        with _lock:
+            by_session = self.capture.lost_answers
+            earlier_answers = by_session.pop(self.session_key, ())
+            by_session[self.session_key] = (*earlier_answers[1 - MAX_LOST_ANSWERS :], answer)
+            while len(by_session) > MAX_SESSIONS:
+                del by_session[next(iter(by_session))]
+            self.has_failures = True  # from now on, successes are reported too
+
+    def settle(self, is_settled: Callable[[LostAnswer], bool]) -> int:
+        """Forget the lost answers of the session whose outcome is known. Return how many there were."""
+        settled_answers = [answer for answer in self.lost_answers if is_settled(answer)]
+        if not settled_answers:
+            return 0
+        with _lock:
+            for answer in settled_answers:
+                answer.settled_calls.add(answer.number)
+            remaining = tuple(answer for answer in self.lost_answers if answer not in settled_answers)
+            if remaining:
+                self.capture.lost_answers[self.session_key] = remaining
+            else:
+                self.capture.lost_answers.pop(self.session_key, None)
+        return len(settled_answers)
+
+    def begin_loop(self) -> None:
+        """Mark that an agent loop begins: its conversation may have a new message of the user."""
+        if not self._is_inside_call:
+            self.awaits_user_messages, self.user_messages = True, ()
+
+    @property
+    def _is_inside_call(self) -> bool:
+        """Whether the current code is part of a step: an agent inside a tool does not talk to the user."""
+        return self._is_nested or current_step(self.capture, self) is not None
+
+    def note_user_messages(self, texts: Sequence[str], *, starts_loop: bool = False) -> None:
+        """Note what the user wrote in a conversation. A new message settles earlier lost answers.
+
+        `starts_loop` says that a loop was started with it.
+        """
+        if not texts or self._is_inside_call:
+            return
+        with fork_safety.import_lock:
+            from mulligan.recover.lost_answers import MAX_CONVERSATIONS, UserMessages  # lazy: for models only
+        messages = UserMessages(len(texts), texts[-1])
+        self.settle(lambda answer: answer.is_followed_by(texts, starts_loop=starts_loop))
+        if messages not in self.user_messages:
+            self.user_messages = (*self.user_messages[1 - MAX_CONVERSATIONS :], messages)
+        self.awaits_user_messages = not starts_loop
 
     @property
     def status(self) -> Status:
@@ -425,7 +496,11 @@ class ActiveRun(AsyncScope):
         self.recent.append(success)
 
     def begin_user_request(self) -> None:
-        """Mark that the user has asked for something else: no repair takes a value from the calls so far."""
+        """Mark that the user has asked for something else: no repair takes a value from the calls so far.
+
+        The user has read what is unknown, so that lost answers are settled.
+        """
+        self.settle(lambda answer: True)
         with _lock:
             numbers = [step.seq for step in self._failed]
         self._request_start = max([*numbers, *(success.seq for success in tuple(self.recent))], default=0)
@@ -574,6 +649,12 @@ class ActiveRun(AsyncScope):
             if self._notes:
                 with _lock:
                     self._notes = [(note, tool) for note, tool in self._notes if tool != step.name]
+        if facts is not None and facts.lost_answers and step.outcome == "success":
+            earlier_answers = facts.lost_answers
+            if facts.turn is not None or step.parent is None:  # a read inside a tool tells the model nothing
+                self.settle(
+                    lambda answer: answer in earlier_answers and answer.is_looked_up(step.arguments, step.result)
+                )
         if capture.is_recording_off and not self.capture.is_recording_off:
             return None  # the status of a recorded run must not depend on unrecorded steps
         self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
@@ -627,6 +708,8 @@ class ActiveRun(AsyncScope):
             withdrawn=self.judge.withdrawn,
             items=self.capture.new_items(self.judge.items()),
         )
+        if self.session_key == self.id:
+            self.capture.lost_answers.pop(self.id, None)
         self.capture.publish_safely(RunEnded(self.record))
         if self.capture.reflector is not None:
             with self.capture.guard("Judging the reflections of a run"):

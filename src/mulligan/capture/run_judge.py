@@ -256,6 +256,8 @@ class RunJudge:
         self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
         """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
+        self.settled_calls: set[int] = set()
+        """Calls whose answer was lost and whose outcome is settled."""
 
     def call_facts(
         self,
@@ -266,6 +268,7 @@ class RunJudge:
         is_destructive: bool = False,
         turn: tuple[int, int] | None = None,
         receiver: Receiver | None = None,
+        lost_answers: tuple[Any, ...] = (),
     ) -> CallFacts:
         """Return the facts about a call that starts now. Corrections are looked up only after a failure of the run."""
         delivered = self.progress.delivered
@@ -283,6 +286,7 @@ class RunJudge:
             item_arguments=items,
             privileged=privileged,
             is_destructive=is_destructive,
+            lost_answers=lost_answers,
         )
 
     def item_scope(self, declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:
@@ -404,7 +408,7 @@ class RunJudge:
         if call.has_succeeded and self._provisional:
             self._withdraw_refuted(step, facts)
         before = self.progress
-        self.progress, links = before.after(call, facts, is_item)
+        self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
         if links and (facts.privileged or facts.is_destructive):
             links = [mark_privileged(link, facts) for link in links]
         if has_long_text(step.arguments):

@@ -106,6 +106,11 @@ class Signature:
         parameter = self._parameters.get(name)
         return None if parameter is None or parameter.default is parameter.empty else parameter.default
 
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The defaults of the arguments that have one."""
+        return {name: self.default(name) for name in self.keyword_names if not self._is_required(name)}
+
     def has_default(self, name: str, default: Any) -> bool:
         """Return whether an argument has this object as its default."""
         return name in self._parameters and self._parameters[name].default is default

@@ -14,6 +14,7 @@ from mulligan.core import fork_safety
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Step, digest
+from mulligan.prompt import last_turn_notice
 
 if TYPE_CHECKING:
     from mulligan.core.conversation import Message
@@ -255,6 +256,15 @@ def summarize_arguments(
             message = _summarize_message({"content": value} if isinstance(value, list | tuple) else value)
             summary[instruction] = message._replace(role="system").describe(has_texts)
     return summary, user_text
+
+
+def find_user_texts(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the user wrote in the conversation of a model call, message by message, truncated."""
+    name = _conversations().conversation_argument(arguments)
+    conversation = arguments[name] if name is not None else ()
+    sources = conversation if isinstance(conversation, list | tuple) else [conversation]
+    texts = (_summarize_message(source).user_text for source in sources)
+    return tuple(text for text in texts if text and not text.endswith(last_turn_notice()))
 
 
 class _MessageSummary(NamedTuple):

@@ -254,6 +254,7 @@ def _snapshot_arguments(call: CallExecution, record: SuccessRecord) -> None:
     user_text = None
     if value_recorder.is_reduced:
         call.values = value_recorder.values(arguments)
+        call.note_user_messages(arguments)
         call.messages = call.record_conversation(arguments)
         arguments, user_text = value_recorder.arguments(arguments)
     elif (

@@ -277,6 +277,16 @@ class WrappedFunction:
             )
         return tool
 
+    def complete_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the arguments by name, with the defaults of those that are left out."""
+        properties = (self.schema() or {}).get("properties") or {}
+        declared = {
+            name: declared_property["default"]
+            for name, declared_property in properties.items()
+            if isinstance(declared_property, Mapping) and "default" in declared_property
+        }
+        return {**declared, **self.signature.defaults, **arguments}
+
     def receiver(self, args: tuple[Any, ...]) -> Receiver | None:
         """Return what a call with these arguments depends on besides them."""
         return find_receiver(self.function, self.owner(args))

@@ -68,6 +68,13 @@ class Call(Record, frozen=True):
         return next((step.failure for step in reversed(self.steps) if step.has_failed), None)
 
     @property
+    def has_lost_answer(self) -> bool:
+        """Whether an attempt of a tool with effects="once" may have executed, and its answer never arrived."""
+        return any(
+            step.effects == "once" and step.failure is not None and step.failure.has_lost_answer for step in self.steps
+        )
+
+    @property
     def changes(self) -> tuple[Change, ...]:
         """The argument changes that recovery made."""
         return tuple(change for step in self.steps if step.recovery for change in step.recovery.changes)

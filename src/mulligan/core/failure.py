@@ -178,6 +178,20 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.took_effect is TookEffect.UNKNOWN and (not is_refused or EARLIER_ATTEMPTS in self.evidence)
 
     @property
+    def has_lost_answer(self) -> bool:
+        """Whether the call may have executed and its answer never arrived: a timeout, a reset, a 5xx, cut off, killed.
+
+        Everything else that a function raises or returns is an answer, also if it does not prove what happened.
+        """
+        if self.took_effect is TookEffect.NO:
+            return False
+        if KILLED.search(self.message[:MAX_SEARCHED_CHARS]):
+            return True
+        is_answered = self.status is not None and self.status < 500 and self.status != HTTP_REQUEST_TIMEOUT
+        is_server_error = self.status is not None and self.status >= 500
+        return self.has_unknown_outcome and not is_answered and (is_server_error or self.kind.code in LOST_ANSWER_CODES)
+
+    @property
     def class_name(self) -> str:
         """The class of the raised exception without its module."""
         return self.exception.rpartition(".")[2]
@@ -201,6 +215,14 @@ REFUSAL_EVIDENCE = frozenset(
     {"text: refused connection", "text: unknown host", "class ConnectionRefusedError", "code ECONNREFUSED"}
 )
 """Signals that a call never reached its target."""
+LOST_ANSWER_CODES = frozenset({"timeout", "connection_error", "unavailable", "api_error"})
+"""Codes of failures after which no answer of the tool itself has arrived."""
+KILLED = LazyRegex(
+    r"(?i)\Akilled\b|\bSIG(?:KILL|TERM)\b|\bexit (?:status|code):? (?:137|143)\b|\bterminated abruptly\b"
+)
+"""Messages about a program that was ended from outside."""
+HTTP_REQUEST_TIMEOUT = 408
+MAX_SEARCHED_CHARS = 2000
 EARLIER_ATTEMPTS = "earlier attempts of a retry library"
 """The evidence of an error after other attempts: the refusal of the last one says nothing about them."""
 MAX_GUESS_CONFIDENCE = 0.6

@@ -6,7 +6,8 @@ arguments are therefore no evidence. A success S recovers a failed call F only i
 1. S began after the outcome of F was delivered; unless the arguments are equal, in a task related to that of F;
 2. S recovers one intent: F, or a chain of re-issues that ends in F;
 3. S has the same arguments, the same values in another form, the same plus what the error says is missing, or
-   other values that are supported by evidence and do not name an item.
+   other values that are supported by evidence and do not name an item;
+4. no call with effects="once" lies between them, or is F itself, whose answer was lost and is not settled.
 
 Everything here is a plain function of records and of `CallFacts`, which the recording process notes and never stores.
 """
@@ -129,6 +130,8 @@ class CallFacts(msgspec.Struct, frozen=True):
     """Whether a program in this process made the call, so that an exception handler would have been detected."""
     is_logged: bool = False
     """Whether a model made the calls of the run and turns are unknown, as in an agent's log or behind a proxy."""
+    lost_answers: tuple[Any, ...] = ()
+    """Of a call that only reads: the lost answers of the session before it, which its success may settle."""
 
 
 LOGGED = CallFacts(is_logged=True)
@@ -193,6 +196,8 @@ class OpenFailure(msgspec.Struct, frozen=True):
     """Those of them that may have changed what it depends on, if it is a shell command. The same intent keeps them."""
     results: tuple[tuple[str, str], ...] = ()
     """Results received since from calls that share a value with it: the tool and the text."""
+    has_lost_answer: bool = False
+    """Whether it may have executed a call with effects="once" whose answer never arrived."""
 
     @property
     def failed_calls(self) -> tuple[int, ...]:
@@ -244,18 +249,20 @@ class RunProgress(msgspec.Struct, frozen=True):
         withdrawn: Collection[int] = (),
         *,
         is_final: bool = False,
+        settled_calls: Collection[int] = (),
     ) -> tuple[RunProgress, list[Link]]:
         """Return where the run stands after its next call, and the links from failed calls to it.
 
         A link of a failed call leads to a re-issue that failed too: it closes nothing and shows what was tried.
         `withdrawn` are calls whose links turned out to be wrong. `is_final` says that the run has ended.
+        `settled_calls` are calls with a lost answer whose outcome the caller knows meanwhile.
         """
         if call.first.type == "reflection":
             return self, []
         if not call.has_succeeded:
             if call.has_failed and call.first.type == "run":
                 return replace(self, failed=self.failed + 1, has_own_failure=True), []
-            return self._after_failure(call, facts) if call.has_failed else (self, [])
+            return self._after_failure(call, facts, settled_calls) if call.has_failed else (self, [])
         has_failed = call.has_failed
         links = [_link_attempts(call)] if has_failed else []
         has_success = self.has_success or call.first.type not in _STAGES
@@ -266,7 +273,7 @@ class RunProgress(msgspec.Struct, frozen=True):
                 return self, links
             counts: dict[str, Any] = {"failed": failed, "recovered": recovered, "has_success": has_success}
             return replace(self, has_own_failure=has_own_failure, **counts), links
-        match = self._find_recovered(call, facts, is_item, withdrawn)
+        match = self._find_recovered(call, facts, is_item, withdrawn, settled_calls)
         remaining = self.open
         if match is not None:
             matches = self._follow_intent(match, call, facts or LOGGED, is_item)
@@ -286,7 +293,9 @@ class RunProgress(msgspec.Struct, frozen=True):
         flags = (has_own_failure, has_success)
         return RunProgress(remaining, failed, recovered, *flags, recent, latest_calls, self.delivered), links
 
-    def _after_failure(self, call: Call, facts: CallFacts | None) -> tuple[RunProgress, list[Link]]:
+    def _after_failure(
+        self, call: Call, facts: CallFacts | None, settled_calls: Collection[int]
+    ) -> tuple[RunProgress, list[Link]]:
         links: list[Link] = []
         intent: tuple[int, ...] = ()
         members: tuple[IntentMember, ...] = ()
@@ -294,7 +303,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         previous = 0
         remaining = self.open
         # A re-issue that failed continues the intent of the failed call before it. Items are told apart at its end.
-        match = self._find_recovered(call, facts, has_no_items, ())
+        match = self._find_recovered(call, facts, has_no_items, (), settled_calls)
         if match is not None:
             links = match.links(call, is_final=True)[-1:]
             previous = match.failure.call.id
@@ -310,7 +319,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         is_unknown_tool = call.failure is not None and call.failure.kind.code == "unknown_tool"
         failure = OpenFailure(
             call, facts or LOGGED, self.delivered, intent, members, previous, values, is_unknown_tool,
-            preparing_tools=preparing_tools,
+            preparing_tools=preparing_tools, has_lost_answer=call.has_lost_answer,
         )  # fmt: skip
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
         progress = replace(
@@ -324,7 +333,12 @@ class RunProgress(msgspec.Struct, frozen=True):
         return progress, links
 
     def _find_recovered(
-        self, call: Call, facts: CallFacts | None, is_item: ItemTest, withdrawn: Collection[int]
+        self,
+        call: Call,
+        facts: CallFacts | None,
+        is_item: ItemTest,
+        withdrawn: Collection[int],
+        settled_calls: Collection[int],
     ) -> Match | None:
         """Return the one open failure whose intent this call carries out."""
         links = [link for link in call.last.links if not (link.provisional and call.id in withdrawn)]
@@ -332,10 +346,21 @@ class RunProgress(msgspec.Struct, frozen=True):
         for failure in reversed(self.open):
             if failure.call.last.links_decided and failure.call.id in carried:
                 return Match.from_link(failure, carried)
-        unjudged = [failure for failure in self.open if not failure.call.last.links_decided]
+        unsettled = self._find_unsettled(settled_calls)
+        linkable_failures = [failure for failure in self.open if failure.call.id not in unsettled]
+        unjudged = [failure for failure in linkable_failures if not failure.call.last.links_decided]
         if unjudged:
             return self._judge(call, facts or LOGGED, unjudged, is_item)
-        return self._judge(call, facts, self.open, is_item) if facts is not None else None
+        return self._judge(call, facts, linkable_failures, is_item) if facts is not None else None
+
+    def _find_unsettled(self, settled_calls: Collection[int]) -> set[int]:
+        """Return the open failures with a lost answer that is not settled, and those that they re-issued."""
+        return {
+            member.call.id
+            for failure in self.open
+            if failure.has_lost_answer and failure.call.id not in settled_calls
+            for member in self._intent_of(failure)
+        }
 
     def _follow_intent(self, match: Match, call: Call, facts: CallFacts, is_item: ItemTest) -> list[Match]:
         """Return a match with the earlier failures of its intent, as long as no argument names an item."""

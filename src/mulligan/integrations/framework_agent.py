@@ -135,6 +135,8 @@ class FrameworkAgent:
                     forgotten_runs.append(self._open_runs.popitem(last=False)[1])
         if current is None:
             run.start()
+            if key is not None:
+                run.begin_user_request()
         for forgotten_run in forgotten_runs:
             forgotten_run.end(KeyboardInterrupt())
         return new_run

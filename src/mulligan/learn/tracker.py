@@ -339,9 +339,11 @@ def _link(tracked_failure: TrackedFailure, success: Step) -> Link | None:
             number = failed.seq + 1
             success = replace(success, run=failed.run, seq=number, call=number, recovery=None)
         tools, preparing_tools = tuple(tracked_failure.successes_since), tuple(tracked_failure.preparing_tools)
+        failed_call = Call(steps=(failed,))
         open_failure = OpenFailure(
-            Call(steps=(failed,)), SAME_ARGUMENTS_ONLY, 0, tools_since=tools, preparing_tools=preparing_tools
-        )
+            failed_call, SAME_ARGUMENTS_ONLY, 0, tools_since=tools, preparing_tools=preparing_tools,
+            has_lost_answer=failed_call.has_lost_answer,
+        )  # fmt: skip
         progress = RunProgress((open_failure,))
         _, links = progress.after(Call(steps=(success,)), SAME_ARGUMENTS_ONLY)
     return _find_link(links, failed)

@@ -316,6 +316,20 @@ class FailureMessages(Sanitizer):
         """Return the note about a call that was made again with the same arguments, and failed again."""
         return f"mulligan: {self._label(tool)} failed the same way {count} times in this run with these arguments."
 
+    def repeated_call(self, tool: str) -> tuple[str, str]:
+        """Explain that a call was blocked because the answer of the same call was lost. Return message and hint."""
+        return (
+            f"{self._label(tool)} was not called again: the same call was made before, and its outcome is unknown.",
+            "Look up with a tool that only reads whether the first call took effect, or ask the user.",
+        )
+
+    def repeated_call_note(self, tool: str) -> str:
+        """Return the note about a call that was made again although the answer of the same call was lost."""
+        return (
+            f"mulligan: the same call of {self._label(tool)} was made before and its outcome is unknown: "
+            "check before you repeat it."
+        )
+
     def retry_instruction(self, failure: Failure, limit: int = 600) -> str:
         """Describe the error of the last request or answer, for the retry with the model."""
         if failure.kind.code in ("invalid_output", "output_limit"):

@@ -191,6 +191,8 @@ class ToolCallRequest:
         self._calls, self._relay = calls, calls.relay
         self._id, self._line, self._context = id, line, context
         self._first: CallExecution | None = None
+        self._is_repeated = False
+        """Whether the answer of the same call was lost, and its outcome is unknown."""
         self._attempt_start: tuple[float, Any] = (0.0, None)
         """Start time of the first attempt and the token that restores its scope."""
         self._last: Answer | None = None
@@ -232,6 +234,7 @@ class ToolCallRequest:
             self._task = calls.start_task(self._recover(first), self._context)
             return
         self._first = first
+        self._is_repeated = bool(first.run.lost_answers) and first.find_lost_answer() is not None
         self._attempt_start = calls.capture.timer(), self._context.run(calls.capture.current_scope.set, first)
         self._was_sent = True
         entry = PendingRequest(self._handle_first_answer, self._handle_no_first_answer, self.timeout, self._token)
@@ -271,7 +274,9 @@ class ToolCallRequest:
             else:
                 if self._context.run(first.record_success, result, *self._attempt_start):
                     del self._calls.active_calls[self._id]
-                    self._relay.client.write(self._render_success(self._last, [], {}))
+                    prompt, name = self._calls.capture.prompt, self.tool.tool_name
+                    notes = [prompt.repeated_call_note(name)] if self._is_repeated else []
+                    self._relay.client.write(self._render_success(self._last, notes, {}))
                     return
             self._task = self._calls.start_task(self._recover(first), self._context)
             return
@@ -423,6 +428,8 @@ class ToolCallRequest:
             notes = []
             if attempts is not None and attempts.changes:
                 notes = [attempts.repair_note(self.tool.tool_name)]
+            if attempts is not None and (repeated := attempts.repeated_call_note(self.tool.tool_name)):
+                notes.append(repeated)
             return self._render_success(last, notes, metadata)
         if isinstance(error, InvalidAnswerError) and last is not None:
             return self._with_original_id(last)  # a result of another form: only the client can read it, if any
