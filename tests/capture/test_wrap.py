@@ -688,21 +688,6 @@ def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played
     assert tried == [(["a"], 50), (["a"], 10)]
 
 
-def test_what_a_call_puts_into_an_object_of_the_program_does_not_end_its_recovery(played: Sandbox) -> None:
-    @dataclasses.dataclass
-    class Context:
-        calls: int = 0
-
-    @mulligan.tool(effects="none")
-    def search(context: Context, tags: list[str]) -> int:
-        context.calls += 1
-        if context.calls == 1:
-            raise ConnectionResetError("cut")
-        return context.calls
-
-    assert search(Context(), ["a"]) == 2
-
-
 def test_a_tool_that_retries_by_itself_is_repaired_and_not_retried_once_more(played: Sandbox) -> None:
     tenacity = pytest.importorskip("tenacity")
 
