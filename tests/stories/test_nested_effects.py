@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import itertools
 import json
 import threading
@@ -119,7 +120,7 @@ def test_tool_that_rejects_its_call_after_a_payment_is_not_repaired(played: Sand
     paid: list[str] = []
     pay = pay_and_fail(paid)
 
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def order(top_k: int) -> str:
         pay("INV-4")
         raise AgentError(f"top_k must be 10 or less, got {top_k}.")
@@ -603,10 +604,8 @@ def test_no_effect_happens_twice_and_one_layer_retries_each_read(tree: Node) -> 
     with sandbox(policy=PATIENT), mulligan.run("tree"):
         root = program.build(tree)
         program.request()
-        try:
+        with contextlib.suppress(OSError, AgentError):
             asyncio.run(root()) if tree.is_async else root()
-        except (OSError, AgentError):
-            pass
     assert not [number for number, count in program.executed_effects.items() if count > 1]
     for call, count in program.executions.items():
         node, ancestors = program.node_of_call[call], program.paths[call]
@@ -627,7 +626,7 @@ def test_idempotency_key_is_the_same_for_all_attempts_and_new_for_a_repair_and_f
 ) -> None:
     keys: list[str] = []
 
-    @mulligan.tool(effects="none")
+    @mulligan.tool(effects="none", clamp=["top_k"])
     def order(top_k: int) -> str:
         keys.append(mulligan.idempotency_key())
         assert mulligan.idempotency_key() == keys[-1]

@@ -15,7 +15,7 @@ from mulligan.core import fork_safety
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Step, digest
-from mulligan.redaction.plain_data import find_fields
+from mulligan.redaction.plain_data import find_fields, read_buffer
 
 if TYPE_CHECKING:
     from mulligan.core.conversation import Message
@@ -77,10 +77,10 @@ def copy_data(value: Any) -> Any:
             pending += member.values()
         elif isinstance(member, list | tuple | set | frozenset | deque):
             pending += member
-        elif (fields := find_fields(member)) is None:
-            shared_values[id(member)] = member
-        else:
+        elif (fields := find_fields(member)) is not None:
             pending += fields.values()
+        elif read_buffer(member) is None:
+            shared_values[id(member)] = member
     try:
         return copy.deepcopy(value, shared_values)
     except Exception:  # noqa: BLE001 - code of a class that cannot be copied; a change to it is detected afterwards

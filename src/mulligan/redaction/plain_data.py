@@ -133,8 +133,8 @@ class _PlainCopier:
             return self.copy_sequence(iter(value), len(value), level)
         if bytes in bases or bytearray in bases or kind is memoryview:
             size = value.nbytes if kind is memoryview else bytes.__len__(value) if bytes in bases else len(value)
-            if self.states is not None and bytearray in bases:
-                self.states.append(bytes(bytearray.__getitem__(value, slice(MAX_COMPARED_BYTES))))
+            if self.states is not None and bytes not in bases:
+                self.states.append(read_buffer(value))
             return {"$type": _name(kind), "length": size}
         if BaseException in bases:
             arguments = BaseException.__dict__["args"].__get__(value)
@@ -147,7 +147,7 @@ class _PlainCopier:
             return self.copy_sequence(deque.__iter__(value), deque.__len__(value), level)
         if (array := _describe_array(value, bases)) is not None:
             if self.states is not None:
-                self.add_buffer(value)
+                self.states.append(read_buffer(value))
             return self.copy_value(array, level)
         if names := _field_names(kind):
             fields = [(name, _stored_field(value, kind, name)) for name in names[: self.items + 1]]
@@ -163,7 +163,10 @@ class _PlainCopier:
         assert self.states is not None
         fields = find_fields(value)
         if fields is None:
-            self.has_resource = not self.add_buffer(value) or self.has_resource
+            if (content := read_buffer(value)) is not None:
+                self.states.append(content)
+            else:
+                self.has_resource = True
             return
         count, had_resource = len(self.states), self.has_resource
         self.has_resource = False
@@ -173,17 +176,6 @@ class _PlainCopier:
         else:
             self.states.append(copied_fields)
             self.has_resource = had_resource
-
-    def add_buffer(self, value: Any) -> bool:
-        """Add the first bytes of an array to the states. Return False if the value is none."""
-        assert self.states is not None
-        try:
-            with memoryview(value) as view:
-                content = bytes(view.cast("B")[:MAX_COMPARED_BYTES])
-        except (TypeError, ValueError, BufferError):
-            return False
-        self.states.append(content)
-        return True
 
     def copy_sequence(self, values: Any, length: int, level: int) -> list[Any]:
         copied_items: list[Any] = []
@@ -291,6 +283,17 @@ _DATA_MODULES = frozenset(("collections", "types", "argparse"))
 _VALUE_MODULES = frozenset("datetime zoneinfo decimal fractions ipaddress pathlib uuid enum re".split())
 """Modules of the standard library whose objects do not change."""
 _HEAP_TYPE_FLAG = 1 << 9
+
+
+def read_buffer(value: Any) -> bytes | None:
+    """Return the first bytes of an array of any library; None if the value is none."""
+    if isinstance(value, bytearray):  # an exported buffer would forbid another thread to resize it
+        return bytes(value[:MAX_COMPARED_BYTES])
+    try:
+        with memoryview(value) as view:
+            return bytes(view.cast("B")[:MAX_COMPARED_BYTES])
+    except (TypeError, ValueError, BufferError):
+        return None
 
 
 def is_resource(value: Any) -> bool:
