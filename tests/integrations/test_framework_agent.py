@@ -94,3 +94,58 @@ def test_options_for_a_misspelled_tool_are_reported_once(played: Sandbox, caplog
     assert [record.message for record in caplog.records] == [
         "No tool is named 'fetsh', so its options have no effect. Did you mean 'fetch'?"
     ]
+
+
+def test_adapter_tool_is_not_repeated_after_a_payment_inside_it(played: Sandbox) -> None:
+    paid: list[str] = []
+
+    @mulligan.tool
+    def pay(invoice: str) -> str:
+        paid.append(invoice)
+        return "paid"
+
+    def checkout(name: str, arguments: dict[str, Any]) -> str:
+        pay("INV-1")
+        raise ConnectionResetError("reset")
+
+    run = FrameworkAgent(tools={"checkout": {"effects": "none"}}).start_run("key")
+    outcome = run.call({"checkout": ToolDefinition("checkout")}, "checkout", {}, checkout)
+    assert not outcome.ok
+    assert paid == ["INV-1"]
+    assert "pay may have executed inside this call" in outcome.to_message()
+
+
+def test_effects_that_an_adapter_declares_replace_those_of_the_function_behind_its_tool(played: Sandbox) -> None:
+    calls: list[str] = []
+
+    @mulligan.tool
+    def fetch(page: str) -> str:
+        calls.append(page)
+        if len(calls) == 1:
+            raise ConnectionResetError("reset")
+        return "text"
+
+    run = FrameworkAgent(tools={"fetch": {"effects": "none"}}).start_run("key")
+    definitions = {"fetch": ToolDefinition("fetch", function=fetch)}
+    outcome = run.call(definitions, "fetch", {"page": "a"}, lambda name, arguments: fetch(**arguments))
+    assert outcome.ok
+    assert calls == ["a", "a"]
+
+
+def test_program_around_an_agent_that_paid_is_not_repeated(played: Sandbox) -> None:
+    paid: list[str] = []
+    agent = FrameworkAgent()
+
+    def pay(name: str, arguments: dict[str, Any]) -> str:
+        paid.append(name)
+        return "paid"
+
+    @mulligan.tool(effects="none")
+    def research() -> None:
+        agent.start_run("key").call({"pay": ToolDefinition("pay")}, "pay", {}, pay)
+        raise ConnectionResetError("reset")
+
+    with pytest.raises(ConnectionResetError, match="reset") as raised:
+        research()
+    assert paid == ["pay"]
+    assert "pay may have executed inside this attempt" in raised.value.__notes__[0]

@@ -152,6 +152,7 @@ def work() -> str:
             outcome["error"]  # type: ignore[index]
             turn.call({"search": search}, "search", {"query": "fish"})
         assert_type(mulligan.drain_notes(), list[str])
+        assert_type(mulligan.idempotency_key(), str)
         return run.status
 
 
