@@ -183,7 +183,11 @@ class RecordedCall(CallScope, eq=False):
                 self.start_time, self.ended_at, self.result = start_time, now, result
                 self._leave_first(token)
                 return False
-            if self.is_retrying or (rules.is_single and (self.outer is None or self.retrying_scope is None)):
+            outer = self.outer
+            if self.is_retrying or (
+                # `retrying_scope is None`, without the cost of the property
+                rules.is_single and (outer is None or not outer.is_retrying or outer.executed_calls)
+            ):
                 rules.tool_limits.count_success(now)
             self.is_retrying = self.is_in_progress = False
             reset(capture.current_scope, token)
@@ -276,7 +280,7 @@ class RecordedCall(CallScope, eq=False):
 
     def mark_effects(self) -> None:
         """Tell the enclosing attempts that this call, which has effects="once", is about to execute."""
-        if not self.has_marked_effects:
+        if self.enclosing is not None and not self.has_marked_effects:
             self.has_marked_effects = True
             self.add_executed_call(self.wrapped.name)
 

@@ -192,9 +192,7 @@ def _begin_first_attempt(
         if rules.tool_limits.needs_admission_check:
             return None
         outer = scope if scope.is_retrying else scope.outer
-        enclosing = scope
-        while enclosing is not None and not enclosing.is_in_progress:
-            enclosing = enclosing.enclosing
+        enclosing = scope if scope.is_in_progress else None if scope.enclosing is None else scope.attempt
         is_counted = rules.is_retried and (outer is None or not outer.is_retrying or bool(outer.executed_calls))
         standalone_run = None
         if run.is_open:
@@ -227,7 +225,8 @@ def _begin_first_attempt(
         call.run.start()
         capture.publish_safely(StepStarted(call._first_step()))
     if enclosing is not None and rules.has_effects:
-        call.mark_effects()
+        call.has_marked_effects = True
+        call.add_executed_call(wrapped.name)
     return call
 
 
