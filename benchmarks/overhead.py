@@ -81,6 +81,15 @@ def sink() -> Iterator[str]:
     server.shutdown()
 
 
+def nested(outer_wrapper: Callable[[Call], Call], inner: Call) -> Call:
+    """A call around another one."""
+
+    def outer(city: str, days: int = 3) -> Any:
+        return inner(city, days=days)
+
+    return outer_wrapper(outer)
+
+
 def traced(provider: TracerProvider, function: Call) -> Call:
     """The span a careful developer writes: arguments and result as attributes."""
     tracer = provider.get_tracer("bench")
@@ -200,6 +209,8 @@ def report(options: argparse.Namespace, address: str) -> int:
     heavy = [values(rng) for _ in range(options.calls)]
     tool_small, tool_large = mulligan.tool(small), mulligan.tool(large)
     atool = mulligan.tool(asmall)
+    read = mulligan.tool(effects="none")
+    once_in_read, read_in_once = nested(read, tool_small), nested(mulligan.tool, read(small))
     settle: Callable[[], object] = lambda: mulligan.flush(60)  # noqa: E731
 
     def in_run(measure: Callable[[], tuple[float, float]]) -> Callable[[], tuple[float, float]]:
@@ -217,6 +228,13 @@ def report(options: argparse.Namespace, address: str) -> int:
             "opentelemetry, OTLP to a sink": lambda: measured(traced(exported, small), light, exported.force_flush),
             "mulligan, inside a run": in_run(lambda: measured(tool_small, light, settle)),
             "mulligan, each call alone": lambda: measured(tool_small, light, settle),
+        },
+        "nested calls": {
+            BATCHED: lambda: measured(
+                nested(lambda outer: traced(batched, outer), traced(batched, small)), light, settle_memory
+            ),
+            NESTED_ONCE: in_run(lambda: measured(once_in_read, light, settle)),
+            NESTED_READ: in_run(lambda: measured(read_in_once, light, settle)),
         },
         "values like those of recorded calls": {
             "bare function": lambda: measured(large, heavy, nothing),
@@ -315,10 +333,13 @@ def long(tool: Call, count: int, out: TextIO) -> int:
 
 
 BATCHED, EXPORTED = "opentelemetry, batched in memory", "opentelemetry, OTLP to a sink"
+NESTED_ONCE, NESTED_READ = 'mulligan, effects="once" in a read', 'mulligan, a read in effects="once"'
 TARGETS = [
     ("small values", "mulligan, inside a run", BATCHED, 0, 0.25),
     ("small values", "mulligan, each call alone", BATCHED, 0, 0.25),
     ("async", "mulligan, inside a run", BATCHED, 0, 0.25),
+    ("nested calls", NESTED_ONCE, BATCHED, 0, 0.25),
+    ("nested calls", NESTED_READ, BATCHED, 0, 0.25),
     ("values like those of recorded calls", "mulligan, inside a run", BATCHED, 0, 1 / 3),
     ("small values", "mulligan, inside a run", EXPORTED, 1, 0.3),
     ("values like those of recorded calls", "mulligan, inside a run", EXPORTED, 1, 1.0),

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     correcting = _default.correcting
     classify_error = _default.classify_error
     flush = _default.flush
+    idempotency_key = _default.idempotency_key
     add_listener = _default.add_listener
     loop = _default.loop
     model = _default.model
@@ -76,6 +77,7 @@ __all__ = [
     "correcting",
     "drain_notes",
     "flush",
+    "idempotency_key",
     "loop",
     "model",
     "render_lessons",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import inspect
+import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_ove
 
 from mulligan import settings as settings_file
 from mulligan.build import Components, classify_lazily
+from mulligan.capture.call_record import KEY_BYTES, find_call
 from mulligan.capture.context import LEARNS, MODES, NO_OPTIONS, RECORDINGS, CaptureContext, Recording, RunOptions
 from mulligan.capture.player import run_sync
 from mulligan.capture.propagation import CarriedFunction
@@ -175,6 +177,7 @@ class Mulligan:
         exclude: Iterable[str] = (),
         learn: Learn | None = None,
         circuit_breaker: bool = False,
+        fresh_arguments: bool = False,
     ) -> Callable[[F], F]: ...
 
     @_show_options
@@ -193,6 +196,9 @@ class Mulligan:
         if the call executed, False if it did not, and None if it cannot tell. `rejection_statuses` are HTTP statuses
         which prove that the call did not execute. `timeout` limits the whole call in seconds. Async calls are cancelled
         at the limit; for other calls only backoffs and retries are limited.
+
+        `fresh_arguments=True` passes a deep copy of the arguments to each attempt, so that a tool may modify them and
+        still be retried. Clients and other resources are not copied.
 
         `items` names the arguments that identify one item of a loop: a call for one item never counts as the correction
         of a call for another. `exclude` names parameters that are not arguments, because the program or a framework
@@ -286,6 +292,23 @@ class Mulligan:
         """Return the wrapped tool with this name, or None if there are several or none."""
         matching_tools = tuple(self._tools.get(name, ()))
         return matching_tools[0] if len(matching_tools) == 1 else None
+
+    def idempotency_key(self) -> str:
+        """Return a key for the request of the current tool, to pass to a server that ignores repeated requests.
+
+        It is the same for all attempts of one call with equal arguments. A repair gets another one, and so does
+        another call with equal arguments. Call it inside a wrapped function. While mulligan is off, each key is new.
+        """
+        capture = self._capture()
+        if capture is None:
+            return os.urandom(KEY_BYTES).hex()
+        call = find_call(capture.current_scope.get())
+        if call is None:
+            raise SettingsError(
+                "idempotency_key was called outside a wrapped call. Call it inside a function with @mulligan.tool; in "
+                "another thread, run the function with mulligan.carry_run."
+            )
+        return call.idempotency_key()
 
     def run(
         self,

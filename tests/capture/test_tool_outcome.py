@@ -186,11 +186,10 @@ def test_value_without_a_text_still_becomes_a_message(played: Sandbox, value: st
 def test_model_reads_that_a_call_with_side_effects_may_have_executed_unless_the_error_rejects_it(
     played: Sandbox, error: Exception, outcome: str
 ) -> None:
-    @mulligan.tool
     def pay(amount: int) -> str:
         raise error
 
-    answer = json.loads(call(pay, amount=120).to_message())
+    answer = json.loads(call(mulligan.tool(pay), amount=120).to_message())
     assert answer.get("outcome", "").partition(":")[0] == outcome
     assert "outcome" not in json.loads(call(mulligan.tool(effects="none")(pay), amount=120).to_message())
 

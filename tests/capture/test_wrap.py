@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import asyncio
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -11,11 +13,14 @@ import inspect
 import pickle
 import sqlite3
 import threading
+import types
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import attrs
 import msgspec
+import pydantic
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -27,6 +32,8 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.fast_path import journal_values
 from mulligan.core.records import encode
 from mulligan.recover.policy import Tool
+from mulligan.redaction import to_plain_data
+from mulligan.redaction.plain_data import is_resource
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.testing import Sandbox, sandbox
 
@@ -631,6 +638,36 @@ def test_a_cursor_is_a_tool_of_the_trade_and_not_what_is_read(played: Sandbox) -
     assert count(sqlite3.connect(":memory:").cursor()) == 1
 
 
+@dataclasses.dataclass
+class Cart:
+    items: list[Any]
+
+
+@attrs.define
+class Basket:
+    items: list[Any]
+
+
+class Order(pydantic.BaseModel):
+    items: list[Any]
+
+
+class Trolley:
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+
+class Crate:
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[Any]) -> None:
+        self.items = items
+
+
+def add_fee(cart: Any) -> None:
+    cart.items.append("fee")
+
+
 CHANGING: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "a list": (["a", "b"], lambda rows: rows.pop()),
     "a dictionary": ({"day": 1}, lambda query: query.pop("day")),
@@ -639,6 +676,20 @@ CHANGING: dict[str, tuple[Any, Callable[[Any], Any]]] = {
     "in order": ([2, 1], lambda rows: rows.sort()),
     "beside an object": ([object(), 1], lambda rows: rows.pop()),
     "large": ([{"row": number} for number in range(5000)], lambda rows: rows.pop()),
+    "a deque": (collections.deque("ab"), lambda rows: rows.rotate()),
+    "a bytearray": (bytearray(b"ab"), lambda rows: rows.reverse()),
+    "an array": (array.array("i", [1, 2]), lambda rows: rows.reverse()),
+    "a dataclass": (Cart(["a"]), add_fee),
+    "an attrs object": (Basket(["a"]), add_fee),
+    "a pydantic model": (Order(items=["a"]), add_fee),
+    "a plain object": (Trolley(["a"]), add_fee),
+    "slots": (Crate(["a"]), add_fee),
+    "a namespace": (types.SimpleNamespace(items=["a"]), add_fee),
+    "a user's collection": (collections.UserList("ab"), lambda rows: rows.pop()),
+    "a new field": (Trolley(["a"]), lambda cart: setattr(cart, "fee", 1)),
+    "deep in objects": (Trolley([Crate([Trolley([1])])]), lambda cart: add_fee(cart.items[0].items[0])),
+    "objects in a list": ([Trolley(["a"])], lambda carts: add_fee(carts[0])),
+    "bytes in an object": (Cart([bytearray(b"ab")]), lambda cart: cart.items[0].reverse()),
 }
 
 
@@ -660,17 +711,99 @@ def test_a_call_that_changed_what_it_was_given_is_not_made_again(
             change(rows)
         if len(seen) == 1:
             raise ConnectionResetError("cut")
-        return len(rows)
+        return len(seen)
 
     seen: list[Any] = []
     rows, change = copy.deepcopy(CHANGING[case])
-    assert send(rows, is_changed=False) == len(rows)
+    assert send(rows, is_changed=False) == 2
     assert len(seen) == 2
     seen = []
     with pytest.raises(ConnectionResetError) as left:
         send(rows, is_changed=True)
     assert len(seen) == 1
     assert "the call modified its arguments (rows)" in left.value.__notes__[0]
+
+
+def read_state(value: Any) -> Any:
+    states: list[Any] = []
+    return to_plain_data(value, states=states), states
+
+
+@pytest.mark.parametrize("case", CHANGING)
+def test_fresh_arguments_give_each_attempt_a_copy(played: Sandbox, case: str) -> None:
+    @mulligan.tool(effects="idempotent", fresh_arguments=True)
+    def send(rows: Any) -> str:
+        change(rows)
+        seen.append(read_state(rows))
+        if len(seen) < 3:
+            raise ConnectionResetError("cut")
+        return "sent"
+
+    seen: list[Any] = []
+    rows, change = copy.deepcopy(CHANGING[case])
+    before = read_state(rows)
+    assert send(rows) == "sent"
+    assert seen[0] == seen[1] == seen[2] != before
+    assert read_state(rows) == before
+
+
+class FakeClient:
+    """Counts its requests, as clients, sessions and pools do."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+
+
+class Registry:
+    """Changes its state under a lock."""
+
+    def __init__(self) -> None:
+        self.requests: list[str] = []
+        self.lock = threading.Lock()
+
+
+class Holder:
+    def __init__(self, client: Any) -> None:
+        self.client = client
+        self.requests: list[str] = []
+
+
+class Lazy:
+    @functools.cached_property
+    def requests(self) -> list[str]:
+        return []
+
+
+@pytest.mark.parametrize("is_fresh", [False, True])
+@pytest.mark.parametrize(
+    "build", [FakeClient, Registry, lambda: Holder(Registry()), lambda: Holder(FakeClient()), Lazy]
+)
+def test_what_a_call_changes_in_a_client_forbids_nothing(
+    played: Sandbox, build: Callable[[], Any], is_fresh: bool
+) -> None:
+    @mulligan.tool(effects="none", fresh_arguments=is_fresh)
+    def fetch(client: Any, options: dict[str, Any]) -> int:
+        clients.add(id(client))
+        client.requests.append("page")
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise ConnectionResetError("cut")
+        return len(attempts)
+
+    attempts: list[int] = []
+    clients: set[int] = set()
+    client = build()
+    assert fetch(client, {"client": client}) == 2
+    assert clients == {id(client)} or not is_resource(client)
+
+
+def test_a_success_with_plain_objects_makes_one_bounded_copy(played: Sandbox) -> None:
+    @mulligan.tool(effects="none")
+    def count(cart: Trolley) -> int:
+        return len(cart.items)
+
+    assert count(Trolley(["a"] * 100_000)) == 100_000
+    assert played.steps[0].arguments == {"cart": {"$type": "Trolley"}}
 
 
 def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played: Sandbox) -> None:
@@ -686,21 +819,6 @@ def test_a_repaired_call_that_changed_what_it_was_given_is_not_made_again(played
     with pytest.raises(ConnectionResetError):
         search(["a"], top_k=50)
     assert tried == [(["a"], 50), (["a"], 10)]
-
-
-def test_what_a_call_puts_into_an_object_of_the_program_does_not_end_its_recovery(played: Sandbox) -> None:
-    @dataclasses.dataclass
-    class Context:
-        calls: int = 0
-
-    @mulligan.tool(effects="none")
-    def search(context: Context, tags: list[str]) -> int:
-        context.calls += 1
-        if context.calls == 1:
-            raise ConnectionResetError("cut")
-        return context.calls
-
-    assert search(Context(), ["a"]) == 2
 
 
 def test_a_tool_that_retries_by_itself_is_repaired_and_not_retried_once_more(played: Sandbox) -> None:

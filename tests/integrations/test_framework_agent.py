@@ -120,3 +120,58 @@ def test_repeated_call_after_a_lost_answer_has_a_note_until_the_next_user_messag
     assert played.runs[0].run.end_reason == "finished"
     assert not played.runs[0].links
     assert not any(note in answer for answer in request("second"))
+
+
+def test_adapter_tool_is_not_repeated_after_a_payment_inside_it(played: Sandbox) -> None:
+    paid: list[str] = []
+
+    @mulligan.tool
+    def pay(invoice: str) -> str:
+        paid.append(invoice)
+        return "paid"
+
+    def checkout(name: str, arguments: dict[str, Any]) -> str:
+        pay("INV-1")
+        raise ConnectionResetError("reset")
+
+    run = FrameworkAgent(tools={"checkout": {"effects": "none"}}).start_run("key")
+    outcome = run.call({"checkout": ToolDefinition("checkout")}, "checkout", {}, checkout)
+    assert not outcome.ok
+    assert paid == ["INV-1"]
+    assert "pay may have executed inside this call" in outcome.to_message()
+
+
+def test_effects_that_an_adapter_declares_replace_those_of_the_function_behind_its_tool(played: Sandbox) -> None:
+    calls: list[str] = []
+
+    @mulligan.tool
+    def fetch(page: str) -> str:
+        calls.append(page)
+        if len(calls) == 1:
+            raise ConnectionResetError("reset")
+        return "text"
+
+    run = FrameworkAgent(tools={"fetch": {"effects": "none"}}).start_run("key")
+    definitions = {"fetch": ToolDefinition("fetch", function=fetch)}
+    outcome = run.call(definitions, "fetch", {"page": "a"}, lambda name, arguments: fetch(**arguments))
+    assert outcome.ok
+    assert calls == ["a", "a"]
+
+
+def test_program_around_an_agent_that_paid_is_not_repeated(played: Sandbox) -> None:
+    paid: list[str] = []
+    agent = FrameworkAgent()
+
+    def pay(name: str, arguments: dict[str, Any]) -> str:
+        paid.append(name)
+        return "paid"
+
+    @mulligan.tool(effects="none")
+    def research() -> None:
+        agent.start_run("key").call({"pay": ToolDefinition("pay")}, "pay", {}, pay)
+        raise ConnectionResetError("reset")
+
+    with pytest.raises(ConnectionResetError, match="reset") as raised:
+        research()
+    assert paid == ["pay"]
+    assert "pay may have executed inside this attempt" in raised.value.__notes__[0]

@@ -154,6 +154,7 @@ def work() -> str:
         assert_type(mulligan.drain_notes(), list[str])
         assert_type(mulligan.settle(), int)
         assert_type(mulligan.settle(search, {"query": "fish"}), int)
+        assert_type(mulligan.idempotency_key(), str)
         return run.status
 
 

@@ -15,10 +15,10 @@ from mulligan.capture.call_record import RecordedCall
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CIRCUIT_OPEN, CallBlockedError, CallLimits, SchemaMismatchError
 from mulligan.capture.player import CallMoves, Invocation, Reply, aexecute_plan, execute_plan, run_in_thread, run_sync
-from mulligan.capture.run import ActiveRun, CallScope, ContextValue, RecoveryScope, retrying_scope
+from mulligan.capture.run import ActiveRun, CallScope, ContextValue, RecoveryScope, inner_scope
 from mulligan.capture.run_judge import mark_exception, outcome_of
 from mulligan.capture.signature import code_of
-from mulligan.capture.value_recording import MUTABLE_TYPES, copy_arguments
+from mulligan.capture.value_recording import States, copy_arguments, copy_data
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.classify.declared_errors import AgentError, InfraError
 from mulligan.classify.fingerprint import compute_fingerprint
@@ -26,7 +26,7 @@ from mulligan.classify.kinds import KINDS, ORCHESTRATION_MAX_RETRIES_EXCEEDED, T
 from mulligan.core import fork_safety
 from mulligan.core.calls import TOOL_NAME_PATH, is_changed_call
 from mulligan.core.events import RecoveryPlanned
-from mulligan.core.failure import Failure, Remedy, TookEffect
+from mulligan.core.failure import INNER_EFFECTS, Failure, Remedy, TookEffect
 from mulligan.core.fast_path import IMMUTABLE_TYPES
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
@@ -56,6 +56,7 @@ from mulligan.recover.plan import (
     plan_recovery,
 )
 from mulligan.recover.policy import PrerequisiteCall, Suggestion, Tool
+from mulligan.redaction.plain_data import is_resource
 
 MAX_STORED_SUGGESTIONS = 3
 """Suggestions that are stored with a stop reason, for the model or a person."""
@@ -138,13 +139,14 @@ class CallExecution(RecordedCall, eq=False):
             random=self.capture.random,
             earlier_calls=self.run.earlier_calls,
             changed_arguments=self._changed_arguments,
+            inner_effects=self._describe_inner_effects,
             seconds_left=limits.seconds_left,
             retry_layer=lambda: self.retry_layer,
             has_reader=lambda: self.answers_model,
             was_executed=lambda: limits.was_executed,
             take_retry_budget=limits.take_retry_budget,
             blocking_reason=limits.blocking_reason,
-            admit_retry=limits.admit_retry,
+            admit_retry=self._admit_retry,
         )
         if wrapped.planner is not None:
             return wrapped.planner(self, self.arguments, self.tool, self.policy, queries)
@@ -269,15 +271,22 @@ class CallExecution(RecordedCall, eq=False):
         capture = self.capture
         self._planned = self.ended_at = self.failure = None
         self.limits.was_executed = False
+        if move.arguments is not self.attempt_arguments:
+            self.argument_version += 1
         self.attempt_arguments, self.replacement = move.arguments, move.function
         with capture.guard("Recording the start of a call"):
             self.record_start(move)
         self.attempt_count += 1
         if self._step is not None:
-            outer = self.retrying_scope
-            is_retrying = outer is None and self.tool.mode != "observe" and self.policy.attempts > 1
+            is_repeatable = self.tool.is_retry_safe and self.tool.mode != "observe" and self.policy.attempts > 1
             scope_class = RecoveryScope if self.attempt_count > 1 else CallScope
-            self._scope = scope_class(self.run, self._step.seq or self._step.parent, outer, is_retrying)
+            self._scope = scope_class(
+                self.run,
+                self._step.seq or self._step.parent,
+                self.outer,
+                is_repeatable and self.retrying_scope is None,
+                enclosing=self,
+            )
             has_timeout = self.wrapped.options.timeout is not None
             self._context_tokens = (
                 capture.current_scope.set(self._scope),
@@ -296,6 +305,10 @@ class CallExecution(RecordedCall, eq=False):
         try:
             invocation = self._invocation(self._typed_arguments(move.arguments))
             self._find_repetition()
+            if self.rules.has_effects:
+                self.mark_effects()
+            if self.attempt_count > 1:
+                self.add_retried_call(self.tool.name)
             return invocation
         except SchemaMismatchError as mismatch:
             # What a validator raised on purpose ends the attempt as if the tool had raised it.
@@ -328,7 +341,7 @@ class CallExecution(RecordedCall, eq=False):
 
     def _leave(self) -> None:
         if self._scope is not None:
-            self._scope.is_retrying = False
+            self._scope.is_retrying = self._scope.is_in_progress = False
         tokens, self._context_tokens = self._context_tokens, None
         if tokens is not None:
             reset(self.capture.current_scope, tokens[0])
@@ -341,19 +354,39 @@ class CallExecution(RecordedCall, eq=False):
         They are neither restored nor replaced: the caller may pass an object to be filled, and other code may share it.
         """
         arguments, step, recorder = self.attempt_arguments, self._step, self.rules.value_recorder
-        if step is None or all(type(value) in IMMUTABLE_TYPES for value in arguments.values()):
+        names = [name for name, value in arguments.items() if type(value) not in IMMUTABLE_TYPES]
+        if step is None or not names:
             return []
-        before = step.arguments if self.values is None else self.values
-        now = recorder.arguments(arguments)[0] if recorder.is_model else copy_arguments(arguments)
+        states: States = {}
+        before, states_before = step.arguments if self.values is None else self.values, self.states or {}
+        if recorder.is_model:
+            now = recorder.arguments(arguments, self.replacement is not None, states)[0]
+        else:
+            now = copy_arguments(arguments, states)
         return [
             name
-            for name, value in arguments.items()
-            if isinstance(value, MUTABLE_TYPES) and now.get(name) != before.get(name)
+            for name in names
+            if not is_resource(arguments[name])
+            and (now.get(name) != before.get(name) or states.get(name) != states_before.get(name))
         ]
+
+    def _describe_inner_effects(self) -> str:
+        """Return why a call inside the last attempt forbids to repeat it, or an empty string."""
+        if self.executed_calls:
+            return f"{self.executed_calls[0]} may have executed inside this attempt"
+        if self.retried_call and self.tool.is_retry_safe:
+            return f"{self.retried_call} was retried inside this attempt"
+        return ""
+
+    def _admit_retry(self, *attempt: Any) -> str:
+        # Asked again after the backoff: a task that the attempt has started may have executed a call since.
+        return self._describe_inner_effects() or self.limits.admit_retry(*attempt)
 
     def _invocation(self, arguments: Mapping[str, Any]) -> Invocation:
         wrapped = self.wrapped
         self._last_call = self.args, self.kwargs
+        if wrapped.options.fresh_arguments:
+            arguments = {name: copy_data(value) for name, value in arguments.items()}
         if arguments is not self.arguments:  # otherwise the call stays exactly as the caller made it
             positional, keywords = self.split_arguments(arguments)
             self._last_call = tuple(positional), keywords
@@ -409,7 +442,8 @@ class CallExecution(RecordedCall, eq=False):
         checker = self.rules.result_checker
         if checker is not None:
             rejects = self.wrapped.options.rejection_statuses
-            self.failure = checker.failure(self.capture, result, self.attempt_arguments, frozenset(rejects))
+            failure = checker.failure(self.capture, result, self.attempt_arguments, frozenset(rejects))
+            self.failure = None if failure is None else self._add_inner_effects(failure)
             if self.failure is not None and self.tool.mode == "repair":
                 repaired = checker.repair(result, self.attempt_arguments)
                 if repaired is not None:
@@ -429,11 +463,23 @@ class CallExecution(RecordedCall, eq=False):
             self.ended_at = self.capture.timer()
         self._leave()
         self.error, self.result = error, None
-        self.failure = self._classify(error)
+        self.failure = self._add_inner_effects(self._classify(error))
         mark_exception(error, self.run.id, self.number or 0)
         self._end_attempt(outcome_of(self.failure))
         self._find_retry_layer(error)
         return self.failure
+
+    def _add_inner_effects(self, failure: Failure) -> Failure:
+        """Return the failure of an attempt. If a call inside it may have executed, so may the attempt itself."""
+        if self.executed_calls:
+            self.tool = msgspec.structs.replace(self.tool, effects="once")
+            took_effect = TookEffect.UNKNOWN if failure.took_effect is TookEffect.NO else failure.took_effect
+            return msgspec.structs.replace(
+                failure, took_effect=took_effect, evidence=(*failure.evidence, INNER_EFFECTS)
+            )
+        if failure.took_effect is TookEffect.NO:
+            self.withdraw_effects()
+        return failure
 
     def _find_retry_layer(self, error: Exception | None) -> None:
         """Find out whether a retry library or a client retries this call too."""
@@ -555,6 +601,7 @@ class CallExecution(RecordedCall, eq=False):
 
         A result that is a failure is returned: the caller knows what it means.
         """
+        self.is_in_progress = False
         error, self.error = self.error, None  # an exception whose frames hold it would live too long
         with self.capture.guard("Adding the exception note"):
             if error is not None:
@@ -578,6 +625,7 @@ class CallExecution(RecordedCall, eq=False):
 
     def end_cancelled(self) -> None:
         """Record that the call was interrupted, which is no failure."""
+        self.is_in_progress = False
         self._leave()
         self.limits.release_probe()
         self._is_cancelled = True
@@ -688,6 +736,7 @@ class CallExecution(RecordedCall, eq=False):
             all_names=all_names,
             shareable=shareable,
             has_effects=not self.tool.is_retry_safe,
+            executed_call=self.executed_calls[0] if self.executed_calls else "",
             suggested=[
                 suggestion
                 for suggestion in (stop.suggestions if stop is not None else ())
@@ -772,17 +821,18 @@ class CallExecution(RecordedCall, eq=False):
         positional, keywords = self.split_arguments(self._typed_arguments(arguments))
         # As a part of the call: what it reads tells the model nothing.
         number = self.number if self._step is None else self._step.seq or self._step.parent
-        scope = CallScope(self.run, number, self.retrying_scope, is_retrying=False)
+        scope = CallScope(self.run, number, self.retrying_scope, False, enclosing=self.enclosing, is_in_progress=False)
         with ContextValue(self.capture.current_scope, lambda: scope):
             answer = self.wrapped.verify(*positional, **keywords)
             if _is_async(self.wrapped.verify):
                 answer = await answer
-        if answer is None:
-            return None
+        if answer is None or (answer is False and self.executed_calls):
+            return None  # it knows the call alone, not the calls inside it
         lost_answer = self.limits.lost_answer
         if lost_answer is not None:
             self.run.settle(lambda other: other.call.is_same_as(lost_answer.call))
         if answer is False:
+            self.withdraw_effects()
             if lost_answer is not None and lost_answer.failure is not None and BLOCKED in failure.evidence:
                 failure, self.limits.lost_answer = lost_answer.failure, None  # the call may be made now
                 return _prove_not_executed(failure)
@@ -851,8 +901,10 @@ def prepare_call(
     `must_check` validates the arguments against the signature first. `options` are further attributes of the call.
     """
     rules = wrapped.rules(capture, run.options)
-    outer = retrying_scope(capture)
-    call = CallExecution(run, None, outer, False, wrapped, rules, args, kwargs, must_check=must_check, **options)
+    # The scope of a run or step here: neither is the one of the call, which makes no attempt yet.
+    scope = inner_scope(capture, run)
+    call = CallExecution(run, None, scope.outer, False, wrapped, rules, args, kwargs, must_check=must_check, **options)
+    call.enclosing = scope.enclosing
     call.prepare()
     return call
 

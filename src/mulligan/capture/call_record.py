@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextvars import Token
 from typing import TYPE_CHECKING, Any
@@ -20,15 +21,18 @@ from mulligan.core.events import AnyEvent, StepStarted
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import StandaloneRun, SuccessRecord, restore_value, snapshot_value
 from mulligan.core.links import CallFacts
-from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step, ValueProfile
+from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step, ValueProfile, digest
 from mulligan.recover.plan import AttemptMove, RecoveryFailed, RetryLayer
 from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
+from mulligan.redaction import to_plain_data
 
 if TYPE_CHECKING:
     from mulligan.capture.message_recording import StreamAnswer
     from mulligan.core.token_usage import TokenUsage
     from mulligan.recover.lost_answers import CallIdentity, LostAnswer
 
+KEY_BYTES = 16
+_encode_json = msgspec.json.Encoder(order="deterministic").encode
 _UNPREPARED: Any = None
 """The value of attributes that a call has only after `prepare`: most calls succeed at once and never need them."""
 
@@ -69,6 +73,14 @@ class RecordedCall(CallScope, eq=False):
     """What the run knew when the call started."""
     messages: tuple[tuple[int, int], ...] = ()
     """The recorded messages of the first attempt, if the wrapper makes it."""
+    states: dict[str, list[Any]] | None = None
+    """What plain objects among the arguments of the last attempt held before it. Not recorded."""
+    has_marked_effects: bool = False
+    """Whether the enclosing attempts count this call among those that may have executed."""
+    argument_version: int = 0
+    """How often the arguments were changed: repairs get another idempotency key."""
+    key_seed: bytes = b""
+    """What the idempotency keys of this call are derived from, once it has one."""
 
     is_prepared: bool = False
     # From here on, the attributes of a call that a player makes.
@@ -176,9 +188,13 @@ class RecordedCall(CallScope, eq=False):
                 self.start_time, self.ended_at, self.result = start_time, now, result
                 self._leave_first(token)
                 return False
-            if self.is_retrying or (rules.is_single and self.retrying_scope is None):
+            outer = self.outer
+            if self.is_retrying or (
+                # `retrying_scope is None`, without the cost of the property
+                rules.is_single and (outer is None or not outer.is_retrying or outer.executed_calls)
+            ):
                 rules.tool_limits.count_success(now)
-            self.is_retrying = False
+            self.is_retrying = self.is_in_progress = False
             reset(capture.current_scope, token)
             run = self.known_run
             if not rules.is_recorded_in_full or (
@@ -261,6 +277,7 @@ class RecordedCall(CallScope, eq=False):
         with self.capture.guard("Recording a cancelled call"):
             seconds = self.capture.timer() - start_time
             self._leave_first(token)
+            self.is_in_progress = False
             self.run.start()
             step = msgspec.structs.replace(self._first_step(), outcome="cancelled", duration_seconds=seconds)
             self.run.publish_step(step, self.capture)
@@ -269,6 +286,40 @@ class RecordedCall(CallScope, eq=False):
                 self.run.finish(error)
             else:
                 self.note_cut_off(step, error)
+
+    def mark_effects(self) -> None:
+        """Tell the enclosing attempts that this call, which has effects="once", is about to execute."""
+        if self.enclosing is not None and not self.has_marked_effects:
+            self.has_marked_effects = True
+            self.add_executed_call(self.wrapped.name)
+
+    def withdraw_effects(self) -> None:
+        """Tell the enclosing attempts that this call did not execute after all, nor a call inside it."""
+        if self.has_marked_effects and not self.executed_calls:
+            self.has_marked_effects = False
+            self.remove_executed_call(self.wrapped.name)
+
+    def idempotency_key(self) -> str:
+        """Return the key of the current attempt: the same for all attempts of this call with the same arguments.
+
+        That of a call inside another one is derived from the key of that one: if the outer call is repeated, its n-th
+        call of this tool with equal arguments gets the same key again.
+        """
+        with run_module.lock():
+            if not self.key_seed:
+                self.key_seed = self._make_key_seed()
+        return digest(self.key_seed + str(self.argument_version).encode(), KEY_BYTES).hex()
+
+    def _make_key_seed(self) -> bytes:
+        attempt = self.enclosing
+        outer_call = None if attempt is None else find_call(attempt)
+        if attempt is None or outer_call is None:
+            return os.urandom(KEY_BYTES)
+        arguments = self.wrapped.signature.bind(self.args, self.kwargs)
+        identity = digest(_encode_json([self.rules.template.tool_key, to_plain_data(arguments)]), KEY_BYTES)
+        counts = attempt.key_counts = attempt.key_counts or {}
+        number = counts[identity] = counts.get(identity, 0) + 1
+        return digest(f"{outer_call.idempotency_key()} {number} ".encode() + identity, KEY_BYTES)
 
     def _leave_first(self, token: Token[Any]) -> None:
         self.is_retrying = False
@@ -337,11 +388,11 @@ class RecordedCall(CallScope, eq=False):
         if self.has_wrapper_attempt:
             self._step, self.facts = self._first_step(), self._first_facts()
             return
-        recorder = self.rules.value_recorder
+        recorder, self.states = self.rules.value_recorder, {}
         self.facts = self.facts or self._start_facts()
         if move.recovery is not None:
             self.changes += tuple(move.recovery.changes)
-        self.values = recorder.values(move.arguments)
+        self.values = recorder.values(move.arguments, self.states)
         self._step = self._start_step(
             self.tool.name,
             move.arguments,
@@ -451,7 +502,7 @@ class RecordedCall(CallScope, eq=False):
     @property
     def _is_within_recovery(self) -> bool:
         """Whether an enclosing attempt that serves recovery makes this call."""
-        return isinstance(self.outer, RecoveryScope)
+        return any(isinstance(scope, RecoveryScope) for scope in self.enclosing_attempts())
 
     @property
     def is_left_out(self) -> bool:
@@ -478,7 +529,8 @@ class RecordedCall(CallScope, eq=False):
         )
 
     def _start_step(self, name: str, arguments: Mapping[str, Any], **fields: Any) -> Step:
-        recorded, user_text = self.rules.value_recorder.arguments(arguments, self.replacement is not None)
+        is_replaced = self.replacement is not None
+        recorded, user_text = self.rules.value_recorder.arguments(arguments, is_replaced, self.states)
         step = self.run.start_step(
             is_numbered=not self.is_left_out,
             call=self.number or 0,
@@ -533,6 +585,13 @@ class RecordedCall(CallScope, eq=False):
             model = arguments.get("model") if isinstance(arguments, dict) and self.replacement is None else None
             self.run.set_model_turn(model if isinstance(model, str) else None, usage)
         return usage
+
+
+def find_call(scope: CallScope | None) -> RecordedCall | None:
+    """Return the call whose attempt a scope belongs to, or None."""
+    while scope is not None and not isinstance(scope, RecordedCall):
+        scope = scope.enclosing
+    return scope
 
 
 def usage_fields(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import types
 from collections.abc import Callable, Coroutine, Generator, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -69,8 +70,10 @@ async def _play(call: PlannedCall, *, is_async: bool) -> None:
                         reply = await result if is_async else result, None
                     case BackoffMove(recovery):
                         reply = None
-                        if is_async and recovery.backoff_seconds:
-                            await capture.async_sleep(recovery.backoff_seconds)
+                        if is_async:
+                            if recovery.backoff_seconds:
+                                await capture.async_sleep(recovery.backoff_seconds)
+                            await _let_tasks_start()
                         elif recovery.backoff_seconds:
                             if is_on_event_loop():
                                 call.warn_of_blocked_loop(recovery.backoff_seconds)
@@ -90,6 +93,12 @@ async def _play(call: PlannedCall, *, is_async: bool) -> None:
     except BaseException:
         call.end_cancelled()
         raise
+
+
+@types.coroutine
+def _let_tasks_start() -> Generator[None, None, None]:
+    """Let tasks begin that the attempt has scheduled, also without a backoff: what they call may forbid another one."""
+    yield
 
 
 def is_on_event_loop() -> bool:

@@ -567,7 +567,7 @@ def _quiet_context(call: CallExecution) -> contextvars.Context:
     """Return a context in which a wrapped client records nothing: the reflection step has its tokens."""
     context = contextvars.copy_context()
     run = ActiveRun(call.capture, "", RunOptions("observe", "off"), is_standalone=True)
-    context.run(call.capture.current_scope.set, CallScope(run, None, None, False))
+    context.run(call.capture.current_scope.set, CallScope(run, None, None, False, is_in_progress=False))
     return context
 
 

@@ -7,7 +7,7 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from enum import Enum
 from types import TracebackType
@@ -60,10 +60,30 @@ if TYPE_CHECKING:
 Raised = type[BaseException] | None
 
 
-class CallScope(msgspec.Struct, eq=False):
+MAX_EXECUTED_CALLS = 100
+"""Executed calls that an attempt remembers. Beyond, it surely contains one that executed, and forgets none."""
+
+
+class EnclosingAttempts(msgspec.Struct, kw_only=True, eq=False):
+    """The attempts around a scope, and what happened inside the attempt of the scope itself."""
+
+    enclosing: CallScope | None = None
+    """The scope of the enclosing attempt, whether that retries or not."""
+    is_in_progress: bool = True
+    """Whether this is the scope of an attempt whose call has not ended."""
+    executed_calls: tuple[str, ...] = ()
+    """Names of calls with effects="once" inside the attempt that executed or may have: it must not be repeated."""
+    retried_call: str = ""
+    """Name of a call inside the attempt that was retried, while this attempt did not hold the scope that retries."""
+    key_counts: dict[bytes, int] | None = None
+    """How many equal calls inside the attempt have asked for an idempotency key."""
+
+
+class CallScope(EnclosingAttempts, eq=False):
     """Where code runs: in which run, inside which step, and under which scope that retries.
 
-    Only one scope retries, while its call is in progress: a task that outlives the call is on its own.
+    Only one scope retries, while its call is in progress: a task that outlives the call is on its own. A call that must
+    not be repeated holds no such scope, so that the calls inside it recover themselves.
     """
 
     known_run: ActiveRun | None
@@ -73,7 +93,7 @@ class CallScope(msgspec.Struct, eq=False):
     outer: CallScope | None
     """The enclosing scope that retries."""
     is_retrying: bool
-    """Whether the call of this scope is retried, and in progress."""
+    """Whether the call of this scope is retried, and in progress. `executed_calls` suspend that."""
 
     @property
     def run(self) -> ActiveRun:
@@ -82,9 +102,53 @@ class CallScope(msgspec.Struct, eq=False):
 
     @property
     def retrying_scope(self) -> CallScope | None:
-        """The scope that retries here: this one or an enclosing one, while its call is in progress."""
+        """The scope that retries here: this one or an enclosing one, while its call may be repeated."""
         scope = self if self.is_retrying else self.outer
-        return scope if scope is not None and scope.is_retrying else None
+        return scope if scope is not None and scope.is_retrying and not scope.executed_calls else None
+
+    @property
+    def attempt(self) -> CallScope | None:
+        """The nearest scope of an attempt whose call has not ended: this one or an enclosing one."""
+        scope: CallScope | None = self
+        while scope is not None and not scope.is_in_progress:
+            scope = scope.enclosing
+        return scope
+
+    def enclosing_attempts(self) -> Iterator[CallScope]:
+        """Yield the scopes of the attempts around this scope, the nearest first."""
+        scope = self.enclosing
+        while scope is not None:
+            yield scope
+            scope = scope.enclosing
+
+    def inner_scope(self, run: ActiveRun, number: int | None) -> CallScope:
+        """Return a scope inside this one that makes no attempt: that of a run or of a marked step."""
+        outer = self if self.is_retrying else self.outer
+        return CallScope(run, number, outer, False, enclosing=self.attempt, is_in_progress=False)
+
+    def add_executed_call(self, name: str) -> None:
+        """Note in all enclosing attempts that a call with effects="once" inside them is about to execute."""
+        scope = self.enclosing
+        with _lock:
+            while scope is not None:  # not `enclosing_attempts`, which takes a third longer: nested calls run this
+                if len(scope.executed_calls) < MAX_EXECUTED_CALLS:
+                    scope.executed_calls += (name,)
+                scope = scope.enclosing
+
+    def remove_executed_call(self, name: str) -> None:
+        """Withdraw `add_executed_call`: the call did not execute."""
+        with _lock:
+            for scope in self.enclosing_attempts():
+                names = list(scope.executed_calls)
+                if len(names) < MAX_EXECUTED_CALLS and name in names:
+                    names.remove(name)
+                    scope.executed_calls = tuple(names)
+
+    def add_retried_call(self, name: str) -> None:
+        """Note in the enclosing attempts that a call inside them is retried: one layer at a time does that."""
+        for scope in self.enclosing_attempts():
+            if not scope.is_retrying or scope.executed_calls:
+                scope.retried_call = name
 
 
 class RecoveryScope(CallScope, eq=False):
@@ -109,6 +173,14 @@ def retrying_scope(capture: CaptureContext) -> CallScope | None:
     return call_scope.retrying_scope if call_scope is not None else None
 
 
+def inner_scope(capture: CaptureContext, run: ActiveRun, number: int | None = None) -> CallScope:
+    """Return a scope of a run or of a marked step inside the current scope."""
+    call_scope: CallScope | None = capture.current_scope.get()
+    if call_scope is None:
+        return CallScope(run, number, None, is_retrying=False, is_in_progress=False)
+    return call_scope.inner_scope(run, number)
+
+
 _lock = threading.RLock()
 """Guards the state of all runs. One lock is enough: it is held only briefly. A forked child gets a new one."""
 
@@ -129,7 +201,7 @@ def _reset_in_child() -> None:
             # Both processes would otherwise assign the same step numbers. Wrapped calls in the child become runs of
             # their own with this run as parent.
             scope.run.is_inherited, scope.run.is_open = True, False
-            pending += [scope.outer, *(token.old_value for token in scope.run._entered)]
+            pending += [scope.outer, scope.enclosing, *(token.old_value for token in scope.run._entered)]
 
 
 fork_safety.run_in_child(_reset_in_child)
@@ -718,14 +790,12 @@ class ActiveRun(AsyncScope):
     def as_current(self) -> ContextValue:
         """Make the run the current one in this context: `with run.as_current():`."""
         scope = self.capture.current_scope
-        return ContextValue(
-            scope, lambda: CallScope(self, current_step(self.capture, self), retrying_scope(self.capture), False)
-        )
+        return ContextValue(scope, lambda: inner_scope(self.capture, self, current_step(self.capture, self)))
 
     def __enter__(self) -> Self:
         if self.is_inherited:
             self._become_child_run()
-        token = self.capture.current_scope.set(CallScope(self, None, retrying_scope(self.capture), is_retrying=False))
+        token = self.capture.current_scope.set(inner_scope(self.capture, self))
         enter_task()
         with _lock:
             self._entered.append(token)
@@ -838,9 +908,7 @@ class ActiveStep(AsyncScope):
         self.number = self._step.seq
         self.run.remember_step(self, self.number)
         self._started = self._capture.timer()
-        self._token = self._capture.current_scope.set(
-            CallScope(self.run, self.number, retrying_scope(self._capture), is_retrying=False)
-        )
+        self._token = self._capture.current_scope.set(inner_scope(self._capture, self.run, self.number))
         self._capture.publish_safely(StepStarted(self._step))
         return self
 

@@ -132,7 +132,8 @@ class ModelSummarizer:
         function = call.with_timeout(wrapped.function)
         step, started = self._start_step(arguments), call.capture.timer()
         # Wrapped models inside the function only record: the call that is compressed is the one that recovers.
-        scope = RecoveryScope(call.run, (step.seq if step is not None else 0) or call.number, None, True)
+        number = (step.seq if step is not None else 0) or call.number
+        scope = RecoveryScope(call.run, number, None, True, enclosing=call)
         answer: Any = None
         failure: Failure | None = None
         with ContextValue(call.capture.current_scope, lambda: scope):
@@ -144,7 +145,7 @@ class ModelSummarizer:
                 self._calls_left = 0
                 failure = call.capture.classify_safely(error, source="model", tool=_step_name(call))
             finally:
-                scope.is_retrying = False
+                scope.is_retrying = scope.is_in_progress = False
         usage = self._value_recorder.usage(answer)
         self._tokens_left -= count_tokens(usage.tokens) if usage else estimate
         if step is not None:

@@ -5,6 +5,7 @@ A summary has the role and size of each message, and the last user message.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ from mulligan.core.failure import Failure
 from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Step, digest
 from mulligan.prompt import last_turn_notice
+from mulligan.redaction.plain_data import find_fields, read_buffer
 
 if TYPE_CHECKING:
     from mulligan.core.conversation import Message
@@ -34,15 +36,56 @@ MAX_USER_CHARS = 300
 MAX_ANSWER_CHARS = 2000
 """Characters of a model's answer."""
 MAX_MODEL_NAME_CHARS = 200
-MUTABLE_TYPES = (list, dict, set)
+MAX_SEARCHED_VALUES = 10_000
+"""Values of an argument that are searched for clients and other resources before it is copied for an attempt."""
+States = dict[str, list[Any]]
+"""What plain objects hold, by the name of their argument: see `to_plain_data`."""
 
 
-def copy_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Copy arguments: the function may modify them."""
-    return {
-        name: value if type(value) in IMMUTABLE_TYPES else restore_value(snapshot_value(value))
-        for name, value in arguments.items()
-    }
+def snapshot_arguments(arguments: Mapping[str, Any], states: States | None = None) -> dict[str, Any]:
+    """Return snapshots of the arguments, and add what plain objects in them hold to `states`."""
+    snapshots = {}
+    for name, value in arguments.items():
+        if type(value) in IMMUTABLE_TYPES:
+            snapshots[name] = value
+            continue
+        value_states: list[Any] | None = None if states is None else []
+        snapshots[name] = snapshot_value(value, value_states)
+        if states is not None and value_states:
+            states[name] = value_states
+    return snapshots
+
+
+def copy_arguments(arguments: Mapping[str, Any], states: States | None = None) -> dict[str, Any]:
+    """Copy arguments: the function may modify them. Add what plain objects in them hold to `states`."""
+    return {name: restore_value(value) for name, value in snapshot_arguments(arguments, states).items()}
+
+
+def copy_data(value: Any) -> Any:
+    """Return a deep copy of an argument for one attempt. Clients and other resources in it are shared, not copied."""
+    import copy  # lazy: few tools ask for copies
+
+    if type(value) in IMMUTABLE_TYPES:
+        return value
+    shared_values: dict[int, Any] = {}
+    pending, searched_ids = [value], set[int]()
+    while pending and len(searched_ids) < MAX_SEARCHED_VALUES:
+        member = pending.pop()
+        if type(member) in IMMUTABLE_TYPES or id(member) in searched_ids:
+            continue
+        searched_ids.add(id(member))
+        if isinstance(member, dict):
+            pending += member.values()
+        elif isinstance(member, list | tuple | set | frozenset | deque):
+            pending += member
+        elif (fields := find_fields(member)) is not None:
+            pending += fields.values()
+        elif read_buffer(member) is None:
+            shared_values[id(member)] = member
+    try:
+        return copy.deepcopy(value, shared_values)
+    except Exception:  # noqa: BLE001 - code of a class that cannot be copied; a change to it is detected afterwards
+        return value
 
 
 def shape(value: Any, shareable: Collection[str] = ()) -> Any:
@@ -93,13 +136,15 @@ class ValueRecorder:
             model=self._default_model,
         )
 
-    def arguments(self, arguments: Mapping[str, Any], is_replaced: bool = False) -> tuple[dict[str, Any], str | None]:
+    def arguments(
+        self, arguments: Mapping[str, Any], is_replaced: bool = False, states: States | None = None
+    ) -> tuple[dict[str, Any], str | None]:
         """Return the arguments as recorded, and the user's last text if they contain a conversation.
 
-        `is_replaced` means that another function is called with them.
+        `is_replaced` means that another function is called with them. What plain objects hold is added to `states`.
         """
         if not self.is_reduced:
-            return copy_arguments(arguments), None
+            return copy_arguments(arguments, states), None
         if not self.is_model:
             return shapes(arguments, self._shareable_texts()), None
         if self._default_model is not None and not is_replaced and "model" not in arguments:
@@ -107,7 +152,7 @@ class ValueRecorder:
         # Summarized here and not by the recorder: a copy of the conversation would cost as much as its sizes.
         summary, user_text = summarize_arguments(arguments, has_texts=not self.is_shape, has_messages=self.has_messages)
         if not self.is_shape:
-            return copy_arguments(summary), user_text
+            return copy_arguments(summary, states), user_text
         shareable = self._shareable_texts()
         reduced = {
             name: value if value is not arguments.get(name) else shape(value, shareable)
@@ -117,9 +162,9 @@ class ValueRecorder:
             reduced["model"] = model[:MAX_MODEL_NAME_CHARS]  # tokens and costs are grouped by it
         return reduced, None
 
-    def values(self, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    def values(self, arguments: Mapping[str, Any], states: States | None = None) -> dict[str, Any] | None:
         """Return a copy of arguments whose recorded form does not suffice to judge links; otherwise None."""
-        return copy_arguments(arguments) if self.is_shape and not self.is_model else None
+        return copy_arguments(arguments, states) if self.is_shape and not self.is_model else None
 
     def result(self, result: Any) -> Any:
         if self.is_shape:

@@ -12,10 +12,11 @@ from mulligan.capture.framework_classes import find_framework_page, is_framework
 from mulligan.capture.player import aexecute_plan, execute_plan
 from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run import ActiveRun, CallScope, current_run
+from mulligan.capture.value_recording import snapshot_arguments
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.core.events import StepStarted
 from mulligan.core.failure import SettingsError
-from mulligan.core.fast_path import IMMUTABLE_TYPES, SHAREABLE_TYPES, SuccessRecord, journal_values, snapshot_value
+from mulligan.core.fast_path import IMMUTABLE_TYPES, SHAREABLE_TYPES, SuccessRecord, journal_values
 from mulligan.core.records import new_id, pooled_run_id
 
 MAX_LEARNED_NAMES = 200
@@ -172,8 +173,8 @@ def _begin_first_attempt(
             rules = wrapped.rules(capture, None)
         if rules.tool_limits.needs_admission_check:
             return None
-        run = outer = parent = None
-        is_retrying, is_standalone, standalone_run = rules.is_retried, True, rules.standalone_run
+        run = outer = enclosing = parent = None
+        is_counted, is_standalone, standalone_run = rules.is_retried, True, rules.standalone_run
         number: int | None = 1
         try:
             run_id = pooled_run_id()
@@ -191,7 +192,8 @@ def _begin_first_attempt(
         if rules.tool_limits.needs_admission_check:
             return None
         outer = scope if scope.is_retrying else scope.outer
-        is_retrying = rules.is_retried and (outer is None or not outer.is_retrying)
+        enclosing = scope if scope.is_in_progress else None if scope.enclosing is None else scope.attempt
+        is_counted = rules.is_retried and (outer is None or not outer.is_retrying or bool(outer.executed_calls))
         standalone_run = None
         if run.is_open:
             is_standalone = False
@@ -208,10 +210,13 @@ def _begin_first_attempt(
     journal = None
     if len(positional) <= template.safe_positional_count:
         journal = _encode_simple_values(positional, kwargs, template.recordable_names)
-    if is_retrying:
+    if is_counted:
         rules.tool_limits.first_attempts += 1
+    is_retrying = is_counted and not rules.is_once
     record = SuccessRecord(template, run_id, number or 0, parent, capture.clock(), positional, kwargs, standalone_run)
     call = CallExecution(run, number, outer, is_retrying, wrapped, rules, args, kwargs, record, journal, is_standalone)
+    if enclosing is not None:
+        call.enclosing = enclosing
     if journal is None:
         _snapshot_arguments(call, record)
     if run is not None and run.has_failures and not is_standalone:
@@ -219,6 +224,9 @@ def _begin_first_attempt(
     if capture.listeners and not rules.is_off:
         call.run.start()
         capture.publish_safely(StepStarted(call._first_step()))
+    if enclosing is not None and rules.has_effects:
+        call.has_marked_effects = True
+        call.add_executed_call(wrapped.name)
     return call
 
 
@@ -252,11 +260,12 @@ def _snapshot_arguments(call: CallExecution, record: SuccessRecord) -> None:
     template, signature, value_recorder = rules.template, wrapped.signature, rules.value_recorder
     arguments: Mapping[str, Any] = signature.bind(call.args, call.kwargs)
     user_text = None
+    states = call.states = {}
     if value_recorder.is_reduced:
-        call.values = value_recorder.values(arguments)
+        call.values = value_recorder.values(arguments, states)
         call.note_user_messages(arguments)
         call.messages = call.record_conversation(arguments)
-        arguments, user_text = value_recorder.arguments(arguments)
+        arguments, user_text = value_recorder.arguments(arguments, states=states)
     elif (
         signature.is_unrestricted
         and template.lookup_name is not None
@@ -271,6 +280,6 @@ def _snapshot_arguments(call: CallExecution, record: SuccessRecord) -> None:
     if record.is_immutable or value_recorder.is_reduced:
         record.keywords = dict(arguments)
     else:
-        record.keywords = {name: snapshot_value(value) for name, value in arguments.items()}
+        record.keywords = snapshot_arguments(arguments, states)
     if user_text is not None:
         call.run.set_context_if_unset(user_text)

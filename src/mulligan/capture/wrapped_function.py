@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import force_setattr
 
 from mulligan.capture.context import (
+    DELEGATED_OPTIONS,
     LEARNS,
     MODES,
     NO_OPTIONS,
@@ -70,6 +71,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     exclude: Iterable[str] = ()
     learn: Learn | None = None
     circuit_breaker: bool = False
+    fresh_arguments: bool = False
     model: Any = None
     """The `ModelOptions` of a model."""
 
@@ -93,6 +95,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
             ("name", isinstance(self.name, str), "Use a string."),
             ("detect_errors", isinstance(self.detect_errors, bool), "Use True or False."),
             ("circuit_breaker", isinstance(self.circuit_breaker, bool), "Use True or False."),
+            ("fresh_arguments", isinstance(self.fresh_arguments, bool), "Use True or False."),
             (
                 "verify",
                 self.verify is None or callable(self.verify),
@@ -166,8 +169,12 @@ class CallRules(msgspec.Struct, eq=False):
     is_recorded_in_full: bool = True
     """Whether calls are recorded in full, with unchanged values."""
     is_retried: bool = False
+    is_once: bool = False
+    """Whether the function has effects="once": its calls never hold the scope that retries."""
+    has_effects: bool = False
+    """Whether a call forbids to repeat the attempts around it. A delegated call does not: its adapter's call does."""
     is_single: bool = False
-    """Whether a call has only one attempt but is still counted by the circuit breaker."""
+    """Whether calls hold no scope that retries but are still counted by the circuit breaker."""
     result_checker: ResultChecker | None = None
     items: tuple[str, ...] = ()
     """Arguments that are declared to name items."""
@@ -194,8 +201,8 @@ class WrappedFunction:
         self.is_stream = inspect.isgeneratorfunction(code)
         self.is_async_stream = inspect.isasyncgenfunction(code)
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
-        self.needs_precheck = options.schema is not None or options.timeout is not None
-        """Whether each call needs a check before it is made: a schema or a timeout."""
+        self.needs_precheck = options.schema is not None or options.timeout is not None or options.fresh_arguments
+        """Whether each call needs preparation before it is made: a schema, a timeout or copies of its arguments."""
         self.verify = options.verify
         if self.verify is not None and inspect.iscoroutinefunction(code_of(self.verify)) and not self.is_async:
             raise SettingsError(f"verify is async and {self.name} is not. Use a function that is not async.")
@@ -394,7 +401,9 @@ class WrappedFunction:
             is_off=is_off,
             is_recorded_in_full=not (is_off or template.is_reduced or options.items),
             is_retried=mode != "observe" and policy.attempts > 1,
-            is_single=mode != "observe" and policy.attempts == 1,
+            is_once=options.effects == "once",
+            has_effects=options.effects == "once" and run_options is not DELEGATED_OPTIONS,
+            is_single=mode != "observe" and (policy.attempts == 1 or options.effects == "once"),
             result_checker=self.result_checker if self.result_checker.is_needed else None,
             items=tuple(options.items),
         )

@@ -132,8 +132,11 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
         )
 
 
-def snapshot_value(value: Any) -> Any:
-    """Return a cheap snapshot of a value. `restore_value` reverses it."""
+def snapshot_value(value: Any, states: list[Any] | None = None) -> Any:
+    """Return a cheap snapshot of a value. `restore_value` reverses it.
+
+    What the snapshot leaves out of plain objects is added to `states`.
+    """
     kind = type(value)
     if kind in IMMUTABLE_TYPES:
         return value
@@ -142,18 +145,18 @@ def snapshot_value(value: Any) -> Any:
     elif (kind is list or kind is tuple) and len(value) <= MAX_COPIED_ITEMS:
         members = value
     else:
-        return to_plain_data(value)
+        return to_plain_data(value, states=states)
     for member in members:
         if type(member) not in IMMUTABLE_TYPES or (type(member) is str and len(member) > MAX_INLINE_CHARS):
             break
     else:
         return value.copy() if kind is dict else list(value)
     if not _is_small(value):
-        return to_plain_data(value)
+        return to_plain_data(value, states=states)
     try:
         return msgspec.Raw(_encode_json(value))
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        return to_plain_data(value)  # not valid JSON: replaced by a description
+        return to_plain_data(value, states=states)  # not valid JSON: replaced by a description
 
 
 def journal_values(

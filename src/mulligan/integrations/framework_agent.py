@@ -20,11 +20,11 @@ from mulligan.capture.loop import ToolRequest
 from mulligan.capture.player import run_in_thread, run_sync
 from mulligan.capture.run import (
     ActiveRun,
-    CallScope,
     ContextValue,
     Raised,
     current_run,
     current_step,
+    inner_scope,
     retrying_scope,
 )
 from mulligan.capture.tool_outcome import ToolOutcome
@@ -419,7 +419,8 @@ class _CallOfRun:
     def __init__(self, agent_run: AgentRun) -> None:
         capture = agent_run.run.capture
         self._agent_run, self._is_inner = agent_run, retrying_scope(capture) is not None
-        call_scope = CallScope(agent_run.run, current_step(capture, agent_run.run), None, is_retrying=False)
+        call_scope = inner_scope(capture, agent_run.run, current_step(capture, agent_run.run))
+        call_scope.outer = None
         self._scope = ContextValue(capture.current_scope, lambda: call_scope)
 
     def __enter__(self) -> None:

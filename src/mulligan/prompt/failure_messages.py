@@ -69,6 +69,7 @@ class FailureMessages(Sanitizer):
         all_names: Sequence[str] = (),
         shareable: Collection[str] = (),
         has_effects: bool = True,
+        executed_call: str = "",
         suggested: Sequence[Recovery] = (),
         spiral: str = "",
         repeat_note: str = "",
@@ -78,9 +79,12 @@ class FailureMessages(Sanitizer):
 
         `names` are tools that the model may have intended, `all_names` those that it has. `shareable` are texts that
         may be repeated, such as enum members. No other text of an earlier run is repeated. `facts` say what
-        successful calls had in common.
+        successful calls had in common. `executed_call` names a call inside the failed one that may have executed.
         """
         payload = build_tool_response(failure, self._redactor, tool, has_effects=has_effects)
+        if executed_call and "outcome" in payload:
+            inner = self._label(executed_call)
+            payload["outcome"] = f"unknown: {inner} may have executed inside this call. Check before you repeat it."
         suggestions = [f"Did you mean {self._label(name)}?" for name in names]
         if all_names:
             labels = list(filter(None, map(self._label, all_names[:MAX_LISTED_TOOLS])))

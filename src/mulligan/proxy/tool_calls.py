@@ -131,7 +131,8 @@ class ToolCallRelay:
         self.run.judge.is_logged = True
         self.run.start()
         self._base = Context()
-        self._base.run(self.capture.current_scope.set, CallScope(self.run, None, None, is_retrying=False))
+        run_scope = CallScope(self.run, None, None, is_retrying=False, is_in_progress=False)
+        self._base.run(self.capture.current_scope.set, run_scope)
 
     def end_run(self) -> None:
         if self.run is not None:

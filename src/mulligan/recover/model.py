@@ -26,6 +26,7 @@ from mulligan.recover.plan import (
     StopMove,
     describe_attempts,
     describe_retry_after,
+    find_repeat_obstacle,
     find_stop_reason,
 )
 from mulligan.recover.policy import Arguments, Policy, Tool
@@ -224,6 +225,8 @@ class _ModelRecovery:
             # A circuit breaker of one model does not affect another model.
             can_switch = reason == BLOCKED and failure.kind.code in OUTAGE and is_repairing
             return (can_switch and self._use_fallback(failure)) or reason
+        if reason := find_repeat_obstacle(self._queries):
+            return reason
         if self._attempt_number > self._policy.attempts:
             return describe_attempts(self._policy.attempts)
         is_retry, layer = failure.remedy is Remedy.RETRY, self._queries.retry_layer()

@@ -113,6 +113,8 @@ class RecoveryQueries(msgspec.Struct, frozen=True, kw_only=True):
     earlier_calls: Callable[[], Sequence[EarlierCall]] = tuple
     changed_arguments: Callable[[], Sequence[str]] = tuple
     """Returns the arguments that the attempt has modified in place."""
+    inner_effects: Callable[[], str] = str
+    """Returns why a call inside the last attempt forbids to repeat it, whatever the tool declares, or nothing."""
     seconds_left: Callable[[], float | None] = lambda: None
     """Seconds until the deadline."""
     retry_layer: Callable[[], RetryLayer | None] = lambda: None
@@ -240,6 +242,16 @@ def describe_attempts(number: int) -> str:
     return "the limit of 1 attempt is reached" if number == 1 else f"the limit of {number} attempts is reached"
 
 
+def find_repeat_obstacle(queries: RecoveryQueries) -> str:
+    """Return why what the last attempt did forbids to repeat it, or an empty string."""
+    if reason := queries.inner_effects():
+        return reason
+    if changed_names := queries.changed_arguments():
+        names = ", ".join(changed_names)
+        return f"the call modified its arguments ({names}), so a second attempt would get different input"
+    return ""
+
+
 def describe_retry_after(failure: Failure, policy: Policy) -> str:
     """Return the stop reason for a delay that the server requested and the policy does not allow."""
     return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
@@ -301,7 +313,8 @@ class ToolRecovery(msgspec.Struct):
         """Return whether the user's model may help: changed arguments could, and nothing else suggests any."""
         if self.has_reflected or find_stop_reason(failure, self.tool) or failure.kind.code in _UNREFLECTED_CODES:
             return False
-        may_have_executed = failure.has_unknown_outcome and not self.tool.is_retry_safe
+        is_unsafe = not self.tool.is_retry_safe or self.queries.inner_effects()
+        may_have_executed = failure.has_unknown_outcome and is_unsafe
         if failure.remedy not in (Remedy.REPAIR, Remedy.REPLAN) or may_have_executed:
             return False
         suggestions = self.remaining_suggestions(arguments, failure)
@@ -318,7 +331,7 @@ class ToolRecovery(msgspec.Struct):
     ) -> tuple[Arguments, Recovery] | str:
         """Return the arguments and recovery of the next attempt, or the reason why there is none."""
         tool, policy, queries = self.tool, self.policy, self.queries
-        if reason := find_stop_reason(failure, tool):
+        if reason := find_stop_reason(failure, tool) or queries.inner_effects():
             return reason
         can_prepare = (
             tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
@@ -331,11 +344,8 @@ class ToolRecovery(msgspec.Struct):
         is_rejected = failure.took_effect is TookEffect.NO and failure.remedy is not Remedy.RETRY
         if not is_rejected and any(map(_can_be_read_once, arguments.values())):
             return CONSUMED_ITERATOR
-        if changed_names := queries.changed_arguments():
-            return (
-                f"the call modified its arguments ({', '.join(changed_names)}), "
-                "so a second attempt would get different input"
-            )
+        if reason := find_repeat_obstacle(queries):
+            return reason
         if attempt > policy.attempts:
             return describe_attempts(policy.attempts)
         layer, is_retry = queries.retry_layer(), failure.remedy is Remedy.RETRY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import sys
@@ -15,13 +16,24 @@ HIDDEN_VALUE_PATTERN = r"\[(?:str \d{1,9} chars|int|float)(?: #[0-9a-f]{12})?\]"
 """What redaction level `shared` leaves of a value: its type, its length and a hash."""
 
 
-def to_plain_data(value: Any, *, depth: int = 12, items: int = 1000, nodes: int = 10_000, chars: int = 262_144) -> Any:
+def to_plain_data(
+    value: Any,
+    *,
+    depth: int = 12,
+    items: int = 1000,
+    nodes: int = 10_000,
+    chars: int = 262_144,
+    states: list[Any] | None = None,
+) -> Any:
     """Return a bounded copy of any value that every JSON encoder accepts. Never raises.
 
     Values without a JSON form become `{"$type": name, ...}`, and cuts are marked. No code of a foreign object runs: no
     repr, property or iterator. `depth` bounds nesting, `items` one collection, `nodes` and `chars` the whole.
+
+    Of bytes and of plain objects, the copy has no content. A bounded copy of it is added to `states`, so that a later
+    change can be detected, unless an object is or contains a resource such as a client, a connection or a lock.
     """
-    return _PlainCopier(min(depth, 64), items, nodes, chars).copy_value(value, 0)
+    return _PlainCopier(min(depth, 64), items, nodes, chars, states).copy_value(value, 0)
 
 
 def truncate_text(text: str, head: int = _HEAD, tail: int = _TAIL) -> str:
@@ -52,11 +64,14 @@ def escape_surrogates(text: str) -> str:
 
 
 class _PlainCopier:
-    def __init__(self, depth: int, items: int, nodes: int, chars: int) -> None:
+    def __init__(self, depth: int, items: int, nodes: int, chars: int, states: list[Any] | None) -> None:
         self.depth = depth
         self.items = items
         self.nodes = nodes
         self.chars = chars
+        self.states = states
+        self.has_resource = False
+        """Whether a resource was met inside the plain object whose fields are copied."""
         self.ancestor_ids: set[int] = set()
 
     def copy_value(self, value: Any, level: int) -> Any:
@@ -118,6 +133,8 @@ class _PlainCopier:
             return self.copy_sequence(iter(value), len(value), level)
         if bytes in bases or bytearray in bases or kind is memoryview:
             size = value.nbytes if kind is memoryview else bytes.__len__(value) if bytes in bases else len(value)
+            if self.states is not None and bytes not in bases:
+                self.states.append(read_buffer(value))
             return {"$type": _name(kind), "length": size}
         if BaseException in bases:
             arguments = BaseException.__dict__["args"].__get__(value)
@@ -129,13 +146,36 @@ class _PlainCopier:
         if (deque := getattr(sys.modules.get("collections"), "deque", None)) and deque in bases:
             return self.copy_sequence(deque.__iter__(value), deque.__len__(value), level)
         if (array := _describe_array(value, bases)) is not None:
+            if self.states is not None:
+                self.states.append(read_buffer(value))
             return self.copy_value(array, level)
         if names := _field_names(kind):
             fields = [(name, _stored_field(value, kind, name)) for name in names[: self.items + 1]]
             return self.copy_mapping([pair for pair in fields if pair[1] is not _ABSENT], len(fields), level)
         if callable(_class_attribute(kind, "model_dump")):  # model_dump is designed to return a copy
             return self.copy_value(value.model_dump(), level)
+        if self.states is not None:
+            self.add_state(value, level)
         return {"$type": _name(kind)}
+
+    def add_state(self, value: Any, level: int) -> None:
+        """Add the fields of a plain object to the states, unless it is or contains a resource."""
+        assert self.states is not None
+        fields = find_fields(value)
+        if fields is None:
+            if (content := read_buffer(value)) is not None:
+                self.states.append(content)
+            else:
+                self.has_resource = True
+            return
+        count, had_resource = len(self.states), self.has_resource
+        self.has_resource = False
+        copied_fields = self.copy_mapping(fields.items(), len(fields), level)
+        if self.has_resource:
+            del self.states[count:]
+        else:
+            self.states.append(copied_fields)
+            self.has_resource = had_resource
 
     def copy_sequence(self, values: Any, length: int, level: int) -> list[Any]:
         copied_items: list[Any] = []
@@ -230,6 +270,75 @@ def _field_names(kind: type) -> list[str]:
     if attributes is not _ABSENT and isinstance(attributes, tuple):
         return [attribute.name for attribute in tuple.__iter__(attributes)]
     return []
+
+
+MAX_COMPARED_BYTES = 65_536
+"""The first bytes of an array that are compared to detect a change."""
+_RESOURCE_METHODS = ("close", "aclose", "__enter__", "__aenter__", "acquire", "connect", "cursor")
+_RESOURCE_NAMES = (
+    "Client", "Session", "Connection", "Pool", "Engine", "Cursor", "Transport", "Lock", "Semaphore", "Socket", "Logger",
+)  # fmt: skip
+_DATA_MODULES = frozenset(("collections", "types", "argparse"))
+"""Modules of the standard library whose plain objects hold data."""
+_VALUE_MODULES = frozenset("datetime zoneinfo decimal fractions ipaddress pathlib uuid enum re".split())
+"""Modules of the standard library whose objects do not change."""
+_HEAP_TYPE_FLAG = 1 << 9
+
+
+def read_buffer(value: Any) -> bytes | None:
+    """Return the first bytes of an array of any library; None if the value is none."""
+    if isinstance(value, bytearray):  # an exported buffer would forbid another thread to resize it
+        return bytes(value[:MAX_COMPARED_BYTES])
+    try:
+        with memoryview(value) as view:
+            return bytes(view.cast("B")[:MAX_COMPARED_BYTES])
+    except (TypeError, ValueError, BufferError):
+        return None
+
+
+def is_resource(value: Any) -> bool:
+    """Return whether a value is a client, session, connection, lock or the like, by its class."""
+    kind: type = type(value)
+    return _is_resource_class(kind)
+
+
+@functools.lru_cache(1024)
+def _is_resource_class(kind: type) -> bool:
+    return any(
+        _name(base).endswith(_RESOURCE_NAMES) or any(name in vars(base) for name in _RESOURCE_METHODS)
+        for base in kind.__mro__[:-1]
+    )
+
+
+@functools.lru_cache(1024)
+def _has_hidden_state(kind: type) -> bool:
+    """Return whether instances have state besides their fields: those of C, and of the standard library."""
+    home = str(type.__dict__["__module__"].__get__(kind)).partition(".")[0]
+    if home in sys.stdlib_module_names:
+        return home not in _DATA_MODULES
+    return not all(base.__flags__ & _HEAP_TYPE_FLAG or base is types.SimpleNamespace for base in kind.__mro__[:-1])
+
+
+def find_fields(value: Any) -> dict[str, Any] | None:
+    """Return the stored fields of an object that holds nothing but data; None for a resource."""
+    kind: type = type(value)
+    if type.__dict__["__module__"].__get__(kind) in _VALUE_MODULES:
+        return {}
+    if _is_resource_class(kind) or _has_hidden_state(kind):
+        return None
+    slots = [
+        name
+        for base in kind.__mro__
+        for name, member in vars(base).items()
+        if type(member) is types.MemberDescriptorType
+    ]
+    try:
+        stored_fields = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        stored_fields = {}
+    names = [name for name in stored_fields if type(_class_attribute(kind, name)) is not functools.cached_property]
+    fields = {name: _stored_field(value, kind, name) for name in (*names, *slots)}
+    return {name: field for name, field in fields.items() if field is not _ABSENT}
 
 
 # Looked up in sys.modules: a value of a type that was not imported cannot exist.
