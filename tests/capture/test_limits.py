@@ -218,7 +218,7 @@ def test_a_repair_that_no_budget_is_left_for_is_offered(played: Sandbox) -> None
         search(50)
 
     assert "the limit of 0 retries per run is reached" in left.value.__notes__[0]
-    assert "Change k from 50 to 10." in left.value.__notes__[0]
+    assert "Use 10 for k instead of 50, if that serves the request." in left.value.__notes__[0]
 
 
 def test_nobody_is_sent_to_look_at_a_run_that_is_not_recorded(played: Sandbox) -> None:
@@ -1174,7 +1174,7 @@ def test_why_a_call_was_given_up_is_recorded_with_what_may_work(played: Sandbox)
     assert step.stop is not None
     assert step.stop.reason == 'the mode is "suggest"'
     assert [change.after for change in step.stop.suggestions[0].changes] == [10]
-    assert "Change top_k from 50 to 10." in "\n".join(left.value.__notes__)
+    assert "Use 10 for top_k instead of 50, if that serves the request." in "\n".join(left.value.__notes__)
     assert [call.outcome_label for call in played.calls] == ["unrecovered, with suggestions"]
 
 

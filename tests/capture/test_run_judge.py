@@ -1300,4 +1300,4 @@ def test_limit_is_not_lowered_for_a_caller_that_reads_page_by_page(program: Prog
     with program.mulligan.run("agent"):
         assert "limit 20 -> 10" in ask()
         for position in ({"cursor": "abc"}, {"offset": 0}, {"offset": 20}):
-            assert "Change limit from 20 to 10" in ask(**position)
+            assert "Use 10 for limit instead of 20, if that serves the request" in ask(**position)

@@ -220,8 +220,7 @@ def test_argument_that_says_how_much_is_no_position(name: str) -> None:
         ("tags", [], True),
         ("note", "", True),
         ("sort", "none", True),
-        ("limit", 20, True),
-        ("timeout", 30.0, True),
+        ("limit", 20, False),
         ("due", "today", False),
         ("notify", True, False),
         ("days", 30, False),
@@ -233,6 +232,12 @@ def test_null_is_a_form_of_omitted_where_the_default_does_not_act(name: str, def
     schema = compile_schema({"type": "object", "properties": {name: {"default": default}}})
     reason = objection(change("drop", name, None), effects="once", has_reader=False, schema=schema)
     assert (reason == "") is is_form
+
+
+def test_null_for_a_size_is_a_form_of_omitted_where_the_tool_only_reads() -> None:
+    schema = compile_schema({"type": "object", "properties": {"limit": {"default": 20}, "timeout": {"default": 30.0}}})
+    for name in ("limit", "timeout"):
+        assert objection(change("drop", name, None), effects="none", has_reader=False, schema=schema) == ""
 
 
 def test_unknown_null_may_be_meant_for_an_argument_that_shares_a_word() -> None:
@@ -313,7 +318,7 @@ def test_code_with_a_word_in_it_is_known_in_another_case_but_not_a_word(pair: st
     "before/after from/to start/end open/closed active/inactive encrypt/decrypt import/export increase/decrease "
     "allow/deny verify/no_verify with_tax/without_tax lender/borrower employer/employee payer/payee inbound/outbound "
     "upload/download prefix/postfix locked/unlocked public/private read/write income/expense visible/invisible "
-    "created_after/created_before include_unread/exclude_unread hopeful/hopeless metric/imperial true/false on/off "
+    "created_after/created_before include_unread/exclude_unread hopeful/hopeless true/false on/off "
     "older/newer gt/lt prepaid/postpaid overdue/underdue minPrice/maxPrice".split(),
 )
 def test_opposites_are_known_in_both_directions(pair: str) -> None:
@@ -388,14 +393,14 @@ def test_who_reads_the_note_decides_what_is_executed(
         assert outcome.value == result
         assert outcome.ok is (result is not None)
         if result is None:
-            assert "Change top_k from 50 to 10" in outcome.to_message()
+            assert "Use 10 for top_k instead of 50, if that serves the request" in outcome.to_message()
     elif result is not None:
         assert search(**arguments) == result
     else:
         with pytest.raises(AgentError) as caught:
             search(**arguments)
         note = "\n".join(caught.value.__notes__)
-        assert "Change top_k from 50 to 10." in note
+        assert "Use 10 for top_k instead of 50, if that serves the request." in note
         assert '@mulligan.tool(clamp=["top_k"]) allows it' in note
     if result is None:
         assert executed == [("x", 50, "newest")]
@@ -541,11 +546,11 @@ def test_export_that_pages_by_cursor_fails_instead_of_ending_early(played: Sandb
     with pytest.raises(ValueError, match="limit must be at most 100") as caught:
         fetch_orders(after=0, limit=500)
     note = "\n".join(caught.value.__notes__)
-    assert "Change limit from 500 to 100." in note
+    assert "Use 100 for limit instead of 500, if that serves the request." in note
     assert '@mulligan.tool(clamp=["limit"])' in note
     outcome = ask(fetch_orders, {"after": 0, "limit": 500})
     assert not outcome.ok
-    assert "Change limit from 500 to 100" in outcome.to_message()
+    assert "Use 100 for limit instead of 500, if that serves the request" in outcome.to_message()
 
 
 def test_export_that_agreed_to_a_bound_gets_it(played: Sandbox) -> None:

@@ -23,6 +23,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.log import get_logger
 from mulligan.recover.policy import Mode, make_tool_key
 from mulligan.recover.schema import validate_or_none
+from mulligan.redaction.regex import LazyRegex
 
 log = get_logger(__name__)
 ALL_TOOLS = "*"
@@ -168,13 +169,24 @@ class FrameworkTool(WrappedFunction):
                 raise
 
     def loses_meaning(self, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the framework would execute another call: without an argument, or with 2 for "+2"."""
+        """Return whether the framework would execute another call: without an argument, or with 1 for True."""
         violations = validate_or_none(arguments, self.tool_schema or {}) or ()
         return any(
             violation.rule == "additionalProperties"
-            or (violation.rule == "type" and str(_find_value(arguments, violation.path)).startswith("+"))
+            or (violation.rule == "type" and _is_ambiguous_number(_find_value(arguments, violation.path)))
             for violation in violations
         )
+
+
+def _is_ambiguous_number(value: Any) -> bool:
+    """Return whether a value that is no number may be converted to one that means something else.
+
+    "+2" may be two more, "0755" octal, and True is no number.
+    """
+    return isinstance(value, bool) or (isinstance(value, str) and _AMBIGUOUS_NUMBER.match(value) is not None)
+
+
+_AMBIGUOUS_NUMBER = LazyRegex(r"\s*(?:\+|-?0[0-9_xob])")
 
 
 def _find_value(arguments: Any, path: Iterable[str | int]) -> Any:

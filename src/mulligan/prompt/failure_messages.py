@@ -168,8 +168,8 @@ class FailureMessages(Sanitizer):
             case = "parse"
         elif secret_kind := self._secret_kind(change.path):
             case, path = "secret", path or secret_kind
-        elif change.operation == "drop":
-            case = "drop"
+        elif change.operation in ("drop", "clamp"):
+            case = change.operation
         elif before == after:  # only the type changed
             case, after = "cast", f"{_TYPE_NAMES.get(type(change.after), 'another type')} {after}"
         elif change.before is None and change.after is not None:  # the argument was missing
@@ -560,6 +560,7 @@ SUGGESTION_PHRASES = {
     "cast": "pass {path} as {after}",
     "set": "set {path}={after}",
     "replace": "change {path} from {before} to {after}",
+    "clamp": "use {after} for {path} instead of {before}, if that serves the request",
 }
 REPAIR_PHRASES = {
     "tool": "the tool name {before} -> {after}",
@@ -570,6 +571,7 @@ REPAIR_PHRASES = {
     "cast": "{path} as {after}",
     "set": "{path}={after}",
     "replace": "{path} {before} -> {after}",
+    "clamp": "{path} {before} -> {after}",
 }
 """Phrases for a change of the model's own call: as an instruction, and as what was done."""
 _CHANGE_PHRASES: dict[tuple[str, Any], str] = {

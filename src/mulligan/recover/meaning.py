@@ -79,12 +79,16 @@ class RequestedCall:
     """Arguments for which the tool's author prefers the bound to an error."""
     schema: CompiledSchema | None = None
 
-    def find_value(self, path: str) -> Any:
-        """Return the value at a path such as `filter.days`, or None."""
-        value: Any = self.arguments
-        for part in path.split("."):
+
+def find_value(arguments: Mapping[str, Any], path: str) -> Any:
+    """Return the value at a path such as `filter.days` or `legs.0.day`, or None."""
+    value: Any = arguments
+    for part in path.split("."):
+        if isinstance(value, list | tuple) and part.isdigit() and int(part) < len(value):
+            value = value[int(part)]
+        else:
             value = value.get(part) if isinstance(value, Mapping) else None
-        return value
+    return value
 
 
 def find_objection(change: Change, call: RequestedCall) -> str:
@@ -119,7 +123,7 @@ def keeps_value(change: Change, call: RequestedCall) -> bool:
     before, after, name = change.before, change.after, argument_name(change.path)
     match change.operation:
         case "rename":
-            return is_same_name(name, str(after), call.find_value(change.path))
+            return is_same_name(name, str(after), find_value(call.arguments, change.path))
         case "drop":
             return is_empty(before) and _acts_like_null(change.path, call)
         case "enum":
@@ -142,19 +146,20 @@ def _acts_like_null(path: str, call: RequestedCall) -> bool:
     if schema is None:
         return True
     if (node := schema.find_node(path)) is not None:
-        return _is_null_default(argument_name(path), node)
+        return _is_null_default(argument_name(path), node, call)
     words = frozenset(lower_words(argument_name(path)))
     return all(
-        _is_null_default(name, schema.find_node(name) or {})
+        _is_null_default(name, schema.find_node(name) or {}, call)
         for name in schema.properties
         if name not in call.arguments and not words.isdisjoint(lower_words(name))
     )
 
 
-def _is_null_default(name: str, node: Mapping[str, Any]) -> bool:
+def _is_null_default(name: str, node: Mapping[str, Any], call: RequestedCall) -> bool:
     default = node.get("default")
     is_nothing = default is None or default is False or default == "none" or is_empty(default)
-    return is_nothing or (is_number(default) and _is_size_name(name))
+    # A read without a size returns as much as usual. Of other tools it may be a limit: `max_size` of a cluster.
+    return is_nothing or (is_number(default) and call.effects == "none" and _is_size_name(name))
 
 
 def _is_same_value(before: Any, after: Any, name: str, depth: int = 0) -> bool:

@@ -59,6 +59,15 @@ _PREFIX_PAIRS = [
 _SUFFIX_PAIRS = [("er", "ee"), ("ee", "er"), ("or", "ee"), ("ee", "or"), ("ful", "less"), ("less", "ful")]
 
 _WORD_ENDINGS = ("er", "ee", "ed", "en", "or", "es", "ly")
+_UNIT_WORDS = frozenset(
+    "ns us ms millis milliseconds s sec secs second seconds min mins minute minutes h hr hrs hour hours day days week "
+    "weeks month months quarter quarters year years mm cm m meter meters metre metres km kilometers mile miles ft feet "
+    "inch inches yard yards mg g gram grams kg lb lbs pound pounds oz ton tons tonnes l liter liters litre litres ml "
+    "gal gallon gallons b byte bytes kb mb gb tb kib mib gib bit bits bps kbps mbps gbps w kw mw gw wh kwh mwh v volts "
+    "a amps hz khz mhz ghz c f celsius fahrenheit kelvin percent pct percentage ratio cent cents usd eur gbp euro "
+    "euros dollar dollars mph kmh kph rpm deg degrees rad radians px pt em".split()
+)
+"""Words of names that say in which unit a number is."""
 _UNIT_SYMBOLS = frozenset(
     "wh kwh mwh gwh mah hz khz mhz ghz bit kib mib gib tib pib bps kbps mbps gbps mol kpa mpa hpa psi rpm dpi mph kmh "
     "mcg mmol min sec msec usec nsec kva mva kvar dbm dba ppm ppb".split()
@@ -235,6 +244,17 @@ def _is_slip(one: str, other: str, *, must_keep_ends: bool = False) -> bool:
     return one[-1] == other[-1] or (not must_keep_ends and ends.isdisjoint(_WORD_ENDINGS))
 
 
+def is_unit(text: str) -> bool:
+    """Return whether a text is a unit or its symbol: `kWh`, `miles`. A short text may be one."""
+    name = normalize_name(text)
+    return len(name) < MIN_WORD_LETTERS or name in _UNIT_WORDS or name in _UNIT_SYMBOLS
+
+
+def names_other_unit(name: str, target: str) -> bool:
+    """Return whether a target names a unit that the name does not: `weeks` for `months`, `radius_m` for `radius`."""
+    return not _UNIT_WORDS.isdisjoint(set(lower_words(target)) - set(lower_words(name)))
+
+
 @functools.cache
 def _load_similar_words() -> frozenset[str]:
     """Return the pairs of common English words that one typing error turns into each other, such as `charge/change`."""
@@ -243,13 +263,18 @@ def _load_similar_words() -> frozenset[str]:
 
 def are_opposites(one: str, other: str) -> bool:
     """Return whether two names or values mean the opposite of each other: include and exclude, min and max."""
-    words, other_words = set(map(_singular, lower_words(one))), set(map(_singular, lower_words(other)))
+    words, other_words = _comparable_words(one), _comparable_words(other)
     left, right = words - other_words, other_words - words
     if not left and not right:
         return False
     if (left | right) & _NEGATIONS and (not left or not right or words & other_words):
         return True
     return any(_is_opposite_word(first, second) for first in left for second in right)
+
+
+def _comparable_words(name: str) -> set[str]:
+    *words, last = map(_singular, lower_words(name) or [""])
+    return {*words, "number" if words and last == "no" else last}  # `flight_no` is a number, `no_stops` a negation
 
 
 def _is_opposite_word(one: str, other: str) -> bool:

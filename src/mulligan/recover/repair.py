@@ -8,7 +8,7 @@ estimate. A repair of at most 0.80 is only suggested.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,9 +24,9 @@ from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
 from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values, find_padded_text
 from mulligan.recover.history import candidate_values, missing_value_candidates
-from mulligan.recover.meaning import RequestedCall, find_objection
+from mulligan.recover.meaning import RequestedCall, find_objection, find_value
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
-from mulligan.recover.names import are_opposites, match_tool_name, nearest_tool_names
+from mulligan.recover.names import are_opposites, argument_name, match_tool_name, names_other_unit, nearest_tool_names
 from mulligan.recover.policy import (
     ADDED_SOURCES,
     Arguments,
@@ -183,7 +183,9 @@ class _SuggestionBuilder:
         Equal suggestions are merged. The result is automatic if any of them is.
         """
         drafts = (
-            draft for draft in self._iter_drafts() if _is_approved(draft) or not any(map(is_opposite, draft.changes))
+            draft
+            for draft in self._iter_drafts()
+            if _is_approved(draft) or not any(map(self._is_misleading, draft.changes))
         )
         suggestions = sorted(map(self._to_suggestion, drafts), key=_by_confidence)
         additions = [suggestion for suggestion in suggestions if suggestion.source in ADDED_SOURCES]
@@ -409,8 +411,9 @@ class _SuggestionBuilder:
         is_approved = _is_approved(draft)
         is_untrusted = draft.source == "error" or draft.source in ADDED_SOURCES
         is_privileged_guess = is_untrusted and not is_approved and self._touches_privileged(draft)
-        if is_privileged_guess or self._is_other_action(draft):
-            # The model sees the error text anyway. A smaller payment, or that of another object, is a different call.
+        if is_privileged_guess or self._is_other_action(draft) or self._drops_intent(draft):
+            # The model sees the error text anyway. A smaller payment, that of another object, or a call without
+            # `dry_run` is a different call.
             confidence = min(confidence, MAX_HIDDEN_CONFIDENCE)
         reason = self._not_automatic_reason(draft, confidence)
         return Suggestion(
@@ -451,17 +454,35 @@ class _SuggestionBuilder:
         tool, clamps = self.tool, self._iter_clamps(draft)
         return any(is_other_action(tool.name, tool.effects, c.path, c.before, c.after) for c in clamps)
 
+    def _is_misleading(self, change: Change) -> bool:
+        """Return whether a change is to an opposite, or moves a number to a name in another unit."""
+        is_number_renamed = change.operation == "rename" and is_number(find_value(self.arguments, change.path))
+        return is_opposite(change) or (
+            is_number_renamed and names_other_unit(argument_name(change.path), argument_name(str(change.after)))
+        )
+
+    def _drops_intent(self, draft: Draft) -> bool:
+        """Return whether a call with effects would lose an argument that says something, or get a guessed value."""
+        if self.tool.effects == "none" or draft.source in ADDED_SOURCES:
+            return False
+        drops = (change for change in draft.argument_changes if change.operation == "drop")
+        return "enum part" in draft.strategies or any(map(self._find_meaning_objection(draft), drops))
+
     def _meaning_objection(self, draft: Draft) -> str:
         """Return why the draft would mean another call than the one that was asked for, or an empty string."""
         if _is_approved(draft):
             return ""
+        return next(filter(None, map(self._find_meaning_objection(draft), draft.argument_changes)), "")
+
+    def _find_meaning_objection(self, draft: Draft) -> Callable[[Change], str]:
+        """Return a function that says why a change of the draft must not be executed without asking."""
         tool = self.tool
         schema = self.tools.get(draft.tool or tool.name) or tool.schema()
         compiled = compile_schema(schema) if schema else None
         call = RequestedCall(
             draft.tool or tool.name, tool.effects, self.arguments, self.has_reader, tool.clamp, compiled
         )
-        return next(filter(None, (find_objection(change, call) for change in draft.argument_changes)), "")
+        return lambda change: find_objection(change, call)
 
     def _not_automatic_reason(self, draft: Draft, confidence: float) -> str:
         """Return why a suggestion is not automatic, or an empty string."""
@@ -625,8 +646,10 @@ def _is_approved(draft: Draft) -> bool:
 def is_opposite(change: Change) -> bool:
     """Return whether a change replaces a name or a word by its opposite, which the caller cannot mean."""
     before = change.path.rpartition(".")[2] if change.operation == "rename" else change.before
-    is_text = isinstance(before, str) and isinstance(change.after, str)
-    return is_text and change.source != "run" and are_opposites(before, change.after.rpartition(".")[2])
+    after = change.after.rpartition(".")[2] if isinstance(change.after, str) else None
+    if not isinstance(before, str) or after is None or change.source == "run":
+        return False
+    return are_opposites(before, after)
 
 
 def _changed_names(change: Change) -> Iterator[str]:

@@ -406,13 +406,13 @@ class _SchemaRepairer:
                 self.rename((*names.path, name), (*names.path, shared[0]), "rename part")
                 free.remove(shared[0])
                 has_changes = True
-        targets = names.missing or free
+        missing = names.missing
         if (
             not has_changes
-            and len(undeclared) == len(targets) == 1
-            and self._can_rename(names, undeclared[0], targets[0])
+            and len(undeclared) == len(missing) == 1
+            and self._can_rename(names, undeclared[0], missing[0])
         ):
-            self.rename((*names.path, undeclared[0]), (*names.path, targets[0]), "rename only")
+            self.rename((*names.path, undeclared[0]), (*names.path, missing[0]), "rename only")
             has_changes = True
         return has_changes
 

@@ -19,6 +19,7 @@ from mulligan.recover.names import (
     edit_distance,
     is_same_code,
     is_same_word,
+    is_unit,
     match_by_words,
     match_name,
     normalize_name,
@@ -80,8 +81,8 @@ def coerce_value(value: Any, expected_type: str, name: str, can_guess: bool = Fa
             yield Candidate(str(value), "cast", "cast name" if loses_zeros else "cast")
     elif expected_type == "string" and isinstance(value, float) and can_guess and value == value:
         yield Candidate(repr(value), "cast", "cast loose")
-    if isinstance(value, list) and len(value) == 1 and expected_type not in ("array", "object"):
-        if not isinstance(value[0], list | Mapping):
+    if isinstance(value, list) and len(value) == 1 and expected_type != "array":
+        if isinstance(value[0], Mapping) == (expected_type == "object") and not isinstance(value[0], list):
             yield Candidate(value[0], "cast", "unwrap list")
     elif isinstance(value, Mapping) and len(value) == 1 and expected_type not in ("array", "object"):
         yield from _unwrap_single(value, expected_type, name, can_guess)
@@ -186,13 +187,15 @@ def match_enum(value: Any, members: list[Any], can_guess: bool = False) -> Itera
             if not _is_near_another(bare, match.name, texts):
                 yield Candidate(match.name, "enum", "enum slip", "schema")
         elif not same and can_guess:
-            for name in match_by_words(bare, texts)[:3] if len(bare) == len(bare.encode()) > 2 else ():
+            for name in match_by_words(bare, texts)[:3] if bare.isascii() and not is_unit(bare) else ():
                 differing_words = stem_words(bare) ^ stem_words(name)
                 if _OTHER_MEANING_WORDS.isdisjoint(differing_words) and not are_opposites(bare, name):
                     yield Candidate(name, "enum", "enum part", "schema")
         for member in members:
             if is_number(member) and str(member) == bare and re.fullmatch(r"-?[0-9]{1,15}(\.[0-9]{1,6})?", bare):
                 yield Candidate(member, "cast", "cast")
+    elif isinstance(value, list) and len(value) == 1 and value[0] in members:
+        yield Candidate(value[0], "cast", "unwrap list")
     elif isinstance(value, bool):
         same = [text for text in texts if text.casefold() == str(value).casefold()]
         if len(same) == 1:
