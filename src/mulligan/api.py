@@ -176,8 +176,8 @@ class Mulligan:
         items: Iterable[str] = (),
         exclude: Iterable[str] = (),
         learn: Learn | None = None,
-        circuit_breaker: bool = False,
         fresh_arguments: bool = False,
+        circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
     @_show_options

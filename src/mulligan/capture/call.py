@@ -307,7 +307,7 @@ class CallExecution(RecordedCall, eq=False):
             self._find_repetition()
             if self.rules.has_effects:
                 self.mark_effects()
-            if self.attempt_count > 1:
+            if self.attempt_count > 1 and self.enclosing is not None:
                 self.add_retried_call(self.tool.name)
             return invocation
         except SchemaMismatchError as mismatch:
