@@ -100,7 +100,7 @@ def test_two_agents_at_once_are_two_runs(driver: Driver, played: Sandbox) -> Non
 
     def work() -> None:
         try:
-            driver.play(Tools().functions(*scenario.tools), scenario.script, "sync")
+            driver.play(Tools().functions(*scenario.tools), scenario.script, "sync", **scenario.options)
         except BaseException as error:  # noqa: BLE001 - shown below
             errors.append(error)
 
@@ -119,7 +119,7 @@ def test_two_agents_at_once_are_two_runs(driver: Driver, played: Sandbox) -> Non
 def test_a_run_of_the_program_contains_the_calls(driver: Driver, played: Sandbox) -> None:
     scenario = SCENARIOS[0]
     with mulligan.run("program") as run:
-        driver.play(Tools().functions(*scenario.tools), scenario.script, "sync")
+        driver.play(Tools().functions(*scenario.tools), scenario.script, "sync", **scenario.options)
     assert run.status == "recovered"
     (history,) = played.runs
     assert history.run.agent == "program"
