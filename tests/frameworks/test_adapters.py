@@ -146,7 +146,8 @@ def test_observing_and_being_off_change_nothing(driver: Driver, scenario: Scenar
         with sandbox(enabled=bool(options)) as played:
             tools = Tools()
             tools.errors = [error() for error in scenario.errors]
-            conversation = driver.play(tools.functions(*scenario.tools), scenario.script, "async", **options)
+            all_options = {**scenario.options, **options}
+            conversation = driver.play(tools.functions(*scenario.tools), scenario.script, "async", **all_options)
             conversations.append((without_ids(conversation), tools.calls))
             assert bool(played.steps) == bool(options)
     assert conversations[0] == conversations[1]
