@@ -105,7 +105,9 @@ def test_a_repaired_call_returns_its_image_and_the_note(played: Sandbox) -> None
 
 def test_two_calls_of_one_turn_are_recovered_apart(played: Sandbox) -> None:
     script: Any = [[*SEARCH, Request("pay", {"amount": 5})], "done"]
-    conversation = driver.play(Tools().functions("search", "pay"), script, "async", tools={"search": {"effects": "none"}})
+    conversation = driver.play(
+        Tools().functions("search", "pay"), script, "async", tools={"search": {"effects": "none"}}
+    )
     assert "10 results" in conversation.answers[0]
     assert "timeout" in conversation.answers[1]
 

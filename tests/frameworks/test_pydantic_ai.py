@@ -196,7 +196,8 @@ def test_tools_whose_arguments_only_a_json_schema_states_are_repaired(played: Sa
         "required": ["query"],
     }
     tool = Tool.from_schema(find, "find", "Find.", schema)
-    play = build([tool], [[Request("find", {"query": "fish", "top_k": 50})], "done"], tool_options={"find": {"effects": "none"}})
+    script = [[Request("find", {"query": "fish", "top_k": 50})], "done"]
+    play = build([tool], script, tool_options={"find": {"effects": "none"}})
     play.run()
     assert "50 -> 10" in play.texts[0]
     assert "'top_k': 10" in play.texts[0]
