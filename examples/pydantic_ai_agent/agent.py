@@ -21,6 +21,7 @@ def search(query: str, top_k: int = 5) -> str:
     return f"{top_k} results for {query}"
 
 
-agent = Agent(FunctionModel(answer), tools=[search], capabilities=[MulliganCapability(agent="researcher")])
+capability = MulliganCapability(agent="researcher", tools={"search": {"effects": "none"}})  # search only reads
+agent = Agent(FunctionModel(answer), tools=[search], capabilities=[capability])
 print("answer:", agent.run_sync("Find fish.").output)
 mulligan.flush()

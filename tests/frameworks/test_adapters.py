@@ -100,7 +100,7 @@ def test_two_agents_at_once_are_two_runs(driver: Driver, played: Sandbox) -> Non
 
     def work() -> None:
         try:
-            driver.play(Tools().functions(*scenario.tools), scenario.script, "sync")
+            driver.play(Tools().functions(*scenario.tools), scenario.script, "sync", **scenario.options)
         except BaseException as error:  # noqa: BLE001 - shown below
             errors.append(error)
 
@@ -119,7 +119,7 @@ def test_two_agents_at_once_are_two_runs(driver: Driver, played: Sandbox) -> Non
 def test_a_run_of_the_program_contains_the_calls(driver: Driver, played: Sandbox) -> None:
     scenario = SCENARIOS[0]
     with mulligan.run("program") as run:
-        driver.play(Tools().functions(*scenario.tools), scenario.script, "sync")
+        driver.play(Tools().functions(*scenario.tools), scenario.script, "sync", **scenario.options)
     assert run.status == "recovered"
     (history,) = played.runs
     assert history.run.agent == "program"
@@ -146,7 +146,8 @@ def test_observing_and_being_off_change_nothing(driver: Driver, scenario: Scenar
         with sandbox(enabled=bool(options)) as played:
             tools = Tools()
             tools.errors = [error() for error in scenario.errors]
-            conversation = driver.play(tools.functions(*scenario.tools), scenario.script, "async", **options)
+            all_options = {**scenario.options, **options}
+            conversation = driver.play(tools.functions(*scenario.tools), scenario.script, "async", **all_options)
             conversations.append((without_ids(conversation), tools.calls))
             assert bool(played.steps) == bool(options)
     assert conversations[0] == conversations[1]

@@ -33,7 +33,7 @@ from agent_framework import (
 )
 from agent_framework.exceptions import ChatClientException
 from frameworks.agent_framework_driver import ScriptedClient, ask, build_agent, driver
-from frameworks.scenarios import RateLimitError, Request, Tools
+from frameworks.scenarios import NO_EFFECTS, RateLimitError, Request, Tools
 
 import mulligan
 from mulligan.core.links import derive_status
@@ -85,7 +85,7 @@ def test_the_session_and_the_question_are_recorded(played: Sandbox, style: Any) 
 
 @BOTH
 def test_a_note_of_a_repair_reaches_the_model(played: Sandbox, style: Any) -> None:
-    conversation = driver.play(Tools().functions("search"), [SEARCH, "done"], style)
+    conversation = driver.play(Tools().functions("search"), [SEARCH, "done"], style, **NO_EFFECTS)
     assert "50 -> 10" in conversation.sent[1]
 
 
@@ -108,7 +108,7 @@ def test_a_repaired_call_returns_its_image_and_the_note(played: Sandbox) -> None
         """Draw a fish."""
         return [Content.from_data(b"fish" * size, "image/png")]
 
-    agent, _ = build_agent([tool(draw)], [[Request("draw", {"size": 50})], "done"])
+    agent, _ = build_agent([tool(draw)], [[Request("draw", {"size": 50})], "done"], **NO_EFFECTS)
     response = asyncio.run(ask(agent, "Draw.", "async"))
     (result,) = [c for message in response.messages for c in message.contents if c.type == "function_result"]
     assert [item.type for item in result.items] == ["data", "text"]
@@ -124,7 +124,8 @@ def test_failing_calls_do_not_end_the_loop(played: Sandbox) -> None:
 
 
 def test_an_agent_that_is_a_tool_belongs_to_the_run(played: Sandbox) -> None:
-    inner, _ = build_agent(Tools().functions("search"), [RateLimitError("Too many requests"), SEARCH, "found fish"])
+    script: Any = [RateLimitError("Too many requests"), SEARCH, "found fish"]
+    inner, _ = build_agent(Tools().functions("search"), script, **NO_EFFECTS)
     inner.name = "inner"
     conversation = driver.play([inner.as_tool()], [[Request("inner", {"task": "Find fish."})], "done"], "async")
 
@@ -146,7 +147,7 @@ def test_middleware_behind_mulligan_sees_the_repaired_arguments(played: Sandbox)
             seen.append(dict(context.arguments))
             await call_next()
 
-    agent, _ = build_agent(Tools().functions("search"), [SEARCH, "done"], [Guard()])
+    agent, _ = build_agent(Tools().functions("search"), [SEARCH, "done"], [Guard()], **NO_EFFECTS)
     asyncio.run(ask(agent, "Find fish.", "async"))
     assert seen == [{"query": "fish", "top_k": 10}]
 
@@ -211,7 +212,7 @@ def test_a_request_for_input_passes(played: Sandbox) -> None:
 def test_arguments_that_a_person_approves_are_not_changed(played: Sandbox) -> None:
     tools = Tools()
     (search,) = tools.functions("search")
-    agent, client = build_agent([tool(search, approval_mode="always_require")], [SEARCH, "done"])
+    agent, client = build_agent([tool(search, approval_mode="always_require")], [SEARCH, "done"], **NO_EFFECTS)
 
     async def play() -> None:
         session = agent.create_session()
@@ -243,7 +244,8 @@ def test_a_paused_stream_is_continued_in_one_run(played: Sandbox) -> None:
 
 @BOTH
 def test_a_chat_client_alone_is_recovered_in_runs_of_one_call(played: Sandbox, style: Any) -> None:
-    client = ScriptedClient([SEARCH, RateLimitError("Too many requests"), "done"], middleware=MulliganMiddlewareList())
+    middleware = MulliganMiddlewareList(**NO_EFFECTS)
+    client = ScriptedClient([SEARCH, RateLimitError("Too many requests"), "done"], middleware=middleware)
     messages, options = [Message("user", ["Find fish."])], {"tools": Tools().functions("search")}
 
     async def play() -> Any:
@@ -278,7 +280,7 @@ def test_an_error_of_the_model_ends_the_run_as_a_failure(played: Sandbox, style:
 
 
 def test_a_stream_that_is_not_read_to_its_end_ends_the_run(played: Sandbox) -> None:
-    agent, _ = build_agent(Tools().functions("search"), [SEARCH, "done"])
+    agent, _ = build_agent(Tools().functions("search"), [SEARCH, "done"], **NO_EFFECTS)
 
     async def play() -> None:
         stream = agent.run("Find fish.", stream=True)

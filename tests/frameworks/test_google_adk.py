@@ -16,7 +16,7 @@ pytest.importorskip("google.adk", exc_type=ImportError)
 
 import pydantic
 from frameworks.google_adk_driver import ScriptedModel, ask, build_runner, collect, driver
-from frameworks.scenarios import RateLimitError, Request, Tools
+from frameworks.scenarios import NO_EFFECTS, RateLimitError, Request, Tools
 from google.adk.agents import LlmAgent, ParallelAgent, RunConfig, SequentialAgent
 from google.adk.apps import App
 from google.adk.apps.app import EventsCompactionConfig
@@ -81,7 +81,7 @@ def test_the_session_and_the_question_are_recorded(played: Sandbox) -> None:
 
 
 def test_a_note_of_a_repair_reaches_the_model(played: Sandbox) -> None:
-    conversation = driver.play(Tools().functions("search"), [SEARCH, "done"], "async")
+    conversation = driver.play(Tools().functions("search"), [SEARCH, "done"], "async", **NO_EFFECTS)
     assert "50 -> 10" in conversation.sent[1]
 
 
@@ -97,7 +97,7 @@ def test_a_repaired_call_returns_its_image_and_the_note(played: Sandbox) -> None
         """Draw a fish."""
         return types.Part.from_bytes(data=b"fish" * size, mime_type="image/png")
 
-    runner, _ = build_runner([draw], [[Request("draw", {"size": 50})], "done"])
+    runner, _ = build_runner([draw], [[Request("draw", {"size": 50})], "done"], **NO_EFFECTS)
     (response,) = [each for event in ask(runner, "Draw.", "async") for each in event.get_function_responses()]
     assert response.parts[0].inline_data.data == b"fish" * 10
     assert "50 -> 10" in str(response.response)
@@ -105,7 +105,9 @@ def test_a_repaired_call_returns_its_image_and_the_note(played: Sandbox) -> None
 
 def test_two_calls_of_one_turn_are_recovered_apart(played: Sandbox) -> None:
     script: Any = [[*SEARCH, Request("pay", {"amount": 5})], "done"]
-    conversation = driver.play(Tools().functions("search", "pay"), script, "async")
+    conversation = driver.play(
+        Tools().functions("search", "pay"), script, "async", tools={"search": {"effects": "none"}}
+    )
     assert "10 results" in conversation.answers[0]
     assert "timeout" in conversation.answers[1]
 
@@ -114,7 +116,7 @@ def test_an_agent_that_is_a_tool_belongs_to_the_run(played: Sandbox) -> None:
     inner_model = ScriptedModel(script=[RateLimitError("Too many requests"), SEARCH, "found fish"])
     inner = LlmAgent(name="inner", model=inner_model, tools=Tools().functions("search"))
     script: Any = [[Request("inner", {"request": "Find fish."})], "done"]
-    runner, model = build_runner([AgentTool(inner)], script)
+    runner, model = build_runner([AgentTool(inner)], script, tools={"search": {"effects": "none"}})
     events = ask(runner, "Find fish.", "async")
 
     assert events[-1].content.parts[0].text == "done"
@@ -127,7 +129,7 @@ def test_an_agent_that_is_a_tool_belongs_to_the_run(played: Sandbox) -> None:
 def test_a_transfer_to_another_agent_stays_in_the_run(played: Sandbox) -> None:
     helper = LlmAgent(name="helper", model=ScriptedModel(script=[SEARCH, "found"]), tools=Tools().functions("search"))
     script: Any = [[Request("transfer_to_agent", {"agent_name": "helper"})]]
-    runner, _ = build_runner([], script)
+    runner, _ = build_runner([], script, **NO_EFFECTS)
     runner.agent.sub_agents = [helper]
     helper.parent_agent = runner.agent
     events = ask(runner, "Find fish.", "async")
@@ -146,7 +148,7 @@ def test_several_agents_work_in_one_run(played: Sandbox, kind: Any, style: Any) 
         LlmAgent(name=name, model=ScriptedModel(script=list(script)), tools=Tools().functions("search"))
         for name in ("first", "second")
     ]
-    app = App(name="tests", root_agent=kind(name="both", sub_agents=agents), plugins=[MulliganPlugin()])
+    app = App(name="tests", root_agent=kind(name="both", sub_agents=agents), plugins=[MulliganPlugin(**NO_EFFECTS)])
     runner = InMemoryRunner(app=app)
     runner.auto_create_session = True
     ask(runner, "Find fish.", style)
@@ -194,7 +196,7 @@ def test_a_guard_of_the_agent_sees_the_repaired_arguments_and_may_refuse(played:
         return {"status": "refused"}
 
     tools = Tools()
-    runner, model = build_runner(tools.functions("search"), [SEARCH, "done"])
+    runner, model = build_runner(tools.functions("search"), [SEARCH, "done"], **NO_EFFECTS)
     runner.agent.before_tool_callback = refuse
     ask(runner, "Find fish.", "async")
 
@@ -215,7 +217,7 @@ def test_a_guard_sees_each_attempt(played: Sandbox) -> None:
 
 
 def test_a_callback_after_the_tool_changes_a_repaired_result(played: Sandbox) -> None:
-    runner, model = build_runner(Tools().functions("search"), [SEARCH, "done"])
+    runner, model = build_runner(Tools().functions("search"), [SEARCH, "done"], **NO_EFFECTS)
     runner.agent.after_tool_callback = lambda tool, args, tool_context, tool_response: {"result": "masked"}
     ask(runner, "Find fish.", "async")
     assert "masked" in model.sent[1]
@@ -225,7 +227,7 @@ def test_a_callback_after_the_tool_changes_a_repaired_result(played: Sandbox) ->
 def test_arguments_that_a_person_approves_are_not_changed(played: Sandbox) -> None:
     tools = Tools()
     (search,) = tools.functions("search")
-    runner, model = build_runner([FunctionTool(search, require_confirmation=True)], [SEARCH, "done"])
+    runner, model = build_runner([FunctionTool(search, require_confirmation=True)], [SEARCH, "done"], **NO_EFFECTS)
     ask(runner, "Find fish.", "async")
     assert tools.calls == []
     assert "invalid_arguments" in model.sent[1]

@@ -123,7 +123,7 @@ def draw(size: int) -> tuple[Any, dict[str, int]]:
 
 @STYLES
 def test_a_repaired_call_keeps_images_and_artifact_beside_the_note(played: Sandbox, style: str) -> None:
-    messages = invoke(build_agent([draw], [[Request("draw", {"sise": 5})], "done"]), style)
+    messages = invoke(build_agent([draw], [[Request("draw", {"szie": 5})], "done"]), style)
     (answer,) = [message for message in messages if isinstance(message, ToolMessage)]
     assert answer.artifact == {"n": 1}
     assert [block["type"] for block in answer.content] == ["text", "image", "text"]
@@ -147,13 +147,13 @@ def test_a_repaired_call_keeps_its_command_and_the_message_inside_gets_the_note(
     builder.add_node("tools", node)
     builder.add_edge(START, "tools")
     graph: Any = builder.compile()
-    request = AIMessage("", tool_calls=[{"name": "move", "args": {"citi": "Oslo"}, "id": "c1"}])
+    request = AIMessage("", tool_calls=[{"name": "move", "args": {"ctiy": "Oslo"}, "id": "c1"}])
     question = {"messages": [request], "city": ""}
     state = graph.invoke(question) if style == "sync" else asyncio.run(graph.ainvoke(question))
     assert state["city"] == "Oslo"
     assert "moved" in state["messages"][-1].text
     assert "renamed to city" in state["messages"][-1].text
-    assert [step.arguments for step in played.steps] == [{"citi": "Oslo"}, {"city": "Oslo"}]
+    assert [step.arguments for step in played.steps] == [{"ctiy": "Oslo"}, {"city": "Oslo"}]
 
 
 @STYLES
@@ -219,7 +219,7 @@ def test_a_validation_error_of_the_tool_itself_does_not_prove_that_nothing_was_e
         sent.append(limit)
         return str(Answer(limit=limit))
 
-    call_in_tool_node(send, {"limit": 50}, MulliganMiddleware(), style)
+    call_in_tool_node(send, {"limit": 50}, MulliganMiddleware(tools={"send": {"clamp": ["limit"]}}), style)
     assert sent == [50]
 
 
@@ -338,7 +338,7 @@ def test_mcp_tools_are_repaired_and_their_errors_read(played: Sandbox) -> None:
     definition = types.Tool(name="search", description="Search.", inputSchema=schema)
     search = adapters.convert_mcp_tool_to_langchain_tool(Session(), definition)
     script = [[Request("search", {"query": query, "top_k": 50})] for query in ("fish", "meat")]
-    first, second = answers_of(invoke(build_agent([search], [*script, "done"]), "async"))
+    first, second = answers_of(invoke(build_agent([search], [*script, "done"], **NO_EFFECTS), "async"))
     assert "fish 10" in first
     assert "50 -> 10" in first
     assert failure_of(second)["code"] == "not_found"
@@ -555,7 +555,7 @@ def test_one_object_serves_several_agents_and_one_agent_takes_only_one(played: S
 def test_events_of_a_stream_show_the_answer_of_mulligan(played: Sandbox) -> None:
     tools = Tools()
     search = as_tool(tools.functions("search")[0])
-    agent = build_agent([search], [[Request("search", {"query": "fish", "top_k": 50})], "done"])
+    agent = build_agent([search], [[Request("search", {"query": "fish", "top_k": 50})], "done"], **NO_EFFECTS)
 
     async def play() -> list[Any]:
         return [event async for event in agent.astream_events(QUESTION, version="v2")]

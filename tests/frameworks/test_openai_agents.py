@@ -20,7 +20,7 @@ from agents.mcp import MCPServer
 from agents.retry import ModelRetrySettings, retry_policies
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from frameworks.openai_agents_driver import CONFIG, own_event_loop, script_model
-from frameworks.scenarios import RateLimitError, Request, failure_of
+from frameworks.scenarios import NO_EFFECTS, RateLimitError, Request, failure_of
 from mcp.types import CallToolResult, TextContent, Tool
 
 import agents
@@ -67,6 +67,7 @@ def played() -> Iterator[Sandbox]:
 
 
 @function_tool
+@mulligan.tool(effects="none")
 def search(query: str, top_k: TOP_K = 5, language: str | None = None) -> str:
     """Search the index."""
     return f"{top_k} results for {query}"
@@ -108,7 +109,7 @@ def test_the_context_is_no_argument_and_no_part_of_the_schema_or_the_record(play
         return f"{len(context.context.rows)} rows, {top_k} about {query}"
 
     agent = make_agent([[Request("find", {"query": "fish", "top_k": 50})], "done"], find)
-    result = play(agent, context=Database())
+    result = play(agent, MulliganRunner(**NO_EFFECTS), context=Database())
     assert "50 rows, 10 about fish" in answers_of(result)[0]
     assert [step.arguments for step in played.steps if step.type == "tool"] == [
         {"query": "fish", "top_k": 50},
@@ -207,7 +208,7 @@ def test_a_note_does_not_replace_an_image(played: Sandbox) -> None:
         return ToolOutputImage(image_url=f"https://example.org/{size}.png")
 
     model = script_model([[Request("draw", {"size": 50})], "done"])
-    play(Agent("tester", tools=[draw], model=model))
+    play(Agent("tester", tools=[draw], model=model), MulliganRunner(**NO_EFFECTS))
     (answer,) = [item for item in model.calls[1].input if item.get("type") == "function_call_output"]
     image, note = answer["output"]
     assert image["image_url"] == "https://example.org/10.png"
@@ -252,7 +253,7 @@ def test_a_tool_without_a_function_of_the_sdk_is_recovered(played: Sandbox) -> N
 
     schema = {"type": "object", "properties": {"top_k": {"type": "integer", "maximum": 10}}, "required": ["top_k"]}
     tool = FunctionTool("find", "Find rows.", schema, invoke, strict_json_schema=False)
-    result = play(make_agent([[Request("find", {"top_k": 50})], "done"], tool))
+    result = play(make_agent([[Request("find", {"top_k": 50})], "done"], tool), MulliganRunner(**NO_EFFECTS))
     assert '{\\"top_k\\": 10} RunContextWrapper' in answers_of(result)[0]
 
 
@@ -290,7 +291,8 @@ class Server(MCPServer):
 def test_tools_of_an_mcp_server_are_recovered(played: Sandbox) -> None:
     server = Server(ConnectionRefusedError("The server is down."), "10 rows")
     request = Request("find", {"top_k": 50})
-    failed, (content, note) = answers_of(play(make_agent([[request], [request], "done"], mcp_servers=[server])))
+    agent = make_agent([[request], [request], "done"], mcp_servers=[server])
+    failed, (content, note) = answers_of(play(agent, MulliganRunner(tools={"find": {"clamp": ["top_k"]}})))
     assert failure_of(failed)["code"] == "connection_error"
     assert content["text"] == "10 rows"
     assert "50 -> 10" in note["text"]
@@ -345,7 +347,7 @@ def test_an_approved_call_is_not_changed(played: Sandbox) -> None:
         """Find rows."""
         return f"{top_k} rows"
 
-    runner = MulliganRunner()
+    runner = MulliganRunner(**NO_EFFECTS)
     agent = make_agent([[Request("find", {"query": "fish", "top_k": 50})], "done"], find)
     state = play(agent, runner).to_state()
     state.approve(state.get_interruptions()[0])

@@ -149,11 +149,11 @@ def test_typed_arguments_reach_the_tool_as_objects_and_the_record_as_requested(p
         seen.append(place)
         return "there"
 
-    play = build([travel], [[Request("travel", {"place": {"city": "Oslo"}, "dayz": 3})], "done"])
+    play = build([travel], [[Request("travel", {"place": {"city": "Oslo"}, "dasy": 3})], "done"])
     play.run()
     assert seen == [Place(city="Oslo")]
     assert [step.arguments for step in played.steps if step.type == "tool"] == [
-        {"place": {"city": "Oslo"}, "dayz": 3},
+        {"place": {"city": "Oslo"}, "dasy": 3},
         {"place": {"city": "Oslo"}, "days": 3},
     ]
     assert "renamed to days" in play.texts[0]
@@ -196,7 +196,8 @@ def test_tools_whose_arguments_only_a_json_schema_states_are_repaired(played: Sa
         "required": ["query"],
     }
     tool = Tool.from_schema(find, "find", "Find.", schema)
-    play = build([tool], [[Request("find", {"query": "fish", "top_k": 50})], "done"])
+    script = [[Request("find", {"query": "fish", "top_k": 50})], "done"]
+    play = build([tool], script, tool_options={"find": {"effects": "none"}})
     play.run()
     assert "50 -> 10" in play.texts[0]
     assert "'top_k': 10" in play.texts[0]
@@ -237,7 +238,7 @@ def test_a_repaired_call_keeps_metadata_and_images_beside_the_note(played: Sandb
         """Describe a fish."""
         return ToolReturn("a fish", metadata={"size": size})
 
-    play = build([draw, describe], [[Request("draw", {"sise": 5}), Request("describe", {"sise": 5})], "done"])
+    play = build([draw, describe], [[Request("draw", {"szie": 5}), Request("describe", {"szie": 5})], "done"])
     play.run()
     drawn, described = play.answers
     assert drawn.content == [image, "a fish"]
@@ -311,6 +312,31 @@ def test_an_object_may_be_passed_by_its_name_or_by_its_members(played: Sandbox) 
     play.run()
     assert play.texts == ["bought 3", "bought 4"]
     assert [step.arguments for step in played.steps if step.type == "tool"] == [{"order": {"count": 3}}, {"count": 4}]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"count": 3, "dry_run": True},
+        {"order": {"count": 3, "dry_run": True}},
+        {"order": {"count": 3}, "dry_run": True},
+        {"order": {"count": 3}, "count": 4},
+    ],
+)
+def test_a_call_with_an_argument_that_pydantic_ai_would_drop_is_rejected(
+    played: Sandbox, arguments: dict[str, Any]
+) -> None:
+    class Order(BaseModel):
+        count: int
+
+    def buy(order: Order) -> str:
+        """Buy fish."""
+        return f"bought {order.count}"
+
+    play = build([buy], [[Request("buy", arguments)], "done"])
+    play.run()
+    assert failure_of(play.texts[0])["code"] == "invalid_arguments"
+    assert outcomes(played) == [("failure", "tool/invalid_arguments")]
 
 
 def test_options_for_a_misspelled_tool_are_reported(played: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
@@ -407,7 +433,8 @@ def test_arguments_that_a_person_has_approved_are_not_changed(played: Sandbox) -
             raise ApprovalRequired
         return f"sent {batch_size}"
 
-    play = approving_agent(send, [[Request("send", {"batch_size": 50})], "done"])
+    options = {"send": {"clamp": ["batch_size"]}}
+    play = approving_agent(send, [[Request("send", {"batch_size": 50})], "done"], tool_options=options)
     paused = play.run()
     assert calls == [10]
     assert paused.output.approvals[0].args == {"batch_size": 50}
@@ -431,7 +458,7 @@ def test_a_validator_may_ask_a_person_about_repaired_arguments(played: Sandbox) 
         """Book a room."""
         return f"booked {room}"
 
-    play = approving_agent(Tool(book, args_validator=check), [[Request("book", {"romm": 5})], "done"])
+    play = approving_agent(Tool(book, args_validator=check), [[Request("book", {"roomm": 5})], "done"])
     assert isinstance(play.run().output, DeferredToolRequests)
 
 

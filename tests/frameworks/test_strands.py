@@ -73,7 +73,7 @@ def test_a_repaired_call_keeps_its_images_beside_the_note(played: Sandbox) -> No
         image = {"image": {"format": "png", "source": {"bytes": b"hi"}}}
         return {"status": "success", "content": [{"text": "a fish"}, image]}
 
-    agent = build_agent([draw], [[Request("draw", {"sise": 5})], "done"])
+    agent = build_agent([draw], [[Request("draw", {"szie": 5})], "done"])
     agent("Draw.")
     (result,) = [block["toolResult"] for block in agent.messages[2]["content"]]
     assert result["status"] == "success"

@@ -30,7 +30,7 @@ CONTROL_FLOW = frozenset(
     smolagents.local_python_executor:FinalAnswerException
     workflows.runtime.types.results:WaitingForEvent workflows.errors:WorkflowDone
     workflows.errors:WorkflowCancelledByUser
-    celery.exceptions:TaskPredicate
+    celery.exceptions:TaskPredicate mulligan.integrations.openai_agents_tools:_AgentPause
     """.split()
 )
 """Exceptions with which a library steers the program: interrupts, approvals, requests to the model, skipped tests."""

@@ -49,7 +49,9 @@ class ToolDefinition(NamedTuple):
     accepts: Callable[[Mapping[str, Any]], bool] | None = None
     """Whether the framework accepts arguments that violate the schema, for example "yes" for a boolean."""
     unlisted_parameters: frozenset[str] = frozenset()
-    """Parameters that take arguments of the model, although the schema lists an alias or the members of an object."""
+    """Parameters that take arguments of the model, although the schema lists an alias in their place."""
+    object_parameter: str | None = None
+    """The parameter in whose place the schema lists the members of its object. The framework accepts both forms."""
 
 
 class FrameworkTools:
@@ -122,6 +124,7 @@ class FrameworkTools:
         function = functools.partial(call, definition.name, inner)
         wrapped = FrameworkTool(function, self._mulligan.capture_context, options)
         wrapped.tool_schema, wrapped.accepts = _close_schema(definition.schema), definition.accepts
+        wrapped.object_parameter = definition.object_parameter
         if inner is not None:
             wrapped.key = inner.key
         else:
@@ -155,6 +158,7 @@ class FrameworkTool(WrappedFunction):
 
     tool_schema: Mapping[str, Any] | None = None
     accepts: Callable[[Mapping[str, Any]], bool] | None = None
+    object_parameter: str | None = None
 
     def schema(self) -> Mapping[str, Any] | None:
         return self.tool_schema
@@ -170,10 +174,13 @@ class FrameworkTool(WrappedFunction):
 
     def loses_meaning(self, arguments: Mapping[str, Any]) -> bool:
         """Return whether the framework would execute another call: without an argument, or with 1 for True."""
-        violations = validate_or_none(arguments, self.tool_schema or {}) or ()
+        schema, values, name = self.tool_schema or {}, arguments, self.object_parameter
+        if name is not None and arguments.keys() == {name} and name not in schema.get("properties", {}):
+            values = arguments[name]
+        violations = validate_or_none(values, schema) or ()
         return any(
             violation.rule == "additionalProperties"
-            or (violation.rule == "type" and _is_ambiguous_number(_find_value(arguments, violation.path)))
+            or (violation.rule == "type" and _is_ambiguous_number(_find_value(values, violation.path)))
             for violation in violations
         )
 
@@ -202,7 +209,7 @@ def _find_injected(definition: ToolDefinition) -> set[str]:
     except (TypeError, ValueError):
         return set()
     listed_names = (definition.schema or {}).get("properties", dict.fromkeys(parameters)).keys()
-    return parameters - listed_names - definition.unlisted_parameters
+    return parameters - listed_names - definition.unlisted_parameters - {definition.object_parameter}
 
 
 def _close_schema(schema: Any) -> Any:

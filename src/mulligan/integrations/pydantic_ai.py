@@ -194,9 +194,9 @@ def collect_tools(ctx: RunContext[Any]) -> dict[str, ToolDefinition]:
         if is_callable and definition.kind != "output":
             is_approved = definition.defer or (ctx.tool_call_approved and ctx.tool_name == name)
             mode: Any = "suggest" if is_approved else None  # a person has seen these arguments
-            function, unlisted_parameters = _find_function(tool)
+            function, object_parameter = _find_function(tool)
             definitions[name] = ToolDefinition(
-                name, definition.parameters_json_schema, function, mode, unlisted_parameters=unlisted_parameters
+                name, definition.parameters_json_schema, function, mode, object_parameter=object_parameter
             )
     return definitions
 
@@ -214,7 +214,7 @@ def add_unknown_tools(ctx: RunContext[Any], response: parts.ModelResponse) -> No
             )
 
 
-def _find_function(tool: Any) -> tuple[Callable[..., Any] | None, frozenset[str]]:
+def _find_function(tool: Any) -> tuple[Callable[..., Any] | None, str | None]:
     """Return the user's function, also of a tool that a toolset has renamed or wrapped.
 
     With it, the parameter in whose place the schema lists the members of an object, if there is one.
@@ -222,8 +222,7 @@ def _find_function(tool: Any) -> tuple[Callable[..., Any] | None, frozenset[str]
     while (source := getattr(tool, "source_tool", None)) is not None:
         tool = source
     function_schema = getattr(getattr(tool, "call_func", None), "__self__", None)
-    parameter = getattr(function_schema, "single_arg_name", None)
-    return getattr(function_schema, "function", None), frozenset(filter(None, [parameter]))
+    return getattr(function_schema, "function", None), getattr(function_schema, "single_arg_name", None)
 
 
 def is_converted(requested: Any, validated: Any) -> bool:
