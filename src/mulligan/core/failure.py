@@ -296,7 +296,7 @@ def strip_own_blocks(text: str) -> str:
 def build_hint(failure: Failure, redactor: Redactor, *, has_effects: bool = False) -> str:
     """Return the hint for a model: its author's, or that of the kind. `has_effects`: a repetition may harm."""
     if failure.hint == failure.kind.hint:
-        if not failure.recoverable:
+        if not failure.recoverable and failure.remedy is not Remedy.STOP:
             return "A retry cannot help: continue without this call, or report that it failed."
         # Hints of such kinds lead to another attempt. It could pay twice, with other arguments too.
         if has_effects and failure.has_unknown_outcome and failure.remedy is Remedy.RETRY:
