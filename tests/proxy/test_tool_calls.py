@@ -13,6 +13,7 @@ from mcp_client import FAKE, Connection, block, proxied, stored_runs, texts
 
 from mulligan.core.failure import TookEffect
 from mulligan.core.records import History
+from mulligan.report.run_text import status_of
 
 
 def only_run() -> History:
@@ -271,6 +272,17 @@ def test_a_cancellation_reaches_the_server_and_is_no_failure(tmp_path):
         in (tmp_path / "heard").read_bytes()
     )
     assert [step.outcome for step in only_run().steps] == ["cancelled"]
+    assert status_of(only_run()) == "partial", "the client went on without it"
+
+
+def test_call_of_a_client_that_closes_is_cancelled_and_not_cut_off():
+    with proxied() as client:
+        client.open()
+        client.send(id=99, method="tools/call", params={"name": "hang", "arguments": {}})
+        assert texts(client.call("echo", text="meanwhile")) == ["meanwhile"]
+        client.close()
+    assert sorted(step.outcome for step in only_run().steps) == ["cancelled", "success"]
+    assert status_of(only_run()) == "success"
 
 
 def test_a_call_that_is_rate_limited_is_made_again_after_the_time_that_was_asked_for():

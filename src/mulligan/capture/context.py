@@ -201,6 +201,10 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether an exception steers the program and is no failure: it passes unchanged."""
         return framework_classes.is_control_flow(error, self.control_flow)
 
+    def cuts_call_off(self, error: BaseException) -> bool:
+        """Return whether an exception cancels a call while its run may go on."""
+        return framework_classes.cuts_call_off(error, self.control_flow)
+
     def guard(self, part: str) -> ErrorGuard:
         """Return a context manager that logs and suppresses an internal error of this part."""
         return ErrorGuard(self, part)
