@@ -39,30 +39,60 @@ def outcomes(played: Sandbox) -> list[str]:
 
 # Errors in the clothes of successes
 
-FAILED = [
-    "Error: no such order",
-    "ValueError: top_k must be 10 or less",
-    "  \n Traceback (most recent call last):\n  File ...",
+MARKED = [
     {"error": "No such user."},
     {"isError": True, "content": [{"type": "text", "text": "no such order"}]},
     '{"success": false, "message": "No such user."}',
     SimpleNamespace(isError=True, content=[SimpleNamespace(text="no such order")]),
-    b"Error: no such order",
     {"error": True, "code": "NOT_FOUND", "message": "No such user.", "hint": "List them.", "recoverable": True},
     {"statusCode": 500},
     {"status": 404},
-    {"detail": "Not Found"},
     {"success": False},
     {"ok": False},
-    "Failed to connect to localhost:5432",
+    {"status": "error", "message": "Passport is required at check-in."},
+    {"errors": ["no such order"]},
+    {"returncode": 2, "stderr": "no such order"},
+    "Exit code: 1\nno such order",
+    {"content": [{"type": "text", "text": '{"error": "no such order"}'}]},
+    {"code": "NOT_FOUND", "message": "no such order"},
 ]
+"""Errors by a flag, a code, a status or a key for errors."""
+WORDED = [
+    "Error: no such order",
+    "ValueError: top_k must be 10 or less",
+    "  \n Traceback (most recent call last):\n  File ...",
+    b"Error: no such order",
+    {"detail": "Not Found"},
+    "Failed to connect to localhost:5432",
+    "<html><head><title>502 Bad Gateway</title></head></html>",
+    {"content": [{"type": "text", "text": "Error: no such order"}]},
+    {"message": "Payment is required on arrival"},
+    {"detail": "Delivery cannot be changed after Friday"},
+    {"detail": "Full refund must be claimed within 14 days."},
+    {"message": "Your reservation must be confirmed within 24 hours."},
+    {"message": "Booked. Passport is required at check-in."},
+    {"message": "Refund issued. The card is not needed any more, it is expired."},
+    {"message": "Ticket closed because the link was not found to be broken."},
+    {"msg": "Moved. The old address does not work any more.", "request_id": "4711"},
+    {"detail": [{"msg": "Field 'floor' is required from May on"}]},
+    {"code": 412, "message": "Your door code. It cannot be used twice."},
+    {"code": 5, "message": "Table 5 is yours; cancellation is not permitted after noon"},
+    '{"message": "Payment is required on arrival"}',
+]
+"""Errors, and reports of success, that only their words tell apart."""
 
 
-@pytest.mark.parametrize("answer", FAILED, ids=repr)
-def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(played: Sandbox, answer: Any) -> None:
+@pytest.mark.parametrize(
+    ("answer", "effects"),
+    [*((answer, "once") for answer in MARKED), *((answer, "none") for answer in MARKED + WORDED)],
+    ids=repr,
+)
+def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(
+    played: Sandbox, answer: Any, effects: Any
+) -> None:
     asked = Answers(answer)
 
-    @mulligan.tool
+    @mulligan.tool(effects=effects, policy=mulligan.Policy(attempts=1))
     def order(number: int) -> Any:
         return asked.next()
 
@@ -71,11 +101,41 @@ def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(pla
     (step,) = played.steps
     assert step.outcome == "failure"
     assert step.failure is not None
-    assert step.failure.kind.type == "tool"
+    assert step.failure.kind.type in ("tool", "orchestration")
     assert step.failure.fingerprint
     (history,) = played.runs
     assert history.steps[0].has_failed
     assert [call.has_failed for call in played.calls] == [True]
+
+
+@pytest.mark.parametrize("answer", WORDED, ids=repr)
+def test_words_of_a_tool_with_effects_are_data_whatever_they_say(played: Sandbox, answer: Any) -> None:
+    with mulligan.run("hotel") as run:
+        (turn,) = mulligan.turns(limit=1)
+        outcome = turn.call({"book": lambda: answer}, "book", {})
+    assert outcome.ok
+    assert outcome.value == answer
+    assert run.status == "success"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": "card declined"},
+        {"success": False, "message": "Passport is required at check-in."},
+        {"status": 404, "message": "no such room"},
+        {"ok": False},
+        '{"errors": ["Unknown tool: book"]}',
+    ],
+    ids=repr,
+)
+def test_error_that_a_tool_with_effects_returns_may_have_executed(played: Sandbox, answer: Any) -> None:
+    (turn,) = mulligan.turns(limit=1)
+    outcome = turn.call({"book": lambda: answer}, "book", {})
+    assert outcome.failure is not None
+    assert outcome.failure.took_effect is TookEffect.UNKNOWN
+    assert outcome.answer["outcome"].startswith("unknown: the call may have executed")
+    assert "may have executed" in outcome.to_message()
 
 
 @pytest.mark.parametrize(
@@ -113,7 +173,8 @@ def test_data_about_errors_and_empty_answers_are_successes(played: Sandbox, answ
 def test_kind_of_a_returned_error_follows_from_its_status_code_and_text(
     played: Sandbox, answer: Any, kind: str
 ) -> None:
-    assert mulligan.tool(lambda: answer)() is answer
+    tool = mulligan.tool(effects="none", policy=mulligan.Policy(attempts=1))
+    assert tool(lambda: answer)() is answer
     (step,) = played.steps
     assert step.failure is not None
     assert step.failure.kind == kind
@@ -232,7 +293,7 @@ def test_a_run_whose_tool_answered_with_an_error_is_partial_where_another_call_w
 @pytest.mark.parametrize("result", [{"error": "no such order", "id": 7}, "Error: no such order"], ids=repr)
 def test_the_model_gets_the_tools_own_answer_whole_and_a_block_of_ours(played: Sandbox, result: Any) -> None:
     (turn,) = mulligan.turns(limit=1)
-    outcome = turn.call({"order": lambda: result}, "order", {})
+    outcome = turn.call({"order": mulligan.tool(effects="none")(lambda: result)}, "order", {})
     assert not outcome.ok
     assert outcome.value is result
     assert outcome.failure is not None
@@ -262,6 +323,7 @@ def test_the_model_is_told_what_worked_before(played: Sandbox) -> None:
 
 
 def test_the_async_loop_tells_the_same(played: Sandbox) -> None:
+    @mulligan.tool(effects="none")
     async def order() -> Any:
         return "Error: no such order"
 
@@ -283,6 +345,7 @@ def test_the_async_loop_tells_the_same(played: Sandbox) -> None:
 )
 def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
     assert is_error(text) == is_error_result(text)
+    assert is_error(text, True) == is_error_result(text, needs_mark=True)
 
 
 @given(
@@ -295,6 +358,7 @@ def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
 )
 def test_the_quick_look_lets_no_dictionary_go_that_says_error(result: dict[str, Any]) -> None:
     assert is_error(result) == is_error_result(result)
+    assert is_error(result, True) == is_error_result(result, needs_mark=True)
     assert is_error(json.dumps(result)) == is_error_result(json.dumps(result))
 
 

@@ -19,6 +19,9 @@ import pytest
 import mulligan
 from mulligan.capture.run import ActiveRun
 from mulligan.core.failure import SettingsError
+from mulligan.core.records import Status
+from mulligan.report.run_text import status_of
+from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.testing import Sandbox, sandbox
 
 
@@ -212,6 +215,235 @@ def test_a_run_whose_task_is_cancelled_is_abandoned(played: Sandbox) -> None:
 
     asyncio.run(main())
     assert [(history.run.end_reason, history.steps) for history in played.runs] == [("abandoned", ())]
+
+
+# Calls that are cut off
+
+
+@mulligan.tool(effects="none")
+async def fetch(page: str, *, should_answer: bool = False) -> str:
+    await asyncio.sleep(0 if should_answer else 60)
+    return page
+
+
+@mulligan.tool(effects="none", timeout=30.0)
+async def fetch_by_deadline(page: str) -> str:
+    return str(await fetch.__wrapped__(page))  # type: ignore[attr-defined]
+
+
+async def cut_off_by_wait_for(call: Callable[[], Any]) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(call(), 0.01)
+
+
+async def cut_off_by_timeout(call: Callable[[], Any]) -> None:
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await call()
+
+
+async def cut_off_by_cancel(call: Callable[[], Any]) -> None:
+    task = asyncio.ensure_future(call())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def cut_off_by_sibling(call: Callable[[], Any]) -> None:
+    async def fail() -> None:
+        raise LookupError("no page")
+
+    with contextlib.suppress(LookupError, ExceptionGroup):
+        async with asyncio.TaskGroup() as group:
+            group.create_task(call())
+            await asyncio.sleep(0)
+            group.create_task(fail())
+
+
+CUT_OFFS = [cut_off_by_wait_for, cut_off_by_timeout, cut_off_by_cancel, cut_off_by_sibling]
+
+
+def play_run(work: Callable[[ActiveRun], Any], **options: Any) -> ActiveRun:
+    async def main() -> ActiveRun:
+        async with mulligan.run("agent", **options) as run:
+            await work(run)
+        return run
+
+    return asyncio.run(main())
+
+
+def assert_status(played: Sandbox, run: ActiveRun, status: Status) -> None:
+    """Assert the status of the only run: live, as derived from the records, as stored, and after a rebuild."""
+    (history,) = played.runs
+    assert (run.status, status_of(history)) == (status, status)
+    for _ in range(2):
+        assert played.store.runs(DEFAULT_TENANT, RunQuery(status=status))
+        played.store.rebuild(DEFAULT_TENANT)
+
+
+@pytest.mark.parametrize("record", ["full", "shape"])
+@pytest.mark.parametrize("tool", [fetch, fetch_by_deadline], ids=["first attempt", "planned attempt"])
+@pytest.mark.parametrize("cut_off", CUT_OFFS)
+def test_run_whose_call_was_cut_off_is_partial(played: Sandbox, cut_off: Any, tool: Any, record: Any) -> None:
+    run = play_run(lambda run: cut_off(lambda: tool("a")), record=record)
+    assert [(step.outcome, step.failure) for step in played.steps] == [("cancelled", None)]
+    assert played.runs[0].run.cut_off == (1,)
+    assert_status(played, run, "partial")
+
+
+@pytest.mark.parametrize("record", ["full", "shape"])
+@pytest.mark.parametrize(("page", "status"), [("a", "success"), ("b", "partial")])
+def test_call_that_was_cut_off_is_settled_by_a_later_success_with_the_same_arguments(
+    played: Sandbox, page: str, status: Status, record: Any
+) -> None:
+    pages = iter([60.0, 0.0])
+
+    @mulligan.tool(effects="none")
+    async def read(page: str) -> str:
+        await asyncio.sleep(next(pages))
+        return page
+
+    async def work(run: ActiveRun) -> None:
+        await cut_off_by_wait_for(lambda: read("a"))
+        assert run.status == "partial"
+        assert await read(page) == page
+
+    assert_status(played, play_run(work, record=record), status)
+
+
+def test_earlier_success_does_not_settle_a_call_that_was_cut_off(played: Sandbox) -> None:
+    answers = iter([0.0, 60.0])
+
+    @mulligan.tool(effects="none")
+    async def poll(job: str) -> str:
+        await asyncio.sleep(next(answers))
+        return "running"
+
+    async def work(run: ActiveRun) -> None:
+        await poll("j1")
+        await cut_off_by_wait_for(lambda: poll("j1"))
+
+    assert_status(played, play_run(work), "partial")
+
+
+@pytest.mark.parametrize(("second", "status"), [("a", "success"), ("b", "partial")])
+@pytest.mark.parametrize("timeout", [None, 30.0], ids=["first attempt", "planned attempt"])
+def test_loser_of_a_race_was_cut_off_unless_it_has_the_same_arguments(
+    played: Sandbox, timeout: float | None, second: str, status: Status
+) -> None:
+    seconds = iter([0.01, 60.0])
+
+    @mulligan.tool(effects="none", timeout=timeout)
+    async def ask(question: str) -> str:
+        await asyncio.sleep(next(seconds))
+        return question
+
+    async def work(run: ActiveRun) -> None:
+        racers = [asyncio.ensure_future(ask(question)) for question in ("a", second)]
+        _, pending = await asyncio.wait(racers, return_when=asyncio.FIRST_COMPLETED)
+        for task in pending:
+            task.cancel()
+        await asyncio.wait(pending)
+
+    run = play_run(work)
+    assert sorted(step.outcome for step in played.runs[0].steps) == ["cancelled", "success"]
+    assert_status(played, run, status)
+
+
+def test_call_inside_a_call_is_cut_off_with_it(played: Sandbox) -> None:
+    pages = iter(["old", "new"])
+
+    @mulligan.tool(effects="none")
+    async def summarize(topic: str) -> str:
+        page = next(pages)
+        return str(await fetch(page, should_answer=page == "new"))
+
+    async def work(run: ActiveRun) -> None:
+        await cut_off_by_wait_for(lambda: summarize("rain"))
+        await summarize("rain")
+
+    assert_status(played, play_run(work), "success")
+
+
+def test_step_of_ones_own_that_is_cut_off_leaves_the_run_partial(played: Sandbox) -> None:
+    async def work(run: ActiveRun) -> None:
+        async def ship() -> None:
+            async with run.step("tool", "ship"):
+                await asyncio.sleep(60)
+
+        await cut_off_by_wait_for(ship)
+
+    assert_status(played, play_run(work), "partial")
+
+
+def test_stage_around_a_call_that_was_cut_off_needs_no_second_stage(played: Sandbox) -> None:
+    async def work(run: ActiveRun) -> None:
+        async def collect() -> None:
+            async with run.step("custom", "collect"):
+                await fetch("a", should_answer=len(played.steps) > 0)
+
+        await cut_off_by_wait_for(collect)
+        assert run.status == "partial"
+
+    assert_status(played, play_run(work), "partial")
+    assert played.runs[0].run.cut_off == (2,)
+
+
+def test_model_call_that_was_cut_off_is_settled_by_another_model_with_the_same_conversation(played: Sandbox) -> None:
+    @mulligan.model
+    async def ask(messages: list[dict[str, str]], model: str) -> str:
+        await asyncio.sleep(60 if model == "large" else 0)
+        return "Oslo"
+
+    async def work(run: ActiveRun) -> None:
+        messages = [{"role": "user", "content": "What is the capital of Norway?"}]
+        await cut_off_by_wait_for(lambda: ask(messages, "large"))
+        assert run.status == "partial"
+        await ask(messages, "small")
+
+    assert_status(played, play_run(work), "success")
+
+
+def test_recovered_run_with_a_call_that_was_cut_off_is_partial(played: Sandbox) -> None:
+    errors = [ConnectionResetError("reset")]
+
+    @mulligan.tool(effects="none")
+    def look(page: str) -> str:
+        if errors:
+            raise errors.pop()
+        return page
+
+    async def work(run: ActiveRun) -> None:
+        look("a")
+        assert run.status == "recovered"
+        await cut_off_by_wait_for(lambda: fetch("a"))
+
+    assert_status(played, play_run(work), "partial")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, GeneratorExit], ids=["Ctrl-C", "closed"])
+def test_call_that_a_person_or_its_reader_ends_is_cancelled_and_not_cut_off(
+    played: Sandbox, error: type[BaseException]
+) -> None:
+    @mulligan.tool
+    def wait() -> None:
+        raise error
+
+    with mulligan.run("agent") as run, pytest.raises(error):
+        wait()
+    assert played.steps[0].outcome == "cancelled"
+    assert_status(played, run, "success")
+
+
+def test_call_that_is_cancelled_with_its_run_was_not_cut_off(played: Sandbox) -> None:
+    async def serve() -> None:
+        async with mulligan.run("agent"):
+            await fetch("a")
+
+    asyncio.run(cut_off_by_cancel(serve))
+    (history,) = played.runs
+    assert (history.run.end_reason, history.run.cut_off) == ("abandoned", ())
+    assert [step.outcome for step in history.steps] == ["cancelled"]
 
 
 # record_failure

@@ -207,6 +207,19 @@ def test_a_run_that_did_not_come_to_its_end_says_so(tmp_path):
         assert "end: abandoned" in words(person.get("/runs/run_cut"))
 
 
+def test_call_that_was_cut_off_is_shown_in_the_list_and_in_its_run(tmp_path):
+    run = Run(id="run_cut", agent="shop", started_at=NOW - 5000, ended_at=NOW, end_reason="finished", cut_off=(1,))
+    step = Step(run="run_cut", seq=1, call=1, name="fetch", outcome="cancelled", started_at=NOW - 4000)
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill(shown.running.store, [History(run=run, steps=(step,))])
+        person = shown.running.person()
+        assert "partial" in words(person.get("/runs"))
+        assert "fetch cut off" in words(person.get("/runs"))
+        page = words(person.get("/runs/run_cut"))
+    assert "1 call in 1 attempt · 1 call cut off" in page
+    assert "cut off: cancelled while the run went on, and not made again" in page
+
+
 def test_run_under_way_is_running_and_has_no_status(tmp_path):
     steps = (Step(run="run_open", seq=1, call=1, name="pay", started_at=NOW - 4000),)
     with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:

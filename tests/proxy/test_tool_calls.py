@@ -13,6 +13,7 @@ from mcp_client import FAKE, Connection, block, proxied, stored_runs, texts
 
 from mulligan.core.failure import TookEffect
 from mulligan.core.records import History
+from mulligan.report.run_text import status_of
 
 
 def only_run() -> History:
@@ -159,10 +160,11 @@ def test_nothing_of_a_tool_that_is_marked_destructive_is_changed():
 def test_an_answer_that_says_error_is_recorded_as_a_failure_and_explained():
     with proxied() as client:
         client.open()
-        answer = client.call("says_error")
+        answer = client.call("says_error", text='{"error": "the disk is full"}')
         client.close()
-    assert texts(answer)[0] == "Error: the disk is full"
+    assert texts(answer)[0] == '{"error": "the disk is full"}'
     assert block(answer)["error"].startswith("tool/")
+    assert block(answer)["outcome"].startswith("unknown: the call may have executed")
     assert "isError" not in answer["result"]
     assert only_run().steps[0].outcome == "failure"
 
@@ -270,6 +272,17 @@ def test_a_cancellation_reaches_the_server_and_is_no_failure(tmp_path):
         in (tmp_path / "heard").read_bytes()
     )
     assert [step.outcome for step in only_run().steps] == ["cancelled"]
+    assert status_of(only_run()) == "partial", "the client went on without it"
+
+
+def test_call_of_a_client_that_closes_is_cancelled_and_not_cut_off():
+    with proxied() as client:
+        client.open()
+        client.send(id=99, method="tools/call", params={"name": "hang", "arguments": {}})
+        assert texts(client.call("echo", text="meanwhile")) == ["meanwhile"]
+        client.close()
+    assert sorted(step.outcome for step in only_run().steps) == ["cancelled", "success"]
+    assert status_of(only_run()) == "success"
 
 
 def test_a_call_that_is_rate_limited_is_made_again_after_the_time_that_was_asked_for():
@@ -304,15 +317,21 @@ def test_a_call_that_is_cancelled_while_it_waits_is_not_made_again():
         "Error executing query: syntax error at or near FORM",
     ],
 )
-def test_an_error_in_plain_text_is_a_failure_although_the_server_does_not_mark_it(text):
+def test_an_error_in_plain_text_is_a_failure_of_a_tool_without_effects_only(tmp_path, text):
     with proxied() as client:
+        client.open()
+        assert texts(client.call("echo", text=text)) == [text]
+        client.close()
+    assert [step.outcome for step in only_run().steps] == ["success"]
+    folder = tmp_path / "config" / "mulligan"
+    folder.mkdir(parents=True)
+    (folder / "mulligan.toml").write_text('[tools."fake.echo"]\neffects = "none"\n')
+    with proxied(env={"XDG_CONFIG_HOME": str(tmp_path / "config")}) as client:
         client.open()
         answer = client.call("echo", text=text)
         assert texts(answer)[0] == text
         assert answer["result"].get("isError") is not True
         assert block(answer)["error"].partition("/")[0] in ("tool", "retrieval")
-        client.close()
-    assert [step.outcome for step in only_run().steps] == ["failure"]
 
 
 @pytest.mark.parametrize(

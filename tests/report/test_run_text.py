@@ -50,6 +50,17 @@ def test_the_first_line_of_a_run_says_what_came_of_it():
     assert shown[0] == ("run_abcdefgh recovered: 1 call in 2 attempts, 1 of 1 failed calls recovered, 1.5 s backoff.")
 
 
+def test_call_that_was_cut_off_is_shown_as_such_everywhere():
+    run = history(step(1), step(2, "cancelled", name="fetch"), cut_off=(2,))
+    shown = list(run_text.render_run(run, NOW))
+    assert shown[0] == "run_abcdefgh partial: 2 calls in 2 attempts, 1 call cut off."
+    assert "2  - fetch (tool), cut off: cancelled while the run went on, and not made again" in text(shown)
+    assert [call["outcome"] for call in run_text.to_summary(run)["calls"]] == ["first attempt", "cut off"]
+    assert run_text.to_facts(run)["worst"] == "fetch cut off"
+    failed = history(step(1, "failure"), step(2, "cancelled", name="fetch"), step(3, name="x"), cut_off=(2,))
+    assert run_text.to_facts(failed)["worst"] == "tool/timeout in weather"
+
+
 def test_a_call_that_worked_at_once_takes_one_line():
     shown = text(run_text.render_run(history(step(1), step(2, name="search")), NOW))
     assert "1  + weather (tool), 500 ms: ()\n" in shown

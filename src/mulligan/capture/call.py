@@ -623,7 +623,7 @@ class CallExecution(RecordedCall, eq=False):
         finally:
             del error  # an exception whose frames hold it would live too long
 
-    def end_cancelled(self) -> None:
+    def end_cancelled(self, error: BaseException) -> None:
         """Record that the call was interrupted, which is no failure."""
         self.is_in_progress = False
         self._leave()
@@ -631,6 +631,7 @@ class CallExecution(RecordedCall, eq=False):
         self._is_cancelled = True
         if self._step is not None and self.ended_at is None:
             self.failure = self.result = None
+            self.is_cut_off = self._step.attempt == 1 and self.capture.cuts_call_off(error)
             self._end_attempt("cancelled")
             with self.capture.guard("Noting a lost answer"):
                 self.note_cut_off(self._step, sys.exception())
@@ -657,7 +658,7 @@ class CallExecution(RecordedCall, eq=False):
                 self.record_end(self._stop_reason(None))
                 self._add_exception_note(error)
         else:
-            self.end_cancelled()
+            self.end_cancelled(error)
 
     def _add_exception_note(self, error: Exception) -> None:
         """Add the note to an exception in place of an earlier one: some exceptions are raised again and again."""

@@ -144,6 +144,8 @@ class RecordedCall(CallScope, eq=False):
     """The attempt in progress, or one that ended and is recorded as soon as the next move is known."""
     _outcome: Outcome = "success"
     """The outcome of that attempt, once it has ended."""
+    is_cut_off: bool = False
+    """Whether its only attempt was cancelled from outside. One that failed before is a failed call."""
     _last_step: Step | None = None
     """The last attempt that was recorded."""
     _planned: Recovery | None = None
@@ -280,7 +282,13 @@ class RecordedCall(CallScope, eq=False):
             self.is_in_progress = False
             self.run.start()
             step = msgspec.structs.replace(self._first_step(), outcome="cancelled", duration_seconds=seconds)
-            self.run.publish_step(step, self.capture)
+            self.run.publish_step(
+                step,
+                self.capture,
+                values=self.values,
+                value_recorder=self.rules.value_recorder,
+                is_cut_off=not self.is_standalone and self.capture.cuts_call_off(error),
+            )
             if self.is_standalone:
                 self.run.is_implicit = True
                 self.run.finish(error)
@@ -492,6 +500,7 @@ class RecordedCall(CallScope, eq=False):
             is_final=is_final,
             values=self.values,
             value_recorder=self.rules.value_recorder,
+            is_cut_off=self.is_cut_off,
         )
 
     @property

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import msgspec
 
 from mulligan.capture import framework_classes
+from mulligan.classify.declared_errors import UNKNOWN_CODE
 from mulligan.classify.kinds import KINDS, TOOL_UNKNOWN
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent
@@ -200,6 +201,10 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether an exception steers the program and is no failure: it passes unchanged."""
         return framework_classes.is_control_flow(error, self.control_flow)
 
+    def cuts_call_off(self, error: BaseException) -> bool:
+        """Return whether an exception cancels a call while its run may go on."""
+        return framework_classes.cuts_call_off(error, self.control_flow)
+
     def guard(self, part: str) -> ErrorGuard:
         """Return a context manager that logs and suppresses an internal error of this part."""
         return ErrorGuard(self, part)
@@ -215,6 +220,14 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
         failure = Failure.of(KINDS.get(f"{source}/unknown", TOOL_UNKNOWN), type(error).__name__)
         with self.guard("Classification"):
             failure = self.classify(error, source=source, **evidence)
+        if UNKNOWN_CODE in failure.evidence:
+            self.warn_once(
+                failure.code,
+                UNKNOWN_CODE,
+                "Unknown code %.80r of an AgentError: it does not say that nothing was executed. "
+                'Use a code of docs/kinds.md, or declare yours in mulligan.toml as [kinds."tool/..."].',
+                failure.code,
+            )
         if isinstance(error, BaseException) and self.record != "off":
             with self.guard("Reading a stack trace"):
                 with fork_safety.import_lock:

@@ -152,6 +152,14 @@ def is_interruption(error: BaseException | None, names: Collection[str]) -> bool
     return not isinstance(error, Exception) and not has_class_name(type(error), names)
 
 
+def cuts_call_off(error: BaseException, names: Collection[str]) -> bool:
+    """Return whether an exception cancels a call of a program that may go on: that of a timeout around it, or its task.
+
+    Ctrl-C and an exit do not: a person, or the program, ends everything.
+    """
+    return is_interruption(error, names) and not isinstance(error, KeyboardInterrupt | SystemExit)
+
+
 def is_injected(annotation: Any, default: Any, names: Collection[str]) -> bool:
     """Return whether a parameter is supplied by a framework or the program, judged by its annotation and default."""
     return has_class_name(type(default), names) or _is_injected_type(annotation, names, 0)

@@ -101,7 +101,7 @@ class ModelResultChecker(ResultChecker):
     __slots__ = ()
 
     def __init__(self, name: str) -> None:
-        super().__init__("model", name, False, "success")
+        super().__init__("model", name, False, "success", "none")
 
     @property
     def is_needed(self) -> bool:

@@ -36,7 +36,7 @@ class PlannedCall(Protocol):
 
     def moves(self) -> CallMoves: ...
 
-    def end_cancelled(self) -> None:
+    def end_cancelled(self, error: BaseException) -> None:
         """Record that the call was interrupted."""
 
     def end(self) -> Any:
@@ -90,8 +90,8 @@ async def _play(call: PlannedCall, *, is_async: bool) -> None:
                 if capture.is_control_flow(error) and not is_query_error:
                     raise
                 reply = None, error
-    except BaseException:
-        call.end_cancelled()
+    except BaseException as error:
+        call.end_cancelled(error)
         raise
 
 

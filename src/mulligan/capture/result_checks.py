@@ -9,9 +9,9 @@ import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.kinds import RETRIEVAL_NO_RESULTS
-from mulligan.classify.results import ENVELOPE_KEYS, is_error_result
-from mulligan.core.failure import Failure, TookEffect
-from mulligan.core.records import StepType
+from mulligan.classify.results import ENVELOPE_KEYS, is_error_result, is_flagged_result
+from mulligan.core.failure import RETURNED_ERROR, Failure, TookEffect
+from mulligan.core.records import Effects, StepType
 
 Empty = Literal["success", "failure"]
 
@@ -48,6 +48,8 @@ STARTS_BY_CHARACTER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("{", *map(chr, range(33)), "\x85", "\xa0", "\u3000"), ("",)),
 }
 """The same by the first character. After an opening brace or white space, anything may follow."""
+MARKED_STARTS = frozenset("{<eE")
+"""First characters of a text that may be marked as an error: as an object, by a tag, or by an exit code."""
 RESULT_KEYS = frozenset(
     {"results", "items", "documents", "docs", "hits", "matches", "data", "records", "rows", "entries", "chunks"}
 )
@@ -58,14 +60,16 @@ COLLECTIONS = (list, tuple, dict, set, frozenset)
 class ResultChecker:
     """Checks the results of one tool, as its developer declared: for errors, and for empty results."""
 
-    __slots__ = ("_detects_errors", "_is_empty_failure", "_name", "_type")
+    __slots__ = ("_detects_errors", "_is_empty_failure", "_name", "_needs_mark", "_type")
 
-    def __init__(self, type: StepType, name: str, detect_errors: bool, empty: Empty) -> None:
+    def __init__(self, type: StepType, name: str, detect_errors: bool, empty: Empty, effects: Effects) -> None:
         self._type: StepType = type
         self._name = name
         # The text of a model may well be about an error.
         self._detects_errors = detect_errors and type != "model"
         self._is_empty_failure = empty == "failure"
+        # What it did is done: to call it a failure on words alone could have it done again.
+        self._needs_mark = effects == "once"
 
     @property
     def is_needed(self) -> bool:
@@ -74,7 +78,9 @@ class ResultChecker:
     def is_failure(self, result: Any, arguments: Mapping[str, Any]) -> bool:
         """Return whether the result is a failure. A result that cannot be read is none."""
         try:
-            return (self._detects_errors and is_error(result)) or (self._is_empty_failure and is_empty(result))
+            return (self._detects_errors and is_error(result, self._needs_mark)) or (
+                self._is_empty_failure and is_empty(result)
+            )
         except Exception:  # noqa: BLE001 - the result may be any object
             return False
 
@@ -84,13 +90,17 @@ class ResultChecker:
         """Return the failure that a result is, or None. `rejects` are statuses that prove that nothing executed."""
         if not self.is_failure(result, arguments):
             return None
-        if self._detects_errors and is_error(result):
+        if self._detects_errors and is_error(result, self._needs_mark):
             failure = capture.classify_safely(
                 result, source=self._type, tool=self._name, arguments=arguments, is_error=True
             )
             # It returned, so it executed, whatever its text proves elsewhere.
             if failure.status is not None and failure.status in rejects:
                 return msgspec.structs.replace(failure, took_effect=TookEffect.NO)
+            if self._needs_mark and failure.is_failure and not is_flagged_result(result):
+                evidence = (*failure.evidence, RETURNED_ERROR)
+                took_effect = TookEffect.YES if failure.took_effect is TookEffect.YES else TookEffect.UNKNOWN
+                return msgspec.structs.replace(failure, took_effect=took_effect, evidence=evidence)
             if failure.took_effect is TookEffect.NO:
                 return msgspec.structs.replace(failure, took_effect=TookEffect.YES)
             return failure
@@ -104,7 +114,7 @@ class ResultChecker:
         return None
 
 
-def is_error(result: Any) -> bool:
+def is_error(result: Any, needs_mark: bool = False) -> bool:
     """Like `is_error_result`, with a cheap check first, which most results pass in a third of a microsecond."""
     kind = type(result)
     if kind is dict:
@@ -113,8 +123,10 @@ def is_error(result: Any) -> bool:
             keys.isdisjoint(ENVELOPE_STATUS_KEYS) or not ENVELOPE_KEYS.issuperset(keys)
         ):
             return False
-        return is_error_result(result)
+        return is_error_result(result, needs_mark=needs_mark)
     if kind is str:
+        if needs_mark:
+            return result[:MAX_HEAD_CHARS].lstrip()[:1] in MARKED_STARTS and is_error_result(result, needs_mark=True)
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is None or not result[:MAX_START_CHARS].lower().startswith(starts):
             # Otherwise an error is named before a colon.
@@ -124,7 +136,7 @@ def is_error(result: Any) -> bool:
             if "error" not in head and "exception" not in head and "fail" not in head:
                 return False
         return is_error_result(result)
-    return kind not in DATA_TYPES and is_error_result(result)
+    return kind not in DATA_TYPES and is_error_result(result, needs_mark=needs_mark)
 
 
 def is_empty(result: Any) -> bool:

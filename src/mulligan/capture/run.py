@@ -302,6 +302,8 @@ class ActiveRun(AsyncScope):
         """The item scopes of the latest calls."""
         self._failed: deque[Step] = deque(maxlen=MAX_REMEMBERED_CALLS)
         """The latest failed attempts."""
+        self._judged_successes: deque[Step] = deque(maxlen=MAX_REMEMBERED_CALLS)
+        """The latest successful attempts that are not in `recent`, or that were judged."""
         self.has_started = False
         self.has_failures = self.session_key in capture.lost_answers
         """Whether successes are judged too: a call has failed, or its session has a lost answer."""
@@ -370,7 +372,10 @@ class ActiveRun(AsyncScope):
             progress = self.judge.progress
             if not progress.has_success and (self.recent or self.has_success):
                 progress = msgspec.structs.replace(progress, has_success=True)
-        return progress.status(self.record)
+            record = self.record
+            if record.end_reason is None and self.judge.cut_off:
+                record = msgspec.structs.replace(record, cut_off=tuple(self.judge.cut_off))
+        return progress.status(record)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -698,15 +703,16 @@ class ActiveRun(AsyncScope):
         is_final: bool = True,
         values: Mapping[str, Any] | None = None,
         value_recorder: ValueRecorder | None = None,
+        is_cut_off: bool = False,
     ) -> Step | None:
         """Judge a finished attempt. Return it with its links, or None if it is not published.
 
         `is_final` means that no further attempt of the call follows. `values` are the arguments to judge by, if
-        `value_recorder` has reduced those of the step.
+        `value_recorder` has reduced those of the step. `is_cut_off` says that it was cancelled from outside.
         """
         if values is not None and value_recorder is not None:
             whole_step = msgspec.structs.replace(step, arguments=dict(values))
-            judged_step = self.judge_step(whole_step, capture, facts, is_final=is_final)
+            judged_step = self.judge_step(whole_step, capture, facts, is_final=is_final, is_cut_off=is_cut_off)
             if judged_step is None:
                 return None
             links = value_recorder.links(judged_step.links)
@@ -730,6 +736,13 @@ class ActiveRun(AsyncScope):
         if capture.is_recording_off and not self.capture.is_recording_off:
             return None  # the status of a recorded run must not depend on unrecorded steps
         self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
+        if step.outcome == "success" and not self.is_implicit:
+            self._judged_successes.append(msgspec.structs.replace(step, result=None))
+        if is_cut_off and self.is_open and not self.is_implicit and step.type not in ("plan", "respond"):
+            with _lock:
+                self.has_failures = True  # from now on, successes are judged: one may make the call again
+                recent = [success.to_step("", success.arguments, None) for success in tuple(self.recent)]
+                self.judge.note_cut_off(step, (*recent, *self._judged_successes))
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
         judge = self.judge
@@ -778,6 +791,7 @@ class ActiveRun(AsyncScope):
             ended_at=self.capture.now(),
             end_reason=end_reason,
             withdrawn=self.judge.withdrawn,
+            cut_off=() if is_abandoned else tuple(sorted(self.judge.cut_off)),
             items=self.capture.new_items(self.judge.items()),
         )
         if self.session_key == self.id:
@@ -936,7 +950,8 @@ class ActiveStep(AsyncScope):
                     failure=self.failure,
                     duration_seconds=self._capture.timer() - self._started,
                     metadata=self._stored_metadata(),
-                )
+                ),
+                is_cut_off=outcome == "cancelled" and error is not None and self._capture.cuts_call_off(error),
             )
 
     def _stored_metadata(self) -> dict[str, Any] | None:

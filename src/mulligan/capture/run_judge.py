@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -21,7 +21,16 @@ from mulligan.core.argument_comparison import are_similar_texts, differing_names
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import CallTemplate
-from mulligan.core.links import CallFacts, ItemTest, OpenFailure, PossibleCorrection, Receiver, RunProgress, differs_in
+from mulligan.core.links import (
+    CallFacts,
+    ItemTest,
+    OpenFailure,
+    PossibleCorrection,
+    Receiver,
+    RunProgress,
+    differs_in,
+    repeats_cut_off_call,
+)
 from mulligan.core.records import Link, Outcome, Step, StepType
 from mulligan.recover.plan import BLOCKED
 
@@ -39,6 +48,8 @@ MAX_TASK_PATH = 8
 """Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
+MAX_CUT_OFF_CALLS = 100
+"""Calls of a run that were cut off and are compared with later ones."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
 LOOP_KINDS = ("orchestration/loop_detected", "tool/wrong_approach")
 """Kinds of calls that were blocked because they had failed before."""
@@ -258,6 +269,8 @@ class RunJudge:
         self._withdrawn: set[int] = set()
         self.settled_calls: set[int] = set()
         """Calls whose answer was lost and whose outcome is settled."""
+        self.cut_off: dict[int, Step] = {}
+        """Calls that were cancelled while the run went on, until they are made again."""
 
     def call_facts(
         self,
@@ -405,6 +418,10 @@ class RunJudge:
             candidates.append(candidate)
             return False
 
+        if call.has_succeeded and self.cut_off:
+            self.cut_off = {
+                number: cut_off for number, cut_off in self.cut_off.items() if not repeats_cut_off_call(cut_off, step)
+            }
         if call.has_succeeded and self._provisional:
             self._withdraw_refuted(step, facts)
         before = self.progress
@@ -423,6 +440,21 @@ class RunJudge:
                 ]
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
+
+    def note_cut_off(self, step: Step, successes: Iterable[Step]) -> None:
+        """Note a call that was cancelled, unless one of these was concurrent and has the same arguments: a race."""
+        inner_calls = [number for number, inner in self.cut_off.items() if inner.parent == step.seq]
+        if inner_calls and step.type == "custom":
+            return  # a stage is no call: those in it are made again, or not
+        for number in inner_calls:
+            del self.cut_off[number]
+        is_won = any(
+            round(success.started_at + success.duration_seconds * 1000) > step.started_at
+            and repeats_cut_off_call(step, success)
+            for success in successes
+        )
+        if not is_won and len(self.cut_off) < MAX_CUT_OFF_CALLS:
+            self.cut_off[step.call] = step
 
     @property
     def withdrawn(self) -> tuple[int, ...]:

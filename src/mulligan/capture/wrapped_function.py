@@ -209,7 +209,9 @@ class WrappedFunction:
         self.planner: Planner | None = None
         """Plans the recovery instead of `plan_recovery`: that of a model."""
         self.target_resolver: TargetResolver | None = None
-        self.result_checker = ResultChecker(options.type, self.name, options.detect_errors, options.empty_result)
+        self.result_checker = ResultChecker(
+            options.type, self.name, options.detect_errors, options.empty_result, options.effects
+        )
         self.default_rules: CallRules | None = None
         """The rules of a call that needs no precheck, in a run without options of its own."""
         self._rules: tuple[CaptureContext | None, dict[RunOptions | None, CallRules]] = (None, {})

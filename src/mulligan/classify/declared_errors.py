@@ -3,18 +3,35 @@
 from __future__ import annotations
 
 import enum
+import re
 from collections.abc import Mapping
 from typing import Any
 
-from mulligan.classify.kinds import KINDS, TOOL_INVALID_ARGUMENTS, TOOL_UNAVAILABLE, find_declared_kind
-from mulligan.core.failure import INFRA_ERROR, Failure, Kind, Remedy, TookEffect, to_code
+from mulligan.classify.kinds import (
+    KINDS,
+    TOOL_EXECUTION_FAILED,
+    TOOL_INVALID_ARGUMENTS,
+    TOOL_UNAVAILABLE,
+    TOOL_UNKNOWN,
+    find_declared_kind,
+)
+from mulligan.core import fork_safety
+from mulligan.core.failure import INFRA_ERROR, REFUSAL_CODES, Failure, Kind, Remedy, TookEffect, to_code
+
+REJECTION_CODES = REFUSAL_CODES - {"invalid_output"} | {"rate_limit", "quota_exceeded", "conflict", "loop_detected"}
+"""Codes of kinds that mean, if an author declares them, that the call was rejected before anything happened."""
+MAX_CODE_CHARS = 80
+UNKNOWN_CODE = "unknown code"
+"""The evidence of a code that means no kind."""
 
 
 class AgentError(Exception):
     """Raise it in a tool, before any side effect, when the model should act differently.
 
-    It promises that nothing has executed yet, so even a tool with side effects may be called again. A `code` that names
-    a kind (`timeout`, `tool/timeout`) decides the kind. It can be a string or a member of an enum.
+    Without a `code` it promises that nothing has executed yet, so even a tool with side effects may be called again.
+    A `code` that means a kind (`timeout`, `tool/timeout`, `AUTH_FAILED`) decides the kind, and whether the call may
+    have executed: `tool_execution_failed` says that something ran. Of an unknown code that is assumed too, and a
+    warning is logged. It can be a string or a member of an enum.
     """
 
     __module__ = "mulligan"  # the public name, for tracebacks
@@ -29,6 +46,10 @@ class AgentError(Exception):
     def to_tool_response(self, tool: str = "") -> dict[str, Any]:
         """Return the failure as a tool result that a model can act on: see `Failure.to_tool_response`."""
         return _to_failure(self).to_tool_response(tool)
+
+
+class UndeliveredError(AgentError):
+    """A request that never reached its server, whatever its code says."""
 
 
 class InfraError(Exception):
@@ -60,19 +81,57 @@ def build_declared_failure(
     **facts: Any,
 ) -> Failure:
     """Build the failure that the author declared. No rule is applied. `facts` are further fields of `Failure`."""
-    code = to_code(error.code)
-    declared_kind = find_declared_kind(code, source, kinds)
+    code = to_code(error.code) or (str(error.code) if isinstance(error.code, int) else "")
+    declared_kind = _find_meaning(code, source, kinds) if code else None
+    if declared_kind is None and isinstance(error.code, enum.Enum):
+        declared_kind = _find_meaning(error.code.name, source, kinds)
     if isinstance(error, InfraError):
         kind = declared_kind or TOOL_UNAVAILABLE
         kind = Kind(kind.type, kind.code, Remedy.STOP, kind.took_effect, kind.hint)
         return Failure.of(kind, message, evidence=(INFRA_ERROR,), recoverable=False, code=code, **facts)
-    kind = declared_kind or TOOL_INVALID_ARGUMENTS
-    # `AgentError` promises that the call did not execute, so a repair is safe unless the author rules it out.
-    remedy = Remedy.REPLAN if not error.recoverable else kind.remedy if declared_kind else Remedy.REPAIR
-    # The promise does not cover code that caught and wrapped the error.
-    took_effect = TookEffect.UNKNOWN if is_wrapped else TookEffect.NO
+    evidence = ("AgentError", UNKNOWN_CODE) if code and declared_kind is None else ("AgentError",)
+    kind = declared_kind or (TOOL_UNKNOWN if code else TOOL_INVALID_ARGUMENTS)
+    remedy = kind.remedy if error.recoverable or kind.remedy is Remedy.STOP else Remedy.REPLAN
+    # Without a code, `AgentError` promises that the call did not execute. The promise does not cover code that caught
+    # and wrapped the error.
+    took_effect = kind.took_effect
+    if is_wrapped:
+        took_effect = TookEffect.UNKNOWN
+    elif isinstance(error, UndeliveredError) or (kind in KINDS and kind.code in REJECTION_CODES):
+        took_effect = TookEffect.NO
     kind = Kind(kind.type, kind.code, remedy, took_effect, kind.hint)
-    hint = error.hint or kind.hint
+    is_recoverable = error.recoverable and remedy is not Remedy.STOP
     return Failure.of(
-        kind, message, hint=hint, evidence=("AgentError",), recoverable=error.recoverable, code=code, **facts
+        kind, message, hint=error.hint or kind.hint, evidence=evidence, recoverable=is_recoverable, code=code, **facts
     )
+
+
+def _find_meaning(code: str, source: str | None, kinds: Mapping[str, Kind]) -> Kind | None:
+    """Return the kind of a code as people write it: in any case, with any separators, prefixes and endings."""
+    with fork_safety.import_lock:
+        from mulligan.classify.rules import python as rules  # lazy: few errors have a code
+    words = [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", code[:MAX_CODE_CHARS])]
+    names = [code]
+    for start in range(len(words)):
+        names.append("_".join(words[start:]))
+        for end in range(len(words) - 1, start, -1):
+            if words[end] not in rules.CODE_ENDINGS:
+                break
+            names.append("_".join(words[start:end]))
+        if words[start] not in rules.CODE_PREFIXES:
+            break
+    for name in names:
+        kind = find_declared_kind(name, source, kinds)
+        if kind is not None and (kind.type != "model" or source == "model" or "/" in name):
+            return kind
+        allowed = rules.DECLARED_CODES.get(name) or rules.CODES.get(name) or rules.CODES.get(name.replace("_", ""))
+        allowed = allowed or next((rules.CODE_FAMILIES[end] for end in rules.CODE_FAMILIES if name.endswith(end)), ())
+        if allowed:
+            return find_declared_kind(allowed[0].code, source, kinds) or allowed[0]
+        if kind is not None:
+            return kind
+    if any(word.startswith("partial") for word in words):
+        return TOOL_EXECUTION_FAILED
+    if words[:-1] in ([], ["http"]) and re.fullmatch("[45][0-9][0-9]", "".join(words[-1:])):
+        return find_declared_kind(rules.kinds_for_status(int(words[-1]))[0].code, source, kinds)
+    return None

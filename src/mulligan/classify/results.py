@@ -382,6 +382,8 @@ SHORT_ERROR_OPENING_PATTERN = (
 )
 """How an error text starts that is as short as a message. A document may start in the same way."""
 MAX_SHORT_ERROR_CHARS = 700
+_MARKED_OPENING_PATTERN = r"\A\s{0,20}(?:<tool_use_error>|exit(?:ed with)? (?:code|status):? [1-9])"
+"""How a text starts that is marked as an error."""
 _LOG_PATTERN = r"^\W{0,2}(?:debug|info|notice)\b[\]:\s]"
 """A line of a log. A log is a result, even if its first line reports an error."""
 _ERROR_PAGE_PATTERN = (
@@ -441,21 +443,39 @@ _MAX_KEYS = 64
 _PROCESS_OUTPUT_KEYS = ("stdout", "stderr", "output", "stdErr")
 
 
-def is_error_result(result: object) -> bool:
-    """Return whether a result is an error. Its own flag takes precedence over its text."""
+def is_error_result(result: object, *, needs_mark: bool = False) -> bool:
+    """Return whether a result is an error. Its own flag takes precedence over its text.
+
+    `needs_mark`: words are data, whatever they say. Only a flag, a code, a status or a key for errors makes an error.
+    """
     try:
-        return _is_error_result(result)
+        return _is_error_result(result, needs_mark)
     except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
         return False
 
 
-def _is_error_result(result: object) -> bool:
+def is_flagged_result(result: object) -> bool:
+    """Return whether a result is an error by the flag of MCP or the exit code of a program."""
+    if isinstance(result, (str, bytes, bytearray)):
+        return strip_frame(to_bounded_text(result))[1] is not None
+    fields = result if isinstance(result, Mapping) else {name: get_attribute(result, name) for name in _FLAGS}
+    return fields.get("isError") is True or fields.get("is_error") is True or bool(to_integer(_exit_code(fields)))
+
+
+def _exit_code(fields: Mapping[Any, Any]) -> Any:
+    return fields.get("returncode", fields.get("exit_code", fields.get("exitCode")))
+
+
+_FLAGS = ("isError", "is_error", "returncode")
+
+
+def _is_error_result(result: object, needs_mark: bool) -> bool:
     if result is None or isinstance(result, (bool, int, float)):
         return False
     if isinstance(result, (str, bytes, bytearray)):
-        return _is_error_text(to_bounded_text(result))
+        return _is_error_text(to_bounded_text(result), needs_mark)
     if isinstance(result, Mapping):
-        return _is_error_mapping(result)
+        return _is_error_mapping(result, needs_mark)
     flag = get_attribute(result, "isError")
     if (flag if isinstance(flag, bool) else get_attribute(result, "is_error")) is True:
         return True
@@ -465,14 +485,16 @@ def _is_error_result(result: object) -> bool:
     status = to_integer(get_attribute(result, "status_code"))
     if status is not None and get_attribute(result, "headers") is not None:
         return status >= 400
-    return _is_error_content(get_attribute(result, "content"))
+    return _is_error_content(get_attribute(result, "content"), needs_mark)
 
 
-def _is_error_mapping(result: Mapping[Any, Any]) -> bool:
+def _is_error_mapping(result: Mapping[Any, Any], needs_mark: bool) -> bool:
     """Return whether a dictionary reports that the call failed. The status of a thing that was asked about does not."""
-    if result.get("isError") is True or result.get("is_error") is True or _is_error_content(result.get("content")):
+    if result.get("isError") is True or result.get("is_error") is True:
         return True
-    exit_code = to_integer(result.get("returncode", result.get("exit_code", result.get("exitCode"))))
+    if _is_error_content(result.get("content"), needs_mark):
+        return True
+    exit_code = to_integer(_exit_code(result))
     if exit_code is not None:
         return exit_code != 0 and (len(result) == 1 or any(name in result for name in _PROCESS_OUTPUT_KEYS))
     flag = result.get("ok", result.get("success"))
@@ -491,7 +513,7 @@ def _is_error_mapping(result: Mapping[Any, Any]) -> bool:
         return (_has_message(result) or (status == "fail" and "data" in result)) and not _is_record(result)
     if result.get("errors") and result.get("data", result) is None:
         return True  # GraphQL: errors beside data are warnings, errors instead of data are not
-    return is_envelope and _is_error_envelope(result)
+    return is_envelope and _is_error_envelope(result, needs_mark)
 
 
 def _has_message(result: Mapping[Any, Any]) -> bool:
@@ -533,7 +555,7 @@ def _is_record(result: Mapping[Any, Any]) -> bool:
     return has_time or "id" in names or (has_id and status.lower() != "error")
 
 
-def _is_error_envelope(result: Mapping[Any, Any]) -> bool:
+def _is_error_envelope(result: Mapping[Any, Any], needs_mark: bool) -> bool:
     """Return whether a dictionary without data is an error, by its status, its codes or its message."""
     has_message = not _MESSAGE_KEYS.isdisjoint(result)
     is_neutral = not _NEUTRAL_KEYS.isdisjoint(result)
@@ -542,18 +564,18 @@ def _is_error_envelope(result: Mapping[Any, Any]) -> bool:
         if number is not None and 400 <= number <= 599:
             # A line of an access log has a status too, but no message.
             if name == "code":  # a number of anything, unless a message says otherwise
-                return _has_error_message(result)
+                return not needs_mark and _has_error_message(result)
             return has_message or not is_neutral or "body" in result or "text" in result
     if not _ERROR_KEYS.isdisjoint(result):
         return has_message and any(_is_filled(result.get(name)) for name in _ERROR_KEYS)
     code, message, detail = result.get("code"), result.get("message"), result.get("detail")
     if isinstance(code, int) and 1 <= code <= 16 and message and RPC_STATUS_KEYS.issuperset(result):
-        return True
+        return not needs_mark or isinstance(result.get("details"), list)
     if isinstance(code, str) and len(code) <= 80 and has_message and kind_for_code(code) is not None:
         return True
-    if isinstance(detail, Mapping):
+    if isinstance(detail, Mapping) and not needs_mark:
         return "code" in detail and "message" in detail
-    if isinstance(detail, list):
+    if isinstance(detail, list) and not needs_mark:
         return bool(detail) and isinstance(detail[0], Mapping) and "msg" in detail[0]
     errors = result.get("errors")
     if errors and isinstance(errors, (list, dict)) and not is_neutral:
@@ -561,12 +583,15 @@ def _is_error_envelope(result: Mapping[Any, Any]) -> bool:
         if isinstance(errors, dict) and isinstance(next(iter(errors.values())), (int, float)):
             return False  # counts
         return not isinstance(first_error, Mapping) or "line" not in first_error  # else findings of a linter
+    if "error" in (result.get("type"), result.get("object")) and _SENTENCE_KEYS.issuperset(result):
+        return True
+    if needs_mark:
+        return False
     title = result.get("title")
     if isinstance(title, str) and _TITLE_KEYS.issuperset(result):
         return compile_rule_pattern(_STATUS_LINE_PATTERN).match(title) is not None
-    return _SENTENCE_KEYS.issuperset(result) and (
-        "error" in (result.get("type"), result.get("object"))
-        or any(_is_error_sentence(result[name]) for name in _SENTENCE_FIELDS if name in result)
+    return _SENTENCE_KEYS.issuperset(result) and any(
+        _is_error_sentence(result[name]) for name in _SENTENCE_FIELDS if name in result
     )
 
 
@@ -596,14 +621,16 @@ def _is_error_sentence(text: object) -> bool:
     )
 
 
-def _is_error_content(blocks: Any) -> bool:
+def _is_error_content(blocks: Any, needs_mark: bool) -> bool:
     if not isinstance(blocks, (list, tuple)) or not blocks:
         return False
     text = blocks[0].get("text") if isinstance(blocks[0], Mapping) else get_attribute(blocks[0], "text")
-    return isinstance(text, str) and _is_error_text(to_bounded_text(text))
+    return isinstance(text, str) and _is_error_text(to_bounded_text(text), needs_mark)
 
 
-def _is_error_text(text: str) -> bool:
+def _is_error_text(text: str, needs_mark: bool) -> bool:
+    if needs_mark and text[:1] != "{":
+        return compile_rule_pattern(_MARKED_OPENING_PATTERN).match(text) is not None
     if compile_rule_pattern(ERROR_OPENING_PATTERN).match(text):
         return compile_rule_pattern(_LOG_PATTERN).search(text) is None
     opening = text[:1]
@@ -614,7 +641,7 @@ def _is_error_text(text: str) -> bool:
             answer = json.loads(text)
         except (ValueError, RecursionError):
             return False
-        return isinstance(answer, dict) and _is_error_mapping(answer)
+        return isinstance(answer, dict) and _is_error_mapping(answer, needs_mark)
     if opening == "<":
         return compile_rule_pattern(_ERROR_PAGE_PATTERN).search(text[:MAX_SHORT_ERROR_CHARS]) is not None
     is_error = len(text) <= MAX_SHORT_ERROR_CHARS and compile_rule_pattern(SHORT_ERROR_OPENING_PATTERN).match(text)

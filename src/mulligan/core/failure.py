@@ -175,8 +175,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         is_refused = self.kind.code in REFUSAL_CODES or not REFUSAL_EVIDENCE.isdisjoint(self.evidence)
         is_guess = self.confidence <= MAX_GUESS_CONFIDENCE and self.evidence[:1] == (f"class {self.class_name}",)
         is_refused = is_refused and not is_guess  # a `ValueError` without such words may be about a response
-        has_executed_part = EARLIER_ATTEMPTS in self.evidence or INNER_EFFECTS in self.evidence
-        return self.took_effect is TookEffect.UNKNOWN and (not is_refused or has_executed_part)
+        return self.took_effect is TookEffect.UNKNOWN and (
+            not is_refused or not UNSURE_EVIDENCE.isdisjoint(self.evidence)
+        )
 
     @property
     def has_lost_answer(self) -> bool:
@@ -228,6 +229,10 @@ EARLIER_ATTEMPTS = "earlier attempts of a retry library"
 """The evidence of an error after other attempts: the refusal of the last one says nothing about them."""
 INNER_EFFECTS = "a call inside it may have executed"
 """The evidence of an error after a call with effects="once" inside the attempt: a refusal says nothing about that."""
+RETURNED_ERROR = "a returned error"
+"""The evidence of an error that a tool with side effects returned: it ran, and its words do not say how far."""
+UNSURE_EVIDENCE = frozenset({EARLIER_ATTEMPTS, INNER_EFFECTS, RETURNED_ERROR})
+"""Signals that a refusal says nothing about a part of the call."""
 MAX_GUESS_CONFIDENCE = 0.6
 """Confidence of a kind that only the class of an exception suggests."""
 CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
@@ -291,7 +296,7 @@ def strip_own_blocks(text: str) -> str:
 def build_hint(failure: Failure, redactor: Redactor, *, has_effects: bool = False) -> str:
     """Return the hint for a model: its author's, or that of the kind. `has_effects`: a repetition may harm."""
     if failure.hint == failure.kind.hint:
-        if not failure.recoverable:
+        if not failure.recoverable and failure.remedy is not Remedy.STOP:
             return "A retry cannot help: continue without this call, or report that it failed."
         # Hints of such kinds lead to another attempt. It could pay twice, with other arguments too.
         if has_effects and failure.has_unknown_outcome and failure.remedy is Remedy.RETRY:

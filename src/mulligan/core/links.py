@@ -236,10 +236,10 @@ class RunProgress(msgspec.Struct, frozen=True):
         if run.end_reason in ("raised", "abandoned") or self.has_own_failure:
             return "failure"
         if not self.failed:
-            return "success"
+            return "partial" if run.cut_off else "success"
         if not self.has_success:
             return "failure"
-        return "recovered" if self.recovered >= self.failed else "partial"
+        return "recovered" if self.recovered >= self.failed and not run.cut_off else "partial"
 
     def after(
         self,
@@ -558,6 +558,14 @@ class Match(msgspec.Struct, frozen=True):
                 link = replace(link, method="prerequisite", intermediate_tools=tools)
             links[member.call.id] = link
         return list(links.values())
+
+
+def repeats_cut_off_call(cut_off: Step, success: Step) -> bool:
+    """Return whether a success is what a call that was cut off was made for: same arguments, or conversation."""
+    if cut_off.type == success.type == "model" and continues_conversation(cut_off, success):
+        return True
+    is_same_tool = cut_off.type == success.type and cut_off.tool_key == success.tool_key
+    return is_same_tool and is_same_json(values_of(cut_off), values_of(success))
 
 
 def _has_same_request(first: Call, second: Call) -> bool:

@@ -262,6 +262,8 @@ class Run(Record, frozen=True):
     """Calls whose provisional links turned out to be a loop over items before the run ended."""
     items: dict[str, tuple[str, ...]] | None = None
     """By tool key: arguments that name items, because two successful calls differ in that argument alone."""
+    cut_off: tuple[int, ...] = ()
+    """Calls that were cancelled while the run went on, and not made again."""
 
 
 class Link(Record, frozen=True):

@@ -214,7 +214,8 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
         "avoided": stats_report.format_avoided(usage) if usage.avoided_turns else "",
         "ticks": [(frame.end - frame.begin) / 1000 * share for share in (0, 0.25, 0.5, 0.75, 1)],
         "lanes": [
-            _build_lane(call, frame, numbers, links.get(call.id), by_id) | {"depth": _depth(call, by_seq)}
+            _build_lane(call, frame, numbers, links.get(call.id), by_id)
+            | {"depth": _depth(call, by_seq), "is_cut_off": call.id in history.run.cut_off}
             for call in page_calls
         ],
         "page_number": page + 1,

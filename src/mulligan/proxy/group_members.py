@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.classify.declared_errors import AgentError
+from mulligan.classify.declared_errors import UndeliveredError
 from mulligan.proxy import ServerTarget, messages
 from mulligan.proxy.messages import STATELESS_VERSION, Envelope, Id, build_message, decode_members
 from mulligan.proxy.relay import ClientConnection, Relay
@@ -35,7 +35,7 @@ class AbsentServer:
 
     def __init__(self, relay: Relay, name: str, reason: str) -> None:
         self._relay = relay
-        self._error = AgentError(
+        self._error = UndeliveredError(
             f"Server {name} is not available: {reason}",
             "unavailable",
             hint="Continue without this tool, or try again later.",

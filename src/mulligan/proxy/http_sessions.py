@@ -146,7 +146,7 @@ class HttpSession:
             self.mark_read(stream.lines.popleft())
         if self.requests.get(id) is stream:
             del self.requests[id]
-            params = {"requestId": id, "reason": "the client hung up"}
+            params = {"requestId": id, "reason": messages.HUNG_UP}
             self.endpoint.from_client(messages.build_message(method="notifications/cancelled", params=params))
 
     def write(self, data: bytes) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
-from mulligan.classify.declared_errors import AgentError
+from mulligan.classify.declared_errors import AgentError, UndeliveredError
 from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError
 from mulligan.proxy import ServerTarget
 from mulligan.proxy.messages import InvalidAnswerError
@@ -175,21 +175,23 @@ def describe_error(error: Exception, url: str) -> Exception:
     """
     host = urlsplit(url).netloc.rpartition("@")[2]  # with the port, without a password
     if isinstance(error, httpx2.ConnectTimeout):
-        return AgentError(f"Cannot connect to {host} in {CONNECT_TIMEOUT_SECONDS:g} s", "connection_error")
+        return UndeliveredError(f"Cannot connect to {host} in {CONNECT_TIMEOUT_SECONDS:g} s", "connection_error")
     if isinstance(error, httpx2.ConnectError):
         is_tls = isinstance(find_cause(error, ssl.SSLError), ssl.SSLError) or "certificate" in str(error).lower()
         message = f"Cannot connect to {host}: {'TLS error: ' if is_tls else ''}{error}"
-        return AgentError(message, "connection_error", recoverable=not is_tls)
+        return UndeliveredError(message, "connection_error", recoverable=not is_tls)
     if isinstance(error, httpx2.TransportError):
         return ConnectionResetError(f"The connection to {host} broke: {error or type(error).__name__}")
     if isinstance(error, HttpAnswerError) and error.status_code < 500:
         if (code := REJECTION_CODES.get(error.status_code)) is not None:
-            return AgentError(str(error), code)
-        return AgentError(str(error), "unavailable", recoverable=False)
+            return UndeliveredError(str(error), code)
+        return UndeliveredError(str(error), "unavailable", recoverable=False)
     if isinstance(error, OAuthFlowError):  # after a 401 or 403: the server has not read the message
-        return AgentError(f"The server requires a token, and the sign-in failed: {error}. {TOKEN_HINT}", "auth_error")
+        return UndeliveredError(
+            f"The server requires a token, and the sign-in failed: {error}. {TOKEN_HINT}", "auth_error"
+        )
     if isinstance(error, SessionLostError):
-        return AgentError(str(error), "unavailable", recoverable=False)
+        return UndeliveredError(str(error), "unavailable", recoverable=False)
     if isinstance(error, HttpAnswerError | InvalidAnswerError | AgentError | OSError):
         return error
     return InvalidAnswerError(f"Invalid response: {type(error).__name__}: {error}")

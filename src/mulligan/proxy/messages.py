@@ -17,6 +17,8 @@ from mulligan.redaction import to_plain_data
 T = TypeVar("T")
 D = TypeVar("D")
 Id = int | str | float | None
+HUNG_UP = "the client hung up"
+"""The reason of a cancellation that the proxy sends for a client that is gone."""
 EMPTY_RAW = Raw()
 META_PREFIX = "mulligan/"
 """Prefix of the keys that we add to `_meta`."""

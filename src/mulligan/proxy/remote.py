@@ -14,7 +14,7 @@ from urllib.parse import urljoin
 
 import msgspec
 
-from mulligan.classify.declared_errors import AgentError
+from mulligan.classify.declared_errors import UndeliveredError
 from mulligan.proxy import ServerTarget, messages
 from mulligan.proxy.http_transport import (
     HttpAnswerError,
@@ -235,7 +235,9 @@ class RemoteServer:
             raise SessionLostError("The server rejected the session")
         answer = await self._ask(handshake, "initialize")
         if messages.decode_envelope(answer).error != messages.EMPTY_RAW:
-            raise AgentError("The server rejected the handshake of another session", "unavailable", recoverable=False)
+            raise UndeliveredError(
+                "The server rejected the handshake of another session", "unavailable", recoverable=False
+            )
         for line in later_lines:
             if line == self._relay.initialized_line:
                 await self._send(line, {}, None, "")

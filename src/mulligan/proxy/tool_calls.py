@@ -149,12 +149,14 @@ class ToolCallRelay:
         """Give running recoveries this long to finish, then cancel them and end the run."""
         if self._tasks and seconds:
             await asyncio.wait(tuple(self._tasks), timeout=seconds)
+        if self.run is not None:
+            self.run.is_open = False  # what is cancelled now was not cut off: the client is gone
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
             await asyncio.wait(tuple(self._tasks), timeout=1.0)
         for call in tuple(self.active_calls.values()):
-            call.abandon()
+            call.abandon(GeneratorExit())
         await self.tools.close()
         self.end_run()
 
@@ -303,16 +305,16 @@ class ToolCallRequest:
             if self._in_flight is not None:
                 self._relay.cancel_request(self._in_flight, "cancelled by the client")
             return True
-        self.abandon()
+        self.abandon(GeneratorExit() if messages.HUNG_UP.encode() in line else asyncio.CancelledError())
         self._relay.stop_waiting(self._id)
         self._relay.forward_late_answer(self._id)
         return False
 
-    def abandon(self) -> None:
-        """Record the call as cancelled: the client no longer waits."""
+    def abandon(self, reason: BaseException) -> None:
+        """Record the call as cancelled: the client no longer waits, and was cut off or is gone."""
         self._calls.active_calls.pop(self._id, None)
         if self._first is not None and self._task is None:
-            self._context.run(self._first.record_cancelled, asyncio.CancelledError(), *self._attempt_start)
+            self._context.run(self._first.record_cancelled, reason, *self._attempt_start)
 
     # Recovery
 

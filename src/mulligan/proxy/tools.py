@@ -195,7 +195,7 @@ class ServerTools:
         tool.is_blocked = self.is_blocked(name)
         if definition is None and self._listed_definitions:
             tool.result_checker = UnlistedResultChecker(
-                options.type, tool.name, options.detect_errors, options.empty_result
+                options.type, tool.name, options.detect_errors, options.empty_result, options.effects
             )
         return tool
 

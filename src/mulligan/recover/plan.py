@@ -234,7 +234,9 @@ def find_stop_reason(failure: Failure, tool: Tool) -> str:
         return tool.observe_reason
     if BLOCKED in failure.evidence:
         return BLOCKED
-    return "" if failure.recoverable else "the error is declared unrecoverable"
+    if failure.recoverable or failure.remedy is Remedy.STOP:  # the remedy says more
+        return ""
+    return "the error is declared unrecoverable"
 
 
 def describe_attempts(number: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from mulligan.core import calls, conversation
@@ -65,15 +65,25 @@ MODEL_EVIDENCE: frozenset[LinkEvidence] = frozenset({"conversation", "model_turn
 EXECUTION_TEXTS = {"no": "not executed", "yes": "executed", "unknown": "may have executed"}
 _CUT_NOTE = re.compile(r" \[\.\.\. (\d{1,12}) characters cut \.\.\.\] ")
 """The note that recording leaves in place of the middle of a long text."""
+CUT_OFF = "cut off"
+"""The outcome of a call that was cancelled while its run went on, and not made again."""
 OUTCOME_MARKS = {"success": "+", "failure": "x", "cancelled": "-", "blocked": "-"}
 
 
 class CallRenderer:
     """Renders the calls of one run for a terminal of this width, or for a pipe if it is None."""
 
-    def __init__(self, run_start: int, numbers: Mapping[int, int], width: int | None, is_full: bool) -> None:
+    def __init__(
+        self,
+        run_start: int,
+        numbers: Mapping[int, int],
+        width: int | None,
+        is_full: bool,
+        cut_off: Collection[int] = (),
+    ) -> None:
         self._run_start = run_start
         self._numbers = numbers
+        self._cut_off = cut_off
         self._width = width
         self._is_full = is_full
         self._indent = " " * (4 + len(str(len(numbers))))
@@ -161,6 +171,8 @@ class CallRenderer:
         stop = call.last.stop
         if call.first.type == "run":
             return "failure of the run itself"
+        if call.id in self._cut_off:
+            return f"{CUT_OFF}: cancelled while the run went on, and not made again"
         if link is not None:
             number = self._numbers.get(link.recovering_call, link.recovering_call)
             actor = "the model in " if MODEL_EVIDENCE.intersection(link.evidence) else ""

@@ -13,6 +13,7 @@ from mulligan.core import calls
 from mulligan.core.links import derive_status
 from mulligan.core.records import EndReason, Fix, History, Link, Status
 from mulligan.report import call_text, stats
+from mulligan.report.call_text import CUT_OFF
 from mulligan.report.memory_text import MAX_SHOWN_TRIALS
 from mulligan.report.tables import (
     format_age,
@@ -63,7 +64,7 @@ def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS)
                 "name": call.name,
                 "type": call.first.type,
                 "attempts": len(call.steps),
-                "outcome": call.outcome_label,
+                "outcome": CUT_OFF if call.id in run.cut_off else call.outcome_label,
                 "kind": str(call.failure.kind) if call.failure else None,
                 "recovered": call.has_succeeded or call.id in recovered_ids if call.has_failed else None,
                 "stop_reason": call.last.stop.reason if call.last.stop else None,
@@ -95,7 +96,10 @@ def format_status(status: Status | None, end: EndReason | None) -> str:
 
 
 def _worst_failure(history: History) -> str | None:
-    """Describe the failure to look at first: an unrecovered one, of these one that may have had an effect."""
+    """Describe the failure to look at first: an unrecovered one, of these one that may have had an effect.
+
+    If there is none, describe the first call that was cut off.
+    """
     recovered_ids = {link.failed_call for link in history.links}
     failed_calls = [call for call in calls.group_attempts(history.steps) if call.has_failed]
 
@@ -105,6 +109,9 @@ def _worst_failure(history: History) -> str | None:
         return call.has_succeeded or call.id in recovered_ids, not has_unknown_effect
 
     worst = min(failed_calls, key=order, default=None)
+    if history.run.cut_off and (worst is None or order(worst)[0]):
+        names = (step.name for step in history.steps if step.seq in history.run.cut_off)
+        return f"{next(names, '') or 'a step'} {CUT_OFF}"
     if worst is None or worst.failure is None:
         return None
     kind = str(worst.failure.kind)
@@ -126,13 +133,13 @@ def render_run(
     run, run_calls = history.run, _group_calls(history)
     link_by_call = {link.failed_call: link for link in history.links}
     status = format_status(status_of(history), run.end_reason)
-    yield from wrap_text(f"{run.id} {status}: {_describe_result(run_calls, link_by_call)}", width, "")
+    yield from wrap_text(f"{run.id} {status}: {_describe_result(run_calls, link_by_call, len(run.cut_off))}", width, "")
     yield ""
     yield from render_pairs(_detail_rows(history, run_calls, now), width)
     # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
     numbers = {call.id: number for number, call in enumerate(run_calls, start=1)}
     recovering_ids = {link.recovering_call for link in history.links}
-    renderer = call_text.CallRenderer(run.started_at, numbers, width, is_full)
+    renderer = call_text.CallRenderer(run.started_at, numbers, width, is_full, run.cut_off)
     should_count = not is_full and len(run_calls) > MAX_LISTED_CALLS
     was_detailed = True
 
@@ -153,7 +160,7 @@ def render_run(
             was_detailed = len(lines) > 1
 
 
-def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link]) -> str:
+def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link], cut_off_count: int) -> str:
     failed_calls = [call for call in run_calls if call.has_failed]
     recovered_count = sum(call.has_succeeded or call.id in link_by_call for call in failed_calls)
     backoff_seconds = sum(call.backoff_seconds for call in run_calls)
@@ -161,6 +168,8 @@ def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link])
     text = f"{format_count(len(run_calls), 'call')} in {format_count(attempt_count, 'attempt')}"
     if failed_calls:
         text += f", {recovered_count} of {len(failed_calls)} failed calls recovered"
+    if cut_off_count:
+        text += f", {format_count(cut_off_count, 'call')} {CUT_OFF}"
     return f"{text}, {format_duration(backoff_seconds)} backoff." if backoff_seconds else f"{text}."
 
 

@@ -188,6 +188,59 @@ orchestration/precondition: failed_precondition preconditionfailed not_in_channe
 output_too_large: response_too_large output_too_large
 """)
 
+# What people write as the code of an `AgentError`, without the words of `CODE_PREFIXES` and `CODE_ENDINGS`.
+DECLARED_CODES = read_kinds("""
+tool kinds
+execution_failed: tool tool_call execution failed failure fail incomplete midway interrupted aborted crash
+    crashed operation action task job step process processing run runtime command function handler call query write
+    send save commit submit upload update create delete transaction rollback
+unknown: error exception unexpected generic general other
+api_error: api server internal_server upstream downstream backend service external third_party dependency provider
+    remote request http database db not_implemented
+timeout: timed_out time_out deadline took_too_long
+connection_error: connect connection_refused connection_reset connection_lost connection_closed disconnected network dns
+    socket transport unreachable host_unreachable io
+unavailable: temporarily_unavailable not_available overloaded overload busy down offline maintenance try_again_later
+rate_limit: throttled rate_exceeded too_many_calls slow_down
+auth_error: auth authentication not_authenticated unauthorised login login_required not_logged_in credential credentials
+    bad_credentials missing_credentials missing_token bad_token expired_token token_invalid invalid_key
+    api_key invalid_api_key missing_api_key bad_api_key expired_api_key api_key_expired api_key_invalid
+    session_expired invalid_session
+permission_denied: permission permissions denied authorization authorisation not_authorized not_authorised
+    not_allowed not_permitted insufficient_permission insufficient_rights no_access access_forbidden
+unknown_tool: invalid_tool invalid_tool_name no_such_tool tool_not_found tool_missing unknown_function
+    function_not_found no_such_function unknown_action
+not_found: missing_resource does_not_exist doesnt_exist no_such_resource unknown_resource unknown_id no_such_id
+conflict: exists duplicate locked resource_locked version_mismatch stale
+invalid_arguments: validation input_validation schema_validation invalid argument arguments arg args parameter
+    parameters param params input schema invalid_input invalid_inputs invalid_args invalid_param
+    invalid_parameters invalid_value invalid_type invalid_format invalid_schema invalid_id invalid_name invalid_date
+    invalid_email bad_input bad_argument bad_arguments bad_parameter bad_value bad_format malformed malformed_request
+    malformed_input missing_arguments missing_parameter missing_parameters missing_param missing_field missing_value
+    missing_input required_field unknown_argument unsupported_value too_many too_few too_high too_low too_small
+invalid_response: bad_response malformed_response unexpected_response empty_response parse parsing decode decoding
+output_too_large: result_too_large
+orchestration/precondition: prerequisite missing_prerequisite not_ready requirement missing_dependency
+orchestration/invalid_state: state illegal_state wrong_state bad_state invalid_transition illegal_transition
+orchestration/constraint_violation: constraint policy policy_violation rule_violation business_rule guardrail limit
+    limit_reached rejected refused
+orchestration/max_retries_exceeded: max_retries retries retries_exhausted too_many_retries max_attempts
+orchestration/uncaught_exception: uncaught unhandled unhandled_exception bug assertion
+retrieval/no_results: no_result no_matches no_match empty_result empty_results nothing_found no_data
+retrieval/invalid_query: bad_query query_syntax
+none/user_rejected: user_declined rejected_by_user declined_by_user
+none/cancelled: canceled user_cancelled user_canceled
+""")
+CODE_PREFIXES = frozenset("tool agent error err e code api http request server service mcp".split())
+CODE_ENDINGS = frozenset("error errors err failed failure exception exceeded".split())
+CODE_FAMILIES = read_kinds("""
+tool kinds
+not_found: _not_found
+timeout: _timeout _timed_out
+unavailable: _unavailable
+""")
+"""Codes by their end, such as `order_not_found`."""
+
 _CODES_WITHOUT_SEPARATORS = {
     name.replace("_", "").removesuffix("exception").removesuffix("error"): kind for name, kind in CODES.items()
 }
