@@ -313,7 +313,7 @@ def test_code_with_a_word_in_it_is_known_in_another_case_but_not_a_word(pair: st
     "before/after from/to start/end open/closed active/inactive encrypt/decrypt import/export increase/decrease "
     "allow/deny verify/no_verify with_tax/without_tax lender/borrower employer/employee payer/payee inbound/outbound "
     "upload/download prefix/postfix locked/unlocked public/private read/write income/expense visible/invisible "
-    "created_after/created_before include_unread/exclude_unread hopeful/hopeless metric/imperial true/false on/off "
+    "created_after/created_before include_unread/exclude_unread hopeful/hopeless true/false on/off "
     "older/newer gt/lt prepaid/postpaid overdue/underdue minPrice/maxPrice".split(),
 )
 def test_opposites_are_known_in_both_directions(pair: str) -> None:
