@@ -15,7 +15,7 @@ from frameworks.scenarios import SCENARIOS
 
 PAGE = DOCS / "frameworks.md"
 MEANINGS = {
-    "bad argument": "A value is out of bounds, and the tool only reads. The call is repaired, and a note tells the model.",
+    "bad argument": "A value is out of bounds, and the tool only reads. It is repaired, and a note tells the model.",
     "unknown argument": "`topk` in place of `top_k`. The call is repaired, and a note tells the model.",
     "unknown tool": "The model reads the nearest name, and calls that tool.",
     "wrong type": "`seven` in place of a number. The tool is not called. The model reads what is wrong.",
