@@ -88,7 +88,7 @@ def test_suggest_answers_each_line_with_its_id() -> None:
         "suggest",
         "--json",
         lines=[
-            {"id": "a", **call, "schema": SCHEMA},
+            {"id": "a", **call, "schema": SCHEMA, "clamp": ["top_k"]},
             *BAD_LINES,
             {"id": 4, "tool": "search", "arguments": [1], "error": "bad"},
             {"id": 5, "tool": "search", "arguments": {}, "error": "429 Too Many Requests"},
@@ -111,7 +111,8 @@ def test_suggest_answers_each_line_with_its_id() -> None:
 
 @pytest.mark.parametrize(("effects", "unprivileged"), [("idempotent", "unprivileged"), ("repeatable", "released")])
 def test_suggest_takes_new_and_earlier_names_of_inputs(effects: str, unprivileged: str) -> None:
-    call = {"tool": "search", "arguments": {"amount": 50}, "error": "amount must be 10 or less, got 50"}
+    schema = {"type": "object", "properties": {"amount": {"type": "integer"}}}
+    call = {"tool": "search", "arguments": {"amount": "50"}, "error": "amount is no integer", "schema": schema}
     held, released = run_lines(
         "suggest",
         "--json",
@@ -121,7 +122,7 @@ def test_suggest_takes_new_and_earlier_names_of_inputs(effects: str, unprivilege
         ],
     )
     for answer in (held, released):
-        assert answer["suggestions"][0]["arguments"] == {"amount": 10}
+        assert answer["suggestions"][0]["arguments"] == {"amount": 50}
     assert held["suggestions"][0]["automatic"] is False
     assert released["suggestions"][0]["automatic"] is True
 

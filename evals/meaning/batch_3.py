@@ -1,9 +1,10 @@
 """Mistaken calls of the tools of small companies and customer-facing agents."""
 
 import re
-from typing import Annotated, Literal, Optional, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from mistakes import Batch
+
 from mulligan import AgentError
 
 batch = Batch()
@@ -62,7 +63,7 @@ def book_hotel_room(hotel_id: str, check_in: str, check_out: str, guests: int,
          reason="a bank account is neither the original payment nor a voucher")
 @mistake("name", "form", effects="once", asked={"booking_ref": "KX81QP", "refund_to": "voucher"},
          same=[{"bookingRef": "KX81QP", "refundTo": "voucher"}], reason="the same names in snake_case")
-def cancelBooking(bookingRef: str, refundTo: Literal["original_payment", "voucher"]) -> str:  # noqa: N802, N803
+def cancelBooking(bookingRef: str, refundTo: Literal["original_payment", "voucher"]) -> str:
     return "cancelled"
 
 
@@ -178,7 +179,7 @@ def adjust_salary(employee_id: int, amount: float, period: Literal["monthly", "y
          reason="a smaller page shifts what the next pages hold")
 @mistake("null", "form", effects="none", asked={"department": "Sales", "pageSize": 50, "pageToken": None},
          same=[{"department": "Sales", "pageSize": 50}], reason="null and no token both mean the first page")
-def listEmployees(department: str, pageSize: int = 50, pageToken: str = "") -> list:  # noqa: N802, N803
+def listEmployees(department: str, pageSize: int = 50, pageToken: str = "") -> list:
     if pageSize > 100:
         raise AgentError(f"INVALID_ARGUMENT: pageSize {pageSize} exceeds the maximum of 100")
     return []
@@ -424,7 +425,7 @@ def arm_alarm(site_id: str, mode: Literal["home", "away"]) -> str:
 
 @mistake("enum", "meaning", effects="once", asked={"rooms": ["kitchen"], "power": "min"},
          reason="min is near max in letters and its opposite; quiet may or may not be meant")
-def startVacuum(rooms: list[str], power: Literal["quiet", "normal", "max"] = "normal") -> str:  # noqa: N802
+def startVacuum(rooms: list[str], power: Literal["quiet", "normal", "max"] = "normal") -> str:
     return "cleaning"
 
 
@@ -501,7 +502,7 @@ def ban_player(player_id: str, duration_hours: int = 24) -> str:
          reason="three packs of gems to choose from")
 @mistake("name", "form", effects="once", asked={"player_id": "p-1", "item": "gem_pack_small", "quantity": 1},
          same=[{"playerId": "p-1", "item": "gem_pack_small", "quantity": 1}], reason="playerId in snake_case")
-def grantItem(playerId: str,  # noqa: N802, N803
+def grantItem(playerId: str,
               item: Literal["gem_pack_small", "gem_pack_large", "gem_pack_mega", "shield"], quantity: int = 1) -> str:
     return "granted"
 
@@ -571,7 +572,7 @@ def create_campaign(name: str, daily_budget: float, currency: Literal["EUR", "GB
 @mistake("polarity", "meaning", effects="once",
          asked={"list_id": "L1", "subject": "Sale", "include_segments": ["vip"]},
          reason="the mail would go to all but those for whom it was meant, or to all")
-def send_newsletter(list_id: str, subject: str, exclude_segments: Optional[list[str]] = None) -> str:
+def send_newsletter(list_id: str, subject: str, exclude_segments: list[str] | None = None) -> str:
     return "sent"
 
 
@@ -579,7 +580,7 @@ def send_newsletter(list_id: str, subject: str, exclude_segments: Optional[list[
          reason="a fifth or a fifth of a percent")
 @mistake("name", "meaning", effects="once", asked={"code": "HELLO", "amountOff": 20},
          earlier=[{"code": "BYE", "percentOff": 10}], reason="20 euros off is not 20 percent off")
-def createDiscountCode(code: str, percentOff: int) -> str:  # noqa: N802, N803
+def createDiscountCode(code: str, percentOff: int) -> str:
     if percentOff > 50:
         raise AgentError(f"percentOff must not be greater than 50 (given: {percentOff})")
     return code
@@ -598,7 +599,7 @@ def update_subscription_status(email: str, status: Literal["subscribed", "unsubs
 @mistake("date", "meaning", effects="once", asked={"channel": "facebook", "text": "Hi", "publish_on": "2025-02-30"},
          reason="there is no 30 February; 28 February and 2 March are guesses")
 def schedule_post(channel: Literal["facebook", "instagram", "linkedin"], text: str, publish_on: str = "") -> str:
-    if publish_on.endswith(("-02-30", "-02-31")) or publish_on and not _is_date(publish_on):
+    if publish_on.endswith(("-02-30", "-02-31")) or (publish_on and not _is_date(publish_on)):
         raise AgentError(f"publish_on: {publish_on} is not a valid date")
     return "scheduled"
 

@@ -1,9 +1,10 @@
 """Batch 4: the point of view of a skeptical site-reliability and security engineer."""
 
 import re
-from typing import Annotated, Literal, Optional, TypedDict
+from typing import Annotated, Literal, TypedDict
 
 from mistakes import Batch
+
 from mulligan import AgentError
 
 batch = Batch()
@@ -542,7 +543,7 @@ def list_instances(region: str, page: int = 1, page_size: int = 50) -> list:
          reason="with a cursor, a walk through all pages goes on by the caller's own count")
 @mistake("paging", "meaning", effects="none", asked={"actor": "root", "limit": 1000},
          less=[{"actor": "root", "limit": 200}], reason="asks for 1000 events; 200 are fewer but nothing else")
-def get_audit_events(actor: str, cursor: Optional[str] = None, limit: int = 50) -> dict:
+def get_audit_events(actor: str, cursor: str | None = None, limit: int = 50) -> dict:
     if limit > 200:
         raise AgentError(f"limit: must be <= 200, got {limit}")
     return {"events": [], "next": None}
@@ -1240,7 +1241,7 @@ def list_dag_runs(dag: str, state: Literal["success", "failed", "upstream_failed
          same=[{"expr": "up == 0", "labels": {"job": "node"}}], reason="an object as JSON text")
 @mistake("name", "form", effects="none", asked={"expression": None, "expr": "up == 0"}, same=[{"expr": "up == 0"}],
          reason="an extra argument that is null")
-def instant_query(expr: str, labels: Optional[dict[str, str]] = None) -> list:
+def instant_query(expr: str, labels: dict[str, str] | None = None) -> list:
     return []
 
 

@@ -73,7 +73,7 @@ PROGRAM = r"""
             error.add_note("token=" + SHAPED["note"] + " local " + local)
             raise error from cause
 
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def refuses(client_secret, top_k=5, key=""):
         if top_k > 10:
             raise AgentError(

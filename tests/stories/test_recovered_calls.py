@@ -143,12 +143,12 @@ def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Sandbox,
         return fetch(service.address, f"book?days={days}", data=b"")
 
     with pytest.raises(urllib.error.HTTPError):
-        mulligan.tool(name="strict", unprivileged=("days",))(book)(9)
+        mulligan.tool(name="strict", clamp=("days",))(book)(9)
     assert len(service.asked) == 1
     assert played.steps[0].stop is not None
     reason = 'the tool has effects="once", and nothing proves that the call did not execute (raise AgentError before'
     assert played.steps[0].stop.reason.startswith(reason)
-    assert mulligan.tool(name="lenient", rejection_statuses={422}, unprivileged=("days",))(book)(9) == "booked"
+    assert mulligan.tool(name="lenient", rejection_statuses={422}, clamp=("days",))(book)(9) == "booked"
     assert [path.rpartition("=")[2] for path in service.asked] == ["9", "9", "7"]
 
 
@@ -162,7 +162,7 @@ def test_a_status_that_proves_that_nothing_was_done_is_repaired(played: Sandbox,
 def test_plain_exception_of_a_tool_with_side_effects_says_what_would_allow_a_repair(
     played: Sandbox, message: str, reason: str
 ) -> None:
-    @mulligan.tool
+    @mulligan.tool(clamp=["chunk_size"])
     def upload(chunk_size: int) -> str:
         raise ValueError(message)
 

@@ -107,7 +107,7 @@ def find_objection(change: Change, call: RequestedCall) -> str:
         return f"{call.tool} may have effects, and with another {name} it would do something else{advice}"
     if not call.has_reader:
         return f"a program made the call, and would not notice another {name}{advice}"
-    if change.operation == "enum" and is_same_code(str(change.before), str(change.after)):
+    if change.operation == "enum" and isinstance(change.before, str) and is_same_code(change.before, str(change.after)):
         return ""
     if reason := _describe_subject(change, call):
         return reason + advice
@@ -236,7 +236,8 @@ def is_position(name: str, value: Any) -> bool:
 
 def _is_size_name(name: str) -> bool:
     words = lower_words(name)
-    return bool(words) and _SIZE_WORDS.issuperset(words) and not _SIZE_HEADS.isdisjoint(words)
+    has_head = not _SIZE_HEADS.isdisjoint(words) or words[:2] == ["number", "of"]
+    return has_head and _SIZE_WORDS.issuperset(words)
 
 
 def _is_smaller_size(name: str, before: Any, after: Any) -> bool:

@@ -46,11 +46,12 @@ _OPPOSITES = """
     male / female; client / server; primary / secondary; prod production / dev development test
     staging; horizontal / vertical; active / passive; manual / automatic auto; single / multiple; hard / soft; strict /
     lenient; start / stop; lender / borrower; landlord / tenant; teacher / student; and / or; live / test; import /
-    export; positive / negative; increase / decrease; raise / reduce; earliest / latest
+    export; positive / negative; increase / decrease; raise / reduce; earliest / latest; pre / post
 """
 _NEGATIONS = frozenset("not no non never without skip ignore disable disabled un dont exclude except omit".split())
 """Words that turn a name into its opposite: `verify` and `no_verify`."""
-_NEGATIVE_PREFIXES = ("un", "in", "non", "dis", "de", "im", "ir", "il", "anti", "mis", "ex", "out", "over", "under")
+_NEGATIVE_PREFIXES = {"un": 3, "non": 3, "dis": 3, "anti": 3, "in": 5, "im": 5, "ir": 5, "il": 5, "de": 5}
+"""Prefixes that turn a word into its opposite, and the letters that this word has at least: not `input` of `put`."""
 _PREFIX_PAIRS = [
     pair
     for first, second in map(str.split, "in ex;im ex;in out;en dis;en de;in de;up down;over under;pre post".split(";"))
@@ -278,10 +279,10 @@ def _comparable_words(name: str) -> set[str]:
 
 
 def _is_opposite_word(one: str, other: str) -> bool:
-    if other in _OPPOSITE_WORDS.get(one, ()):
+    if other in _build_opposites().get(one, ()):
         return True
     short, long = sorted((one, other), key=len)
-    if len(short) >= MIN_WORD_LETTERS and any(long == prefix + short for prefix in _NEGATIVE_PREFIXES):
+    if len(short) >= _NEGATIVE_PREFIXES.get(long.removesuffix(short), len(short) + 1):
         return True
     return any(
         one.startswith(first) and other.startswith(second) and one[len(first) :] == other[len(second) :] != ""
@@ -292,17 +293,15 @@ def _is_opposite_word(one: str, other: str) -> bool:
     )
 
 
+@functools.cache
 def _build_opposites() -> dict[str, frozenset[str]]:
     opposites: dict[str, frozenset[str]] = {}
     for pair in _OPPOSITES.split(";"):
         sides = [side.split() for side in pair.split("/")]
         for words, others in (sides, sides[::-1]):
             for word in words:
-                opposites[word] = opposites.get(word, frozenset()).union(others)
+                opposites[_singular(word)] = opposites.get(_singular(word), frozenset()).union(map(_singular, others))
     return opposites
-
-
-_OPPOSITE_WORDS = _build_opposites()
 
 
 def lower_words(name: str) -> list[str]:

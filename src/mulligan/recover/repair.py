@@ -501,13 +501,13 @@ class _SuggestionBuilder:
         if isinstance(draft, ReflectedDraft) and draft.objection:
             return draft.objection
         is_prepared = fix is not None and bool(fix.prerequisites)
+        if not draft.is_rejected and not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
+            return describe_effects(failure)
         reason = self._prerequisite_objection(fix) if fix is not None and is_prepared else self._change_objection(draft)
         if reason:
             return reason
         if not draft.is_rejected and not is_prepared and failure.remedy is not Remedy.REPAIR:
             return "the model must choose another action"
-        if not draft.is_rejected and not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
-            return describe_effects(failure)
         # SAFETY 2: automatic repairs exceed the threshold.
         return LOW_CONFIDENCE if confidence <= self.min_confidence else ""
 
