@@ -214,6 +214,8 @@ def test_tool_that_acted_and_says_so_is_not_called_again(is_handler: bool) -> No
     (step,) = box.steps
     assert step.failure is not None
     assert (step.failure.kind, step.failure.took_effect.value) == ("tool/execution_failed", "unknown")
+    assert step.stop is not None
+    assert step.stop.reason == 'the call may have executed and the tool has effects="once"'
 
 
 def test_refused_credentials_are_for_a_person_whoever_declares_them() -> None:

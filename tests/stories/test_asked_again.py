@@ -97,6 +97,7 @@ LOST = [
     ServerError(502),
     ServerError(504),
     RuntimeError("the worker was killed by SIGKILL"),
+    AgentError("The bank did not answer.", code="timeout"),
 ]
 
 
@@ -113,7 +114,8 @@ ANSWERS = [
     ValueError("the amount must be a multiple of 5"),
     RuntimeError("insufficient funds"),
     RuntimeError("boom"),
-    AgentError("Use another invoice.", code="timeout"),
+    AgentError("Use another invoice."),
+    AgentError("The batch was sent in part.", code="tool_execution_failed"),
     ServerError(409),
     ServerError(422),
     ServerError(429),

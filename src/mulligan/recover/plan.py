@@ -339,7 +339,8 @@ class ToolRecovery(msgspec.Struct):
             tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
         )
         if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
-            return NO_RETRY_REASONS[failure.remedy]
+            is_unknown = failure.remedy is Remedy.REPLAN and failure.has_unknown_outcome and not tool.is_retry_safe
+            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy]
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
             return self._describe_unproven(arguments, failure)
         # Rejected arguments were not read. A refused connection does not prove that.
