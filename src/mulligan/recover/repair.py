@@ -26,7 +26,14 @@ from mulligan.recover.error_repair import find_default_bound, find_error_bound, 
 from mulligan.recover.history import candidate_values, missing_value_candidates
 from mulligan.recover.meaning import RequestedCall, find_objection, find_value
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
-from mulligan.recover.names import are_opposites, argument_name, match_tool_name, names_other_unit, nearest_tool_names
+from mulligan.recover.names import (
+    are_opposites,
+    argument_name,
+    is_same_name,
+    match_tool_name,
+    names_other_unit,
+    nearest_tool_names,
+)
 from mulligan.recover.policy import (
     ADDED_SOURCES,
     Arguments,
@@ -456,10 +463,12 @@ class _SuggestionBuilder:
 
     def _is_misleading(self, change: Change) -> bool:
         """Return whether a change is to an opposite, or moves a number to a name in another unit."""
-        is_number_renamed = change.operation == "rename" and is_number(find_value(self.arguments, change.path))
-        return is_opposite(change) or (
-            is_number_renamed and names_other_unit(argument_name(change.path), argument_name(str(change.after)))
-        )
+        if is_opposite(change):
+            return True
+        value = find_value(self.arguments, change.path)
+        name, target = argument_name(change.path), argument_name(str(change.after))
+        is_moved = change.operation == "rename" and is_number(value) and not is_same_name(name, target)
+        return is_moved and names_other_unit(name, target)
 
     def _drops_intent(self, draft: Draft) -> bool:
         """Return whether a call with effects would lose an argument that says something, or get a guessed value."""
