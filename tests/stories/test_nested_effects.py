@@ -448,7 +448,7 @@ def test_failed_read_that_retried_itself_is_not_retried_by_the_call_around_it(pl
             await read()
         finally:
             is_read.set()
-            await asyncio.wait([task])
+            await asyncio.gather(task, return_exceptions=True)
 
     with pytest.raises(ConnectionResetError) as raised:
         asyncio.run(checkout())
