@@ -165,7 +165,8 @@ ABOUT = [
     ("search", change("clamp", "days", 30, 7), {}, "would answer another question"),
     ("search", change("clamp", "min_score", 0.99, 0.5), {}, "would answer another question"),
     ("search", change("clamp", "limit", 1, 10), {}, "would answer another question"),
-    ("search", change("drop", "tag", "red"), {}, "its default would count"),
+    ("search", change("drop", "tag", "red"), {}, "the default of tag"),
+    ("search", change("default", "tag", None, "red"), {}, "the default of tag"),
     ("search", change("rename", "query", None, "text"), {}, "may be two arguments"),
 ]
 

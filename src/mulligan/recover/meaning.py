@@ -113,8 +113,8 @@ def find_objection(change: Change, call: RequestedCall) -> str:
         return reason + advice
     if is_bound and not _is_smaller_size(name, change.before, change.after):
         return f"with another {name}, the result would answer another question{advice}"
-    if change.operation == "drop":
-        return f"without {name}, its default would count, which is another value"
+    if change.operation in ("drop", "default"):
+        return f"the call does not ask for the default of {name}"
     return ""
 
 
