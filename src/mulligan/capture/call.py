@@ -553,7 +553,8 @@ class CallExecution(RecordedCall, eq=False):
                 reason = f"{reason}; {CIRCUIT_OPEN}"
             reason = self._name_retry_layer(reason)
             spiral = self.limits.record_unrecovered(self.arguments, self.failure)
-            if self.limits.was_executed and self._step is not None:
+            may_be_lost = self.limits.was_executed and (not self.tool.is_retry_safe or self.run.lost_answers)
+            if may_be_lost and self._step is not None:
                 self.note_lost_answer(self._call_identity or self.identify_call(), self._step, self.failure)
             recoveries = [
                 Recovery(

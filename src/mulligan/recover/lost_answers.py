@@ -17,7 +17,7 @@ from mulligan.core.calls import parse_json
 from mulligan.core.failure import Failure
 from mulligan.core.privileged_arguments import MAX_NAME_CHARS, PRIVILEGED_WORDS, split_words
 from mulligan.core.quantity_arguments import measures_quantity
-from mulligan.recover.schema import iter_scalars
+from mulligan.recover.schema import MAX_CALL_VALUES, iter_scalars, measure_extent
 
 MAX_LOST_ANSWERS = 200
 """Lost answers of one session that are remembered, the latest."""
@@ -126,12 +126,15 @@ def encode_arguments(arguments: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def _encode(value: Any) -> bytes:
+    """Return a value as JSON. One that is very large, or no JSON, is equal only to itself."""
     try:
-        return _encoder.encode(
-            _normalize(msgspec.to_builtins(value, builtin_types=(Decimal,), enc_hook=_describe_object))
-        )
+        if measure_extent(value)[1] <= MAX_CALL_VALUES:
+            return _encoder.encode(
+                _normalize(msgspec.to_builtins(value, builtin_types=(Decimal,), enc_hook=_describe_object))
+            )
     except Exception:  # noqa: BLE001 - a foreign object, or a cycle
-        return repr(type(value)).encode() + str(id(value)).encode()
+        pass
+    return repr(type(value)).encode() + str(id(value)).encode()
 
 
 _encoder = msgspec.json.Encoder(order="sorted", enc_hook=str)
