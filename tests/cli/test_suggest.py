@@ -36,7 +36,14 @@ def test_empty_input_is_an_error_that_shows_an_example(types):
 @pytest.mark.slow
 def test_each_line_is_answered_in_order_and_one_that_cannot_be_read_gets_an_error():
     first, second, third, fourth, fifth, sixth = suggest(
-        {"id": "a", "tool": "search", "arguments": CALL, "error": "unexpected argument 'topK'", "schema": SCHEMA},
+        {
+            "id": "a",
+            "tool": "search",
+            "arguments": CALL,
+            "error": "unexpected argument 'topK'",
+            "schema": SCHEMA,
+            "effects": "none",
+        },
         "{not json",
         {"id": 3, "tool": "search", "arguments": [1], "error": "bad"},
         {"id": 4, "tool": "search()", "arguments": "{}", "error": "No such tool", "tools": {"search": SCHEMA}},

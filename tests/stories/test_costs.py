@@ -27,7 +27,7 @@ def ask(messages, model="small-1"):
     return {"text": "call it", "usage": {"prompt_tokens": 1000, "completion_tokens": 100}}
 
 
-@mulligan.tool
+@mulligan.tool(clamp=["top_k"])
 def search(query: str, top_k: int = 5) -> list:
     if top_k > 10:
         raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")

@@ -12,7 +12,7 @@ SEARCH = """
     import mulligan
     from mulligan import AgentError
 
-    @mulligan.tool
+    @mulligan.tool(clamp=["top_k"])
     def search(query, top_k=5):
         if top_k > 10:
             raise AgentError(f"top_k must be 10 or less, got {top_k}.")
