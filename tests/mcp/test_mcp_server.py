@@ -138,7 +138,7 @@ def test_a_failed_call_is_mended_from_its_schema_and_from_what_worked(store):
     )
     assert not is_error
     assert told.startswith("search failed with tool/")
-    assert "Change k from 50 to 10." in told
+    assert "Use 10 for k instead of 50, if that serves the request." in told
 
 
 @pytest.mark.parametrize(
