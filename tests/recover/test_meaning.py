@@ -12,8 +12,13 @@ import mulligan
 from mulligan import AgentError
 from mulligan.core.records import Change, ChangeOperation, Effects
 from mulligan.recover.meaning import RequestedCall, find_objection, is_position, keeps_value
-from mulligan.recover.names import are_opposites, is_same_code, is_same_name, is_same_word
 from mulligan.recover.schema import compile_schema
+from mulligan.recover.word_meaning import (
+    are_opposites,
+    is_same_code,
+    is_same_name,
+    is_same_word,
+)
 from mulligan.testing import Sandbox, sandbox
 
 HAS_EFFECTS = "may have effects"

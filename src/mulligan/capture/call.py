@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextvars import Token
 from typing import Any
@@ -635,7 +634,7 @@ class CallExecution(RecordedCall, eq=False):
             self.is_cut_off = self._step.attempt == 1 and self.capture.cuts_call_off(error)
             self._end_attempt("cancelled")
             with self.capture.guard("Noting a lost answer"):
-                self.note_cut_off(self._step, sys.exception())
+                self.note_cut_off(self._step, error)
         if self._step is not None:
             self.record_end(self._stop_reason(None))
         elif self._planned is not None:

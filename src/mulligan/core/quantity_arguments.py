@@ -48,7 +48,7 @@ def measures_quantity(path: str, *values: Any) -> bool:
 
     The name decides: a word for a quantity, or a plural (`days`). Without one, only a fraction is certainly no object.
     """
-    words = [word.casefold() for word in split_words(_argument_name(path))]
+    words = [word.casefold() for word in split_words(argument_name(path))]
     if not words or (not _OBJECT_WORDS.isdisjoint(words) and words[:2] != ["number", "of"]):
         return False
     if any(isinstance(value, float) for value in values) or not _QUANTITY_WORDS.isdisjoint(words):
@@ -56,7 +56,7 @@ def measures_quantity(path: str, *values: Any) -> bool:
     return len(words[-1]) > 3 and words[-1].endswith("s") and not words[-1].endswith(("ss", "us", "is"))
 
 
-def _argument_name(path: str) -> str:
+def argument_name(path: str) -> str:
     """Return the last name in a path, without positions of a list: `filter.days` and `days.0` are both `days`."""
     return next((part for part in reversed(path[:MAX_NAME_CHARS].split(".")) if not part.isdigit()), "")
 

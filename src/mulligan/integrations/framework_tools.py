@@ -23,6 +23,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.log import get_logger
 from mulligan.recover.policy import Mode, make_tool_key
 from mulligan.recover.schema import validate_or_none
+from mulligan.recover.schema_repair import value_at
 from mulligan.redaction.regex import LazyRegex
 
 log = get_logger(__name__)
@@ -180,7 +181,7 @@ class FrameworkTool(WrappedFunction):
         violations = validate_or_none(values, schema) or ()
         return any(
             violation.rule == "additionalProperties"
-            or (violation.rule == "type" and _is_ambiguous_number(_find_value(values, violation.path)))
+            or (violation.rule == "type" and _is_ambiguous_number(value_at(values, violation.path)))
             for violation in violations
         )
 
@@ -194,12 +195,6 @@ def _is_ambiguous_number(value: Any) -> bool:
 
 
 _AMBIGUOUS_NUMBER = LazyRegex(r"\s*(?:\+|-?0[0-9_xob])")
-
-
-def _find_value(arguments: Any, path: Iterable[str | int]) -> Any:
-    for part in path:
-        arguments = arguments[part]
-    return arguments
 
 
 def _find_injected(definition: ToolDefinition) -> set[str]:

@@ -34,7 +34,9 @@ from mulligan.proxy.group_members import (
 from mulligan.proxy.messages import STATELESS_VERSION, Envelope, Id, build_error, build_message, decode_members
 from mulligan.proxy.relay import ClientConnection, ProxyOptions, Relay, ServerConnection
 from mulligan.proxy.tool_calls import MAX_ANNOUNCED_TOOLS, ToolCallRelay
-from mulligan.recover.names import nearest_tool_names
+from mulligan.recover.names import (
+    nearest_tool_names,
+)
 
 UNSET = msgspec.UNSET
 METHOD_NOT_FOUND = -32601

@@ -14,8 +14,10 @@ from typing import Any
 
 from mulligan.core.records import ChangeOperation
 from mulligan.core.stated_limits import contains_word
-from mulligan.recover.names import strip_quotes
 from mulligan.recover.schema import Path, iter_scalars
+from mulligan.recover.spelling import (
+    strip_quotes,
+)
 from mulligan.recover.value_coercion import Candidate, is_number, match_number_type
 
 # These patterns look at each character a bounded number of times. A number followed by a unit, a percent sign, a

@@ -13,9 +13,15 @@ from typing import Any, NamedTuple
 
 from mulligan.core.calls import parse_json
 from mulligan.core.stated_limits import contains_word
-from mulligan.recover.names import edit_distance, normalize_name, stem_words
+from mulligan.recover.names import (
+    stem_words,
+)
 from mulligan.recover.policy import EarlierCall
 from mulligan.recover.schema import Path, field_name, iter_scalars
+from mulligan.recover.spelling import (
+    edit_distance,
+    normalize_name,
+)
 from mulligan.recover.value_coercion import Candidate
 
 MAX_EARLIER_CALLS = 40

@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from typing import Any
 
 from mulligan.core.calls import is_same_json
-from mulligan.core.quantity_arguments import measures_quantity
+from mulligan.core.quantity_arguments import argument_name, measures_quantity
 from mulligan.core.records import Change, Effects
-from mulligan.recover.names import (
-    argument_name,
+from mulligan.recover.schema import CompiledSchema
+from mulligan.recover.spelling import (
+    normalize_name,
+    strip_quotes,
+)
+from mulligan.recover.value_coercion import is_empty, is_number, parse_json_text
+from mulligan.recover.word_meaning import (
     is_same_code,
     is_same_name,
     is_same_word,
     lower_words,
-    normalize_name,
-    strip_quotes,
 )
-from mulligan.recover.schema import CompiledSchema
-from mulligan.recover.value_coercion import is_empty, is_number, parse_json_text
 
 MAX_VALUE_DEPTH = 4
 """Lists and objects within each other in which two values are compared."""

@@ -19,7 +19,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
 from mulligan.core.conversation import replace_at
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
-from mulligan.core.quantity_arguments import is_other_action, measures_quantity
+from mulligan.core.quantity_arguments import argument_name, is_other_action, measures_quantity
 from mulligan.core.records import Change, Fix
 from mulligan.core.stated_limits import contains_word
 from mulligan.recover.error_repair import find_default_bound, find_error_bound, find_expected_values, find_padded_text
@@ -27,11 +27,7 @@ from mulligan.recover.history import candidate_values, missing_value_candidates
 from mulligan.recover.meaning import RequestedCall, find_objection, find_value
 from mulligan.recover.memory_repair import MAX_HIDDEN_CONFIDENCE, AppliedFix, apply_fixes
 from mulligan.recover.names import (
-    are_opposites,
-    argument_name,
-    is_same_name,
     match_tool_name,
-    names_other_unit,
     nearest_tool_names,
 )
 from mulligan.recover.policy import (
@@ -53,6 +49,11 @@ from mulligan.recover.schema_repair import (
     value_at,
 )
 from mulligan.recover.value_coercion import Candidate, is_number
+from mulligan.recover.word_meaning import (
+    are_opposites,
+    is_same_name,
+    names_other_unit,
+)
 
 MAX_SUGGESTIONS = 5
 """Maximum suggestions for one call."""

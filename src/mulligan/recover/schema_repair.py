@@ -19,13 +19,15 @@ from mulligan.core.conversation import replace_at
 from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import Change
 from mulligan.recover.names import (
-    MAX_COMPARED_CHARS,
     is_abbreviation,
     match_by_words,
     match_name,
-    strip_quotes,
 )
 from mulligan.recover.schema import CompiledSchema, Path, SchemaViolation, field_name, resolve_reference
+from mulligan.recover.spelling import (
+    MAX_COMPARED_CHARS,
+    strip_quotes,
+)
 from mulligan.recover.value_coercion import (
     Candidate,
     clamp,

@@ -14,20 +14,24 @@ from mulligan.core.privileged_arguments import split_words
 from mulligan.core.records import ChangeOperation, ValueSource
 from mulligan.recover.model_output import find_reading
 from mulligan.recover.names import (
+    match_by_words,
+    match_name,
+    stem_words,
+)
+from mulligan.recover.schema import Path
+from mulligan.recover.spelling import (
     MAX_COMPARED_CHARS,
-    are_opposites,
     edit_distance,
+    normalize_name,
+    normalize_spelling,
+    strip_quotes,
+)
+from mulligan.recover.word_meaning import (
+    are_opposites,
     is_same_code,
     is_same_word,
     is_unit,
-    match_by_words,
-    match_name,
-    normalize_name,
-    normalize_spelling,
-    stem_words,
-    strip_quotes,
 )
-from mulligan.recover.schema import Path
 
 MAX_PARSED_CHARS = 200_000
 """Characters of a text that are parsed as JSON."""
