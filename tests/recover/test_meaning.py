@@ -634,3 +634,42 @@ def test_program_gets_only_other_forms_of_its_own_values(
     own_forms = set().union(*map(list_forms, arguments.values())) if arguments else set()
     for values in executed:
         assert {str(value).strip().lower() for value in values.values()} <= own_forms
+
+
+# What a model is not told to do
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("dry_run", True), ("soft_delete", True), ("expires_on", "2026-05-31"), ("limit", 1)]
+)
+def test_argument_of_a_tool_with_effects_is_never_suggested_away(played: Sandbox, name: str, value: object) -> None:
+    @mulligan.tool
+    def purge(older_than: str) -> str:
+        return "purged"
+
+    for turn in mulligan.turns(limit=1):
+        outcome = turn.call([purge], "purge", {"older_than": "2020-01-01", name: value})
+    assert not outcome.ok
+    assert outcome.notes == ()
+
+
+def test_number_is_not_moved_to_a_name_in_another_unit(played: Sandbox) -> None:
+    @mulligan.tool(effects="none")
+    def notice(contract: str, weeks: int) -> str:
+        return f"{weeks} weeks"
+
+    for turn in mulligan.turns(limit=1):
+        outcome = turn.call([notice], "notice", {"contract": "C-77", "months": 3})
+    assert not outcome.ok
+    assert not any("weeks" in note for note in outcome.notes)
+
+
+def test_unit_is_not_guessed_from_letters_that_it_shares(played: Sandbox) -> None:
+    @mulligan.tool
+    def record_dose(dose: int, unit: Literal["g", "mg", "mcg"]) -> str:
+        return f"{dose} {unit}"
+
+    for turn in mulligan.turns(limit=1):
+        outcome = turn.call([record_dose], "record_dose", {"dose": 50, "unit": "\N{MICRO SIGN}g"})
+    assert not outcome.ok
+    assert outcome.notes == ()
