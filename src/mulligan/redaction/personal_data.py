@@ -159,6 +159,10 @@ def _is_announced(number: str, text: str, start: int) -> bool:
     return has_announcing_word and (7 if number[0].isdigit() else 5) <= sum(c.isdigit() for c in number) <= 19
 
 
+_REMOTE_LOGIN = LazyRegex(r"\b(?:ssh|scp|sftp|rsync|mosh|sshfs|plink|pscp|ssh-copy-id)(?:\.exe)? [^\n|;&]{0,190}\Z")
+"""The beginning of a command whose arguments are users at hosts."""
+
+
 def find_addresses(text: str, findings: list[tuple[str, int, int]]) -> None:
     """Add the spans of email addresses."""
     position = text.find("@")
@@ -167,13 +171,16 @@ def find_addresses(text: str, findings: list[tuple[str, int, int]]) -> None:
         if domain and domain[1].lower() not in _FILES:
             # Match backwards from the sign, so that a long word is not read repeatedly.
             local = _LOCAL.match(text[max(0, position - 64) : position][::-1])
-            if local and local[0][::-1] not in _NOT_PEOPLE and not _is_part_of_url(text, position - len(local[0])):
-                findings.append(("email", position - len(local[0]), domain.end()))
+            start = position - len(local[0]) if local else 0
+            if local and local[0][::-1] not in _NOT_PEOPLE and not _is_part_of_login(text, start):
+                findings.append(("email", start, domain.end()))
         position = text.find("@", position + 1)
 
 
-def _is_part_of_url(text: str, start: int) -> bool:
-    """Return whether the text at an index is part of a URL, such as a path or `https://name:`."""
+def _is_part_of_login(text: str, start: int) -> bool:
+    """Return whether the text at an index is part of a URL, such as a path or `https://name:`, or a user at a host."""
+    if _REMOTE_LOGIN.search(text, max(0, start - 200), start):
+        return True
     before = text[start - 1 : start]
     return before == "/" or (before == ":" and "//" in text[max(0, start - 80) : start].rpartition(" ")[2])
 

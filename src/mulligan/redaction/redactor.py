@@ -466,7 +466,7 @@ def find_sensitive(text: str) -> list[SensitiveSpan]:
         findings.extend(secret_formats.find_private_keys(text))
     # The leading space lets a number start the text. Substring search is faster in str than in bytes.
     marked = " " + raw.translate(personal_data.NUMBER_MARKS).decode()
-    secret_contexts.find_by_context(text, lower_text, "0000" in marked, findings)
+    secret_contexts.find_by_context(text, raw, lower_text, "0000" in marked, findings)
     if "@" in text:
         personal_data.find_addresses(text, findings)
     if "00" in marked:  # every personal number contains two consecutive digits

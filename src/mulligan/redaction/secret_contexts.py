@@ -8,6 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from mulligan.redaction import secret_hints as hints
+from mulligan.redaction.command_programs import may_hold_secret
+from mulligan.redaction.command_secrets import find_in_commands
 from mulligan.redaction.regex import LazyRegex
 from mulligan.redaction.secret_hints import BARRIER, is_covered, word_set
 from mulligan.redaction.secret_sentences import find_in_foreign_sentences, find_in_sentences
@@ -16,16 +18,11 @@ from mulligan.redaction.secret_sentences import find_in_foreign_sentences, find_
 _FILLERS = word_set("is was are provided supplied given used value number header found received")
 # Names that indicate a secret only if the value looks like one.
 _LOOSE = word_set(
-    "key login access_id accessid secret_id signature sig session sid sso salt seed license licence dsn pat auth sas"
+    """key login access_id accessid secret_id signature sig session sid sso salt seed license licence dsn pat auth sas
+    appid"""
 )
 _DIGITS = word_set("pin cvv cvc")
 _SIGNED = word_set("signature sig sas")
-_PLAIN_KEYS = word_set(
-    """primary foreign sort partition cache public row map lookup idempotency object registry shift hot hash group join
-    unique index dict json sorted range translation message event record bucket file s3 config setting option context
-    property dedupe dedup composite candidate missing invalid unknown unexpected duplicate required the a an no this
-    that each every by arrow enter escape any which wrong"""
-)
 _PASSWORD_KINDS = word_set(
     """password passwd passwort passphrase passcode pwd pass pw kennwort contrasena motdepasse credential psk storepass
     keypass requirepass masterauth"""
@@ -57,9 +54,15 @@ def _interpret_name(phrase: str) -> _NameMeaning | None:
         return _NameMeaning(kind, kind not in ("token", "auth"))
     words = hints.split_name(name)
     for kind in ("_".join(words[-1:]), "_".join(words[-2:])):
-        if kind in _LOOSE and not (kind == "key" and (len(words) < 2 or words[-2] in _PLAIN_KEYS)):
+        if kind in _LOOSE and not (kind == "key" and (len(words) < 2 or words[-2] in hints.PLAIN_KEYS)):
             return _NameMeaning(kind, False)
     return None
+
+
+_REFERRING_KINDS = word_set("secret secrets credential credentials")
+_REFERENCE = LazyRegex(r"[A-Za-z_]\w*=|[\w-]+:/(?!/)")
+"""The name of a secret with its source: `--set-secrets=NAME=...`, `LoadCredential=name:/path`."""
+_CLASS_SWITCH = LazyRegex(r"[a-z](?=[A-Z0-9])|[A-Z](?=[0-9])|[0-9](?=[A-Za-z])")
 
 
 def _is_value(meaning: _NameMeaning, value: str, is_quoted: bool, is_assigned: bool) -> bool:
@@ -71,6 +74,8 @@ def _is_value(meaning: _NameMeaning, value: str, is_quoted: bool, is_assigned: b
         return False
     if value.isdigit():
         return kind in hints.NUMERIC_KINDS
+    if kind in _REFERRING_KINDS and _REFERENCE.match(value):
+        return False
     if kind in _DIGITS:
         return False
     if kind in _SIGNED and not is_assigned:  # a header: it is valid only for the call it signed
@@ -81,7 +86,7 @@ def _is_value(meaning: _NameMeaning, value: str, is_quoted: bool, is_assigned: b
         if is_quoted:
             return not value.endswith((" ", ":")) and value.count(" ") <= 4
         return (is_assigned and not hints.is_code(value)) or hints.looks_like_password(value)
-    min_chars = 12 if kind.endswith("key") else 6
+    min_chars = 12 if kind.endswith("key") and len(_CLASS_SWITCH.findall(value)) < 4 else 6
     return hints.is_random(value, max(10, min_chars)) or (
         len(value) >= min_chars and hints.has_letters_and_digits(value) and not hints.is_code(value)
     )
@@ -99,7 +104,8 @@ _NAME_ENDINGS = _reversed_pattern(hints.SECRET_NAME_ENDINGS | hints.VALUE_FORM_W
 # setPassword("...").
 _NAMED_ARGUMENT = LazyRegex(rf",[\"'](?:{_NAME_ENDINGS})")
 _LOGIN_CALLS = word_set(
-    "basicauth basic_auth login getconnection connect credential credentials passwordauthentication"
+    """basicauth basic_auth login getconnection connect credential credentials passwordauthentication mysqli
+    mysqli_connect create_user create_superuser"""
 )
 _NAMED_CALL = LazyRegex(
     rf"\((?:[:=]htua|{_reversed_pattern(hints.SECRET_NAME_ENDINGS | _LOGIN_CALLS | word_set('key str'))})"
@@ -123,9 +129,10 @@ _BEFORE = LazyRegex(r"[\s\"'\])`\\?]{0,8}+([\w.\- ]{1,56}+)")
 _VALUE = LazyRegex(
     r"[ \t]{0,8}+(?:!{1,2}(?:str|binary|vault|secret|sensitive)[ \t]{1,3})?(?:[|>]-?)?(?:\r?\n[ \t]{1,16}+)?"
     r"(?:(?:String::from|Some|(?:new )?String|Buffer\.from|bytes)\()?"
-    r"(?:[@bruBRU]?\\{0,3}(?P<quote>[\"'`])(?P<quoted>[^\"'`\n\\]{1,500}+)"
+    r"(?:[@bruBRU]?\\{0,3}(?P<quote>[\"'`])(?P<quoted>(?! )[^\"'`\n\\]{1,500}+)"
     r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]|\\]{1,500}+))"
 )
+_ENVIRONMENT = LazyRegex(r"(?:PASS|PASSWORD|PWD|SECRET|TOKEN|KEY|PAT|AUTH|pass|password|secret|token)\Z")
 _SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?(?i:bearer|basic|token|apikey|api-key|negotiate|key|oauth|jwt|bot)[ =:]{1,3}")
 _OTHER_SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?[A-Za-z][\w-]{1,24}+[ =]{1,2}(?=([\w.~+/=-]{16,500}))")
 _ARN = LazyRegex(r"arn:[\w:-]{6,80}:secret\Z")
@@ -136,6 +143,7 @@ _PROPERTY = LazyRegex(r"<key>([\w.-]{1,60})</key>[ \t\r\n]{0,20}<string\Z")
 _MANIFEST = LazyRegex(r"kind[\"']?:[ \t]?[\"']?secret\b", re.IGNORECASE)
 _MANIFEST_VALUE = LazyRegex(r"\n[ \t]{1,8}[\w.-]{1,80}:[ \t]{1,4}[\"']?([A-Za-z0-9+/]{8,4000}+={0,2})[\"']?(?=\s|\Z)")
 _FLAG = LazyRegex(r"-(?<![A-Za-z0-9_-].)-?([A-Za-z][A-Za-z0-9_-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)")
+_NO_FLAG_VALUE = LazyRegex(r"-|(?:[\w-]{1,60},)?(?:id|type|src)=|(?:file|env|fd):")
 _PAIRED = LazyRegex(
     r"[\s\"'\\]{1,12}+,?(?:[\"'\\]{1,3}([\w .-]{1,60}+)[\"'\\]{1,3}|([\w.-]{1,60}+)[\"'\\]{0,3})"
     r"\s{0,2}[:=]\s{0,2}[\"'\\]{0,3}(?:eman|yek)"
@@ -180,36 +188,6 @@ class _Surrounding:
         self.regex = LazyRegex(f"{before}(?i:{'|'.join(map(re.escape, self.words))}){after}", re.ASCII)
 
 
-_FLAGS = (
-    _Surrounding(
-        "-u",
-        r"(?:ser)?[ =]?[\"']?[^\s:\"']{1,64}+:([^\s\"']{3,200}+)",
-        "password",
-        lambda value: not hints.is_placeholder(value),
-        before=r"(?<![\w-])-?(?:-proxy)?",
-    ),
-    _Surrounding("convertto-securestring", r"[ \t]{1,3}(?:-string[ \t]{1,3})?[\"']([^\"'\n]{4,200})[\"']", "password"),
-    _Surrounding(
-        "password-stdin|passphrase-fd",
-        "",
-        "password",
-        before=r"echo (?:-n )?[\"']?([^\s\"'|]{6,200}+)[\"']?[ \t]?\|[^\n|]{0,200}?--",
-    ),
-)
-_PASSWORD_FLAGS = (
-    _Surrounding(
-        "mysql|mariadb|sshpass|redis-cli|mongo|docker login|podman login|registry login|az login|oc login|twine upload",
-        r"[^\n|;&]{0,200}?[ \t]-[pa][ \t]?[\"']?([^\s\"'-][^\s\"']{3,100}+)",
-        "password",
-    ),
-    _Surrounding(
-        "sqlcmd|ldapsearch|ldapmodify|7z x|7z a|unzip",
-        r"[^\n|;&]{0,200}?[ \t]-[pPw][ \t]?[\"']?([^\s\"'-][^\s\"']{3,100}+)",
-        "password",
-    ),
-    _Surrounding("smbclient", r"[^\n|;&]{0,200}?[ \t]-U[ \t]?[\"']?[^\s%\"']{1,64}+%([^\s\"']{3,100}+)", "password"),
-)
-_PASSWORD_FLAG = LazyRegex(r"-[paPwU](?<=[ \t]..)")
 _AUTHORIZATIONS = (
     _Surrounding("bearer", r"[ \t=:]{1,3}[\"']?([\w.~+/=-]{8,4000}+)", "bearer", _is_bearer),
     _Surrounding("basic", r"[ \t]{1,3}[\"']?([A-Za-z0-9+/]{8,400}+={0,2})", "basic_auth", _is_user_and_password),
@@ -217,7 +195,7 @@ _AUTHORIZATIONS = (
 # A line of .pgpass, an Oracle thin URL, a Terraform variable, a setting of Bundler: all with a colon or a sign.
 _ASSIGNMENTS = (
     _Surrounding(":5432:|:5433:|:6432:|:*:", r"[\w*-]{1,63}+:[\w*-]{1,63}+:([^\s:\"']{4,100}+)(?=\s|\Z)", "password"),
-    _Surrounding(" /p:", r"([^\s\"']{6,100}+)", "password"),
+    _Surrounding(" /p:", r"(?!\w{1,60}=)([^\s\"']{6,100}+)", "password"),
     _Surrounding(":thin:", r"[\w.$-]{1,60}+/([^\s@/\"']{3,100}+)@", "password"),
     _Surrounding(
         'variable "',
@@ -231,16 +209,19 @@ _ASSIGNMENTS = (
 )
 
 
-def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[tuple[str, int, int]]) -> None:
+def find_by_context(
+    text: str, raw: bytes, lower_text: str, has_codes: bool, findings: list[tuple[str, int, int]]
+) -> None:
     """Add the spans of secrets that are identified by their context.
 
-    `lower_text` is the text in lower case with the same length. `has_codes` means that it contains four consecutive
-    digits.
+    `raw` is the text in ASCII and `lower_text` in lower case, both with the same length. `has_codes` means that it
+    contains four consecutive digits.
     """
+    has_command = False
     if ":" in text or "=" in text:
         if "@" in text and "://" in text:
             _find_url_credentials(text, findings)
-        _find_named_values(text, lower_text[::-1].replace("=", ":"), findings)
+        has_command = _find_named_values(text, lower_text[::-1].replace("=", ":"), findings)
         # Parts of all their words. A chain is faster than a loop.
         if (
             "43" in text
@@ -260,11 +241,10 @@ def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[
     if "-" in text and (" -" in text or "-u" in text or "\t-" in text):
         for hit in _FLAG.finditer(text):
             meaning = _interpret_name(hit[1])
-            if meaning and _is_value(meaning, hit[2], False, True):
-                findings.append((meaning.kind, *hit.span(2)))
-        _find_surrounded(text, lower_text, _FLAGS, findings)
-        if _PASSWORD_FLAG.search(text):
-            _find_surrounded(text, lower_text, _PASSWORD_FLAGS, findings)
+            if meaning:
+                has_command = True
+                if not _NO_FLAG_VALUE.match(hit[2]) and _is_value(meaning, hit[2], False, True):
+                    findings.append((meaning.kind, *hit.span(2)))
     if "<" in text and "</" in text:
         for hit in _ELEMENT.finditer(text):
             name = _name_before(text, hit.start())
@@ -278,14 +258,16 @@ def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[
     if has_codes and ("code" in lower_text or "pin" in lower_text or "otp" in lower_text):
         _find_codes(lower_text, findings)
     # Parts of all words that begin a sentence: "enti" of "identified by".
-    if (
+    has_names = (
         ("ke" in lower_text and ("key" in lower_text or "token" in lower_text))
         or "pass" in lower_text
         or "secret" in lower_text
-        or "enti" in lower_text
         or "pwd" in lower_text
         or "creds" in lower_text
-    ):
+    )
+    if has_command or may_hold_secret(raw, text, lower_text, has_names):
+        find_in_commands(text, findings)
+    if has_names or "enti" in lower_text:
         find_in_sentences(text, lower_text, findings)
         if "secret" in lower_text and _MANIFEST.search(text):
             _find_in_manifest(text, findings)
@@ -299,11 +281,15 @@ def find_by_context(text: str, lower_text: str, has_codes: bool, findings: list[
         find_in_foreign_sentences(text, lower_text, findings)
 
 
-def _find_named_values(text: str, backwards: str, findings: list[tuple[str, int, int]]) -> None:
-    """Add values after a name. `backwards` is the text reversed, in lower case, with colons as equals signs."""
-    if _NAMED_VALUE.search(backwards):  # a search is faster than an iterator, and most texts have no hit
-        hits = _NAMED_VALUE.finditer(backwards)
-        _find_assigned(text, sorted([len(text) - 1 - hit.start() for hit in hits]), findings)
+def _find_named_values(text: str, backwards: str, findings: list[tuple[str, int, int]]) -> bool:
+    """Add values after a name. `backwards` is the text reversed, in lower case, with colons as equals signs.
+
+    Return whether one of the names is assigned with an equals sign, as in a command.
+    """
+    if not _NAMED_VALUE.search(backwards):  # a search is faster than an iterator, and most texts have no hit
+        return False
+    positions = sorted([len(text) - 1 - hit.start() for hit in _NAMED_VALUE.finditer(backwards)])
+    return _find_assigned(text, positions, findings)
 
 
 def _decode(hit: re.Match[str]) -> str:
@@ -376,8 +362,9 @@ def _find_codes(lower_text: str, findings: list[tuple[str, int, int]]) -> None:
             findings.append((code[1], *code.span(2)))
 
 
-def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, int, int]]) -> None:
+def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, int, int]]) -> bool:
     skip_until = 0
+    has_assignment = False
     for start in positions:
         if start < skip_until:  # inside cookies that were already read
             continue
@@ -386,13 +373,15 @@ def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, in
             continue
         end = separator.end()
         name = _name_before(text, start)
-        if not name or name.startswith("redacted "):  # our own placeholder
+        if not name or name.startswith("redacted ") or text[start - 1] == ":":  # our own placeholder, a name of a test
             continue
         if name in (" string", " str", " String") and text[start - len(name) - 2 : start].lstrip()[:1] == ":":
             name = _name_before(text, text.rfind(":", 0, start))  # a type: `apiKey: string = "..."`
         meaning = _interpret_name(name)
         if meaning is None and name.endswith("value"):
             meaning = _interpret_paired_name(text[max(0, start - 140) : start])
+        if text[start] == "=" and (meaning is not None or _ENVIRONMENT.search(name)):
+            has_assignment = True
         if meaning is None or _ARN.search(text, max(0, start - 90), start):
             continue
         if meaning.kind in ("cookie", "cookies"):
@@ -421,8 +410,11 @@ def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, in
                 continue
         if is_covered(first, first + len(value), findings):
             continue
+        if value[:1] == "?" and text[start : start + 2] == ":?":  # ${PASSWORD:?missing}
+            continue
         if _is_value(meaning, value, group == "quoted", text[start:end] != ":"):
             findings.append((meaning.kind, first, first + len(value)))
+    return has_assignment
 
 
 def _interpret_paired_name(before: str) -> _NameMeaning | None:

@@ -36,8 +36,8 @@ _SECRET_WORD_PAIRS = word_set(
 )
 # Words before "token" that make it a list cursor or a text token.
 CURSORS = tuple(
-    """next page previous prev continuation cursor sync start resume pagination scroll skip stop pad eos bos mask unk
-    end begin max min num per total first last special image new old each one""".split()
+    """next page previous prev continuation cursor sync start starting resume pagination scroll skip stop pad eos bos
+    mask unk end begin max min num per total first last special image new old each one""".split()
 )
 VALUE_FORM_WORDS = word_set("base value val str string text raw plain plaintext env header base64 b64 hash")
 """Words after a secret's name that do not change its meaning."""
@@ -52,6 +52,14 @@ NUMERIC_KINDS = word_set(
 """Kinds whose values may be numbers. A number under any other name is a count."""
 SECRET_NAME_ENDINGS = frozenset((*_SECRET_WORDS, *_SECRET_WORD_PAIRS, "token"))
 """Endings of names that indicate a secret, optionally followed by a word of `VALUE_FORM_WORDS`."""
+
+PLAIN_KEYS = word_set(
+    """primary foreign sort partition cache public row map lookup idempotency object registry shift hot hash group join
+    unique index dict json sorted range translation message event record bucket file s3 config setting option context
+    property dedupe dedup composite candidate missing invalid unknown unexpected duplicate required the a an no this
+    that each every by arrow enter escape any which wrong"""
+)
+"""Words before "key" that make it no credential."""
 
 NO_VALUES = word_set(
     """string str text required optional password secret token value null none true false undefined nil any int number
@@ -107,7 +115,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _BITS = [0.0, *(n * math.log2(n) for n in range(1, 65))]
 _CODE = LazyRegex(
     r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_][A-Za-z_\d]*)+|[A-Z][A-Z]*(?:_[A-Z]+)+|[a-z]+(?:_[a-z]+)+|[a-z]+(?:-[a-z]+)+"
-    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|[\w.-]+(?:/[\w.-]+)+\.[a-z\d]{1,8}|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
+    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:-[A-Za-z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|[\w.-]+(?:/[\w.-]+)+\.[a-z\d]{1,8}|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
 )
 # Long filler values that people type. Generated values do not contain eight letters in alphabetical order.
 _SEQUENCES = (
@@ -148,7 +156,7 @@ def _is_placeholder_text(value: str) -> bool:
     lower_text = value.lower()
     if lower_text.startswith(_OPENINGS) or lower_text.endswith(("(", "{")) or not lower_text.strip("x*.#_-"):
         return True
-    if value[:1] == "$" and value[1:].replace("_", "").isupper():  # a shell variable
+    if value[:1] == "$" and value[1:].isidentifier():  # a shell variable
         return True
     if not any(map(lower_text.__contains__, _STAND_INS)):
         return False

@@ -54,6 +54,8 @@ _LOGIN = LazyRegex(
     r" ?/ ?[\"'`]?([^\s\"'`]{6,200}+)"
 )
 """A user and a password: "credentials are bob / ..."."""
+_NO_VALUE = LazyRegex(r"--?[a-z]|(?:[\w-]{1,60},)?(?:id|name|type|src)=|[A-Z][A-Z0-9_]{1,60}=")
+"""A flag, or an attribute of the secret."""
 _DATE = LazyRegex(r"\d{4}-\d\d-\d\d")
 _OWNED_SECRETS = ("client", "consumer", "shared", "signing", "webhook", "app", "application")
 """Words before "secret" that make it a credential, even if its value is a plain word."""
@@ -163,8 +165,14 @@ def _check_sentence(before: str, sentence: re.Match[str], findings: list[tuple[s
     mark = text[sentence.start() - 1 : sentence.start()]
     if not sentence["words"] and is_stated and mark == "_":
         is_named = is_stated = False  # `API_KEY: ...` is no sentence: `_find_assigned` decides
-    is_path = mark == sentence["sign"] == ":"  # arn:aws:secretsmanager:...:secret:name
-    if is_path or is_covered(first, first + len(value), findings):
+    # arn:aws:secretsmanager:...:secret:name, tests/test_tokens.py::TestToken::test_expired
+    is_path = mark == sentence["sign"] == ":" or sentence["sign"] == "::"
+    if (
+        is_path
+        or before.endswith("existing")
+        or _NO_VALUE.match(value)
+        or is_covered(first, first + len(value), findings)
+    ):
         return
     if group == "bare" and (sentence["sign"][0] == "," or (word == "key" and not before.endswith(_KEY_KINDS))):
         is_secret = hints.is_random(value, 20) and hints.has_letters_and_digits(value) and not _SLUG.fullmatch(value)
@@ -224,8 +232,10 @@ def _is_sentence_secret(
         return True
     if is_password:
         return len(value) >= 6 and has_digit and (any(map(str.isalpha, value)) or not value.isalnum())
-    if not (is_named or is_stated) or not hints.has_letters_and_digits(value) or "=" in value[:-2] or "://" in value:
+    if not hints.has_letters_and_digits(value) or "=" in value[:-2] or "://" in value:
         return False
+    if not (is_named or is_stated):  # "Token k9Qz7Lm2XpA81 expired"
+        return len(value) >= 10 and value.isalnum() and len(_CLASS_SWITCH.findall(value)) >= 5
     if is_quoted and is_named and is_stated:
         return len(value) >= 6
     if _SLUG.fullmatch(value):  # the name of a secret, a size, a format

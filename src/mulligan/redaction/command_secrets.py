@@ -1,0 +1,512 @@
+"""Detection of secrets in shell commands, where the syntax proves them: a literal value at the place of a password.
+
+The look of the value does not matter here: `PGPASSWORD=correcthorse psql` holds a password. A variable, a path or a
+placeholder at that place is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable
+from itertools import pairwise
+
+from mulligan.redaction import secret_hints as hints
+from mulligan.redaction.command_programs import Place, program_name, program_rules
+from mulligan.redaction.regex import LazyRegex
+from mulligan.redaction.secret_hints import word_set
+from mulligan.redaction.shell_syntax import ESCAPE_FILLER, Command, Word, parse_commands, unescape_nested
+
+MAX_NESTED_COMMANDS = 3
+"""Depth of commands in the quotes of another command."""
+
+# Programs by what their arguments are
+_AMBIGUOUS_PROGRAMS = word_set("net http https exp imp su mount security passwd fly cf hey ab influx mc rar zip 7z")
+"""Programs whose name is also a word: they count only where a command begins."""
+_WRAPPERS = word_set(
+    "sudo doas env time nice nohup exec command xargs eval watch timeout strace then do else ! $ + > #"
+)
+_TEXT_PROGRAMS = word_set("git gh glab grep egrep fgrep rg ag ack jq yq awk gawk sed findstr select-string hg jira")
+"""Programs whose quoted arguments are no commands: messages, patterns, filters."""
+_PATTERN_PROGRAMS = word_set("grep egrep fgrep rg ag ack findstr select-string man")
+_PRINTERS = word_set("echo printf write-output write-host yes print")
+_FILE_WRITERS = _PRINTERS | word_set("tee set-content add-content out-file")
+_SETTERS = word_set("set put config modify write secrets:set config:set")
+_SETTING_PROGRAMS = word_set(
+    """aws git npm yarn pnpm pip pip3 poetry gcloud pulumi heroku consul etcdctl redis-cli dotnet dvc glab gh conda uv
+    flyctl vercel netlify bundle gem composer rclone crudini defaults gsettings twine wrangler supabase firebase setx"""
+)
+"""Programs that set a name to a value: `aws configure set aws_secret_access_key X`."""
+_REFERRING_PROGRAMS = word_set("gcloud docker podman kubectl buildah buildctl nerdctl az oc")
+"""Programs whose flag `--secret` names a secret."""
+_USER_ID_PROGRAMS = word_set("docker podman docker-compose nerdctl kubectl chown install sudo date")
+"""Programs whose flag `-u` is no login."""
+
+_PROSE_WORDS = word_set(
+    """the is was are were be been must not an this that these those please should cannot could would you your we our
+    it its has have had did does if but because expected missing invalid required unable provide specify see"""
+)
+"""A line with one of them is a sentence, and only a value that looks like a password is one."""
+
+# Names
+_PASSWORD_ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "passwort", "pwd")
+_PASS_WORDS = word_set("bypass compass trespass surpass overpass underpass encompass onepass lastpass keepass")
+_CODE_KINDS = ("token", "mfa", "totp", "auth")
+_ATTRIBUTES = word_set(
+    """name names id ids path paths file files dir arn version versions manager store provider type length size count
+    ttl url uri host port region rotation policy algorithm alg expiry expires lifetime backend engine mount ref prefix
+    enabled disabled required format header env var field column label parallelism"""
+)
+"""Words after "secret" in the name of a variable that holds no secret."""
+_REFERENCE_NAME = LazyRegex(r"(?i)existing|signingkey|\bask\b|set-secrets|update-secrets|(?<![a-z])no-|prompt")
+_PASSWORD_COMMAND = LazyRegex(
+    r"(?:re)?(?:set|change|update)[-_:](?:\w+[-_:])*(?:password|passwd|pw)\Z|setpassword\Z", re.IGNORECASE
+)
+
+# Values
+_NO_LITERALS = word_set(
+    """true false null none nil yes no on off auto undefined stdin prompt ask 0 1 always never required optional env
+    file default public private string password: token: nopasswd: changed reset trace debug info warn error bearer basic
+    token digest negotiate"""
+)
+_STAND_IN = LazyRegex(
+    r"(?i)[x*.#_-]+\Z|(?:your[_-]?|my[_-])(?:\w+[_-])*(?:password|secret|token|key|here|pass)\w*\Z|.*placeholder"
+    r"|.*_here\Z|.*\.{3}\Z"
+)
+_VARIABLE_NAME = LazyRegex(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\Z")
+_CODE_REFERENCE = LazyRegex(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\[|\Z)")
+_EXPANSION = LazyRegex(r"\$\{?[\w:.]+\}?(?:/|\Z)|\$[({]|`|%\w+%\Z|(?:file|op|vault|ssm|arn|env|secretref):")
+_PATH = LazyRegex(r"(?:~|\.{1,2})?/[\w.@-]+(?:/[\w.@*-]*)*\Z|[A-Za-z]:\\\S*\Z|[\w.-]+/[\w./-]+\.[a-z]{2,5}\Z")
+_PATTERN = LazyRegex(r"\[\^|%[ds]|\.\*|\\[1-9Ssw]|\(\?|\w:/(?!/)")
+"""Part of a regular expression or a format, or a name with a path."""
+
+# Ways to write a name and its value
+_SHELL_ASSIGNMENT = LazyRegex(r"[A-Za-z_]\w*=")
+_ASSIGNMENT = LazyRegex(
+    r"(?:^|(?<=[\s,;&?{@(\"'\x1f/|]))(?:--?|\$env:|\$|/p:)?(?P<name>[A-Za-z_][\w.:\[\]/-]{0,80}?)"
+    r"[\"'\]]{0,2}[ \t]{0,2}(?P<sign>:?=)[ \t]{0,2}(?P<value>[\"'][^\"']*[\"']?|[^\s,;&\"'|]+)"
+)
+_SUBSTITUTION_END = LazyRegex(r"[/|#]")
+_FLAG = LazyRegex(r"--?(?P<name>[A-Za-z][\w.-]{1,60}?)(?:[=:](?P<value>.*))?\Z", re.DOTALL)
+_LOGIN = LazyRegex(r"[^\s:/+%]{1,64}:(?!\d+\Z)[^/\s]")
+_NO_ARGUMENT = LazyRegex(r"-|/[A-Za-z]{1,12}(?::|(?!\S))|\\|[A-Z]:(?!\S)")
+"""A flag, a switch of Windows, a share or a drive."""
+_HEADER = LazyRegex(
+    r"(?P<name>[A-Za-z][\w-]{1,50}):[ \t]{0,4}(?:[A-Za-z][\w-]{1,24}[ \t]{1,3})?(?P<value>\S[^\r\n]*?)\s*\Z"
+)
+_SCHEME = LazyRegex(r"[A-Za-z][\w-]{1,24}[ \t]{1,3}")
+_COOKIE = LazyRegex(r"=([^\s;\"',]{6,4000}+)")
+_PGPASS_LINE = LazyRegex(r"[^:\s]+:(?:\d{2,5}|\*):[^:\s]*:[^:\s]*:(.+)")
+_DATA_SOURCE = LazyRegex(r"[^:/\s]+:([^@\s]+)@(?:tcp|unix)\b")
+_PASSWORD_FILE = LazyRegex(r"--?[\w-]*(?:pass|token|secret)[\w-]*file=?\Z")
+_SECRET_FILE = LazyRegex(r"(?:pass(?:word|wd|phrase)?|secret|token|pw)(?:\.txt)?\Z")
+_HASHING_CALL = LazyRegex(
+    r"(?:bcrypt|password_hash|make_password|generate_password_hash|hashpw|set_password|Hash::make|setPassword)\Z"
+)
+_LOGIN_CALLS = ("PDO", "mysqli", "mysqli_connect")
+"""Calls with a server, a user and a password."""
+_QUOTES = "\"'" + ESCAPE_FILLER
+
+
+def find_in_commands(text: str, findings: list[tuple[str, int, int]]) -> None:
+    """Add the spans of secrets in the commands of a text."""
+    _read_text(text, 0, 0, False, findings)
+
+
+def _read_text(text: str, offset: int, depth: int, is_document: bool, findings: list[tuple[str, int, int]]) -> None:
+    previous: _CommandReader | None = None
+    for command in parse_commands(text):
+        reader = _CommandReader(text, offset, command, is_document or command.is_document, findings)
+        reader.read(previous)
+        if depth < MAX_NESTED_COMMANDS and reader.program not in _TEXT_PROGRAMS:
+            for word in command.words:
+                inner_start, inner = reader.find_quoted_text(word)
+                if "=" in inner or " " in inner or ":" in inner:
+                    is_file = reader.is_document or reader.program in _FILE_WRITERS
+                    _read_text(unescape_nested(inner), offset + inner_start, depth + 1, is_file, findings)
+        previous = reader
+
+
+class _CommandReader:
+    """Finds the secrets of one simple command. Each method reads one way to write them."""
+
+    def __init__(
+        self, text: str, offset: int, command: Command, is_document: bool, findings: list[tuple[str, int, int]]
+    ) -> None:
+        self._text = text
+        self._offset = offset
+        """The place of the text in the whole text, for a command in quotes."""
+        self._command = command
+        self._words = command.words
+        self._findings = findings
+        self.is_document = is_document
+        """Whether the command is part of a file that another command writes."""
+        self._program_index = _find_program(command.words)
+        self.program = program_name(self._words[self._program_index].text) if self._words[self._program_index :] else ""
+        self._is_prose = any(not word.is_quoted and word.text.lower() in _PROSE_WORDS for word in self._words)
+        self._lower_words = [word.text.lower() for word in self._words]
+        self.places: list[tuple[Place, int]] = []
+        """Where the programs of the command take a secret, with the index of each program."""
+
+    def read(self, previous: _CommandReader | None) -> None:
+        """Find the secrets of the command, which follows another one."""
+        for index, word in enumerate(self._words):
+            if word.text in ("=", ":=", "=>"):
+                self._read_spaced_assignment(index)
+            elif "=" in word.text:
+                self._read_assignments(word)
+            if word.text[:1] in ("-", "/") and self.program not in _PATTERN_PROGRAMS:
+                self._read_flag(index)
+            else:
+                self._note_program(index)
+                if not self._is_prose:
+                    self._read_named_argument(index)
+            if ":" in word.text and self.program not in _TEXT_PROGRAMS:
+                self._read_header(word)
+        for place, index in self.places:
+            if place.position:
+                self._read_argument(index, place)
+            elif place.sign == "=" and place.name[0] != "-" and place.name in self._lower_words:
+                self._add_part(self._words[index].end, self._words[-1].end, "=")
+        operator = self._command.operator
+        if operator == "|" and previous is not None:
+            previous.read_output(self)
+        elif operator == "<<<" and previous is not None:
+            self.read_output(previous)
+        elif operator == "(" and previous is not None:
+            self._read_call(previous._words[-1].text)
+        if self.program in _PRINTERS and len(self._words) == 2 and any(map(_SECRET_FILE.search, self._command.files)):
+            self._add("password", self._words[1].start, self._words[1].end)
+        if self.is_document:
+            self._read_document_line()
+
+    def _note_program(self, index: int) -> None:
+        word = self._words[index]
+        name = program_name(word.text) if not word.is_quoted or index == self._program_index else ""
+        rules = program_rules().get(name, ()) if index == self._program_index or name not in _AMBIGUOUS_PROGRAMS else ()
+        for rule in rules:
+            if not rule.places:
+                self.places = []
+            elif all(map(self._lower_words.__contains__, rule.words)):
+                self.places += [(place, index) for place in rule.places]
+
+    def _read_assignments(self, word: Word) -> None:
+        raw = self._text[word.start : word.end]
+        if raw.startswith(("--set-secrets", "--update-secrets")):
+            return
+        for hit in _ASSIGNMENT.finditer(raw):
+            name, (start, end) = hit["name"], hit.span("value")
+            if name == "secret" and self.program in _REFERRING_PROGRAMS:
+                continue
+            if self.program in ("sed", "perl"):
+                end = start + len(_SUBSTITUTION_END.split(raw[start:end], 1)[0])
+            elif hit.start() == 0 and name.isupper() and raw[hit.end("name")] == "=":
+                end = len(raw)  # an assignment of the shell: the rest of the word is its value
+            self._add_named(name, word.start + start, word.start + end)
+
+    def _read_spaced_assignment(self, index: int) -> None:
+        """Read `$env:NAME = "value"`, and `name = value` in a file that a command writes."""
+        if not 0 < index < len(self._words) - 1:
+            return
+        name, value = self._words[index - 1].text.strip("{@\"'"), self._words[index + 1]
+        if value.is_quoted or self.is_document or self._text.startswith("N'", value.start):
+            self._add_named(name.removeprefix("$").removeprefix("env:"), value.start, value.end)
+
+    def _read_flag(self, index: int) -> None:
+        word = self._words[index]
+        following = self._words[index + 1] if index + 1 < len(self._words) else None
+        for place, _ in self.places:
+            if place.name and not place.is_input and not place.position:
+                self._read_own_flag(word, following, place)
+        flag = _FLAG.match(word.text)
+        if flag is None:
+            if following and word.text == "-u" and not self.places:
+                self._read_login(following)
+            elif following and word.text == "-b" and self.program == "curl":
+                self._add_cookies(following.start, following.end)
+            return
+        name, kind = flag["name"], _kind_of_name(flag["name"])
+        if name == "secret" and self.program in _REFERRING_PROGRAMS:
+            return
+        if flag["value"] is not None:
+            start = self._text.find(word.text[flag.end("name")], word.start) + 1
+            if kind:
+                self._add(kind, start, word.end)
+            elif name in ("user", "proxy-user"):
+                self._add_part(start, word.end, ":")
+            return
+        if following is None:
+            return
+        if name in ("user", "proxy-user") and not self.places:
+            self._read_login(following)
+        elif name == "cookie":
+            self._add_cookies(following.start, following.end)
+        elif name == "arg" and index + 2 < len(self._words):  # jq --arg password X
+            self._add_named(following.text, self._words[index + 2].start, self._words[index + 2].end)
+        elif name.lower() == "value" and self._names_secret():
+            self._add("secret", following.start, following.end)
+        elif name == "key" and hints.is_random(following.text):
+            self._add("key", following.start, following.end)
+        elif kind and (following.is_quoted or following.text[:1] not in ("-", "=")):
+            self._add(kind, following.start, following.end)
+
+    def _read_login(self, word: Word) -> None:
+        """Read `-u user:password` of a program that is not in the table."""
+        if self.program not in _USER_ID_PROGRAMS and _LOGIN.match(word.text):
+            self._add_part(word.start, word.end, ":")
+
+    def _names_secret(self) -> bool:
+        """Return whether a flag of the command names a secret: `-Name DefaultPassword -Value X`."""
+        return any(
+            word.text.lower() in ("-name", "--name", "-n") and _kind_of_name(following.text.rpartition("/")[2])
+            for word, following in pairwise(self._words)
+        )
+
+    def _read_own_flag(self, word: Word, following: Word | None, place: Place) -> None:
+        """Read a flag of the table."""
+        name, raw = place.name, self._text[word.start : word.end]
+        text = word.text.lower() if name[0] == "/" else word.text
+        if not text.startswith(name):
+            return
+        if len(text) == len(name):
+            if place.sign == "*" or following is None or (following.text[:1] == "-" and not following.is_quoted):
+                return
+            start, end = following.start, following.end
+        else:
+            is_long = name.startswith("--") or (name[0] == "-" and len(name) > 3)
+            if place.sign == "_" or (is_long and text[len(name)] != "="):
+                return
+            start, end = word.start + raw.lower().find(name.lower()) + len(name) + is_long, word.end
+        self._add_part(start, end, place.sign.strip("*_"))
+
+    def _read_argument(self, index: int, place: Place) -> None:
+        """Read the argument at a position after a word."""
+        words = self._words
+        if place.name:
+            is_prefix = place.name[-1] == "."
+            for position in range(index + 1, len(words)):
+                text = self._lower_words[position]
+                if text == place.name or (is_prefix and text.startswith(place.name)):
+                    break
+                if place.name == "login" and text[:1] == "-":  # a value: cargo test --test login
+                    return
+            else:
+                return
+            index = position
+        arguments = self._arguments(words[index + 1 :])
+        if len(arguments) >= place.position:
+            word = arguments[place.position - 1]
+            if word.is_quoted or "=" not in word.text:
+                self._add_part(word.start, word.end, place.sign)
+
+    def _arguments(self, words: Iterable[Word]) -> list[Word]:
+        return [word for word in words if not _NO_ARGUMENT.match(self._text, word.start)]
+
+    def _read_named_argument(self, index: int) -> None:
+        """Read a value after its name: `configure set aws_secret_access_key X`, `PASSWORD 'X'` in SQL."""
+        if index + 1 >= len(self._words):
+            return
+        word, value = self._words[index], self._words[index + 1]
+        name = word.text
+        if (word.is_quoted and " " in name) or "=" in name or value.text[:1] in ("-", "="):
+            return
+        before = self._lower_words[max(0, index - 4) : index]
+        if _PASSWORD_COMMAND.match(name):
+            arguments = self._arguments(self._words[index + 1 :])
+            if len(arguments) == 2 or (len(arguments) == 1 and not name.startswith("reset-p")):
+                self._add("password", arguments[-1].start, arguments[-1].end)
+        elif (name.lower() == "password" and (value.is_quoted or "login" in before)) or (
+            name.lower() == "by" and value.is_quoted and "identified" in before
+        ):
+            self._add("password", value.start, value.end)
+        elif self.program == "setx" or (self.program in _SETTING_PROGRAMS and not _SETTERS.isdisjoint(before)):
+            self._add_named(name.rpartition("/")[2], value.start, value.end)
+        elif name == "send" and "assword" in self._text[: word.start].rpartition("expect")[2]:
+            self._add("password", value.start, value.end)
+
+    def _read_header(self, word: Word) -> None:
+        start, end = self._trim(word.start, word.end)
+        text = self._text[start:end]
+        if hit := _PGPASS_LINE.match(text) or _DATA_SOURCE.match(text):
+            self._add("password", start + hit.start(1), start + hit.end(1))
+        header = _HEADER.match(text) if word.is_quoted or self.is_document else None
+        if header is None:
+            return
+        name = header["name"].lower()
+        if name in ("cookie", "cookies", "set-cookie"):
+            self._add_cookies(start + header.end("name"), end)
+        elif kind := _kind_of_header(name):
+            self._add(kind, start + header.start("value"), start + header.end("value"))
+
+    def read_output(self, target: _CommandReader) -> None:
+        """Read what this command prints into another one that takes a password from its standard input."""
+        words = self._words
+        if self.program in _PRINTERS:
+            words = tuple(word for word in words[1:] if word.is_quoted or word.text[:1] != "-")
+        elif len(words) > 1 or not (words[0].is_quoted or self._command.operator == "<<<"):
+            return
+        for place, _ in target.places:
+            if place.is_input and target.has_flag(place.name):
+                for word in words:
+                    if "%" not in word.text or len(words) == 1:
+                        self._add_part(word.start, word.end, place.sign)
+
+    def has_flag(self, name: str) -> bool:
+        """Return whether the command has a flag, also among combined ones: `-kS`."""
+        return not name or any(
+            word.text.startswith(name)
+            or (len(name) == 2 and word.text[:1] == "-" and word.text[1:2] != "-" and name[1] in word.text)
+            for word in self._words
+        )
+
+    def _read_call(self, caller: str) -> None:
+        """Read the arguments of a call in code, and what a shell prints into a file of a password."""
+        words = self._words
+        if _HASHING_CALL.search(caller) and words[0].is_quoted:
+            self._add("password", words[0].start, words[0].end)
+        elif caller.endswith(_LOGIN_CALLS) and len(words) > 2 and words[2].is_quoted:
+            self._add("password", words[2].start, words[2].end)
+        elif caller.endswith("SetEnvironmentVariable") and len(words) > 1:
+            self._add_named(words[0].text, words[1].start, words[1].end)
+        elif caller.endswith("GetBytes"):
+            self._add_part(words[0].start, words[0].end, ":")
+        elif _PASSWORD_FILE.search(caller) and self.program in _PRINTERS and len(words) > 1:
+            self._add("password", words[-1].start, words[-1].end)
+
+    def _read_document_line(self) -> None:
+        """Read `name: value` in a file that a command writes, and the login of a scripted `ftp`."""
+        words = self._words
+        if len(words) == 2 and words[0].text.endswith(":") and self._lower_words[1] not in hints.NO_VALUES:
+            self._add_named(words[0].text.rstrip(":").strip("\"'"), words[1].start, words[1].end)
+        elif len(words) == 3 and words[0].text == "user":
+            self._add("password", words[2].start, words[2].end)
+
+    def find_quoted_text(self, word: Word) -> tuple[int, str]:
+        """Return the first quoted text in a word, and where it begins."""
+        raw = self._text[word.start : word.end]
+        marks = [place for place in (raw.find('"'), raw.find("'")) if place >= 0]
+        if not marks:
+            return 0, ""
+        mark = min(marks)
+        return word.start + mark + 1, raw[mark + 1 :].removesuffix(raw[mark])
+
+    # Adding what was read
+
+    def _add_part(self, start: int, end: int, sign: str) -> None:
+        """Add the part of a value after a sign, or the whole value."""
+        start, end = self._trim(start, end)
+        if sign == "=":
+            for hit in _ASSIGNMENT.finditer(self._text[start:end]):
+                self._add("secret", start + hit.start("value"), start + hit.end("value"))
+        elif not sign:
+            self._add("password", start, end)
+        elif (place := self._text.find(sign, start, end)) >= 0:
+            stop = self._text.find("@", place, end) if sign == "/" else -1
+            self._add("password", place + 1, stop if stop > 0 else end)
+
+    def _add_cookies(self, start: int, end: int) -> None:
+        for cookie in _COOKIE.finditer(self._text[start:end]):
+            self._add("cookie", start + cookie.start(1), start + cookie.end(1))
+
+    def _add_named(self, name: str, start: int, end: int) -> None:
+        """Add a value if its name indicates a secret, and neither is part of a program."""
+        kind, value = _kind_of_name(name), self._text[start:end]
+        if not kind or (name.isidentifier() and not name.isupper() and _CODE_REFERENCE.match(value)):
+            return
+        if not (name.islower() and value.strip("\"'").lower() == name):
+            self._add(kind, start, end, is_sure=name.isupper())
+
+    def _add(self, kind: str, start: int, end: int, is_sure: bool = False) -> None:
+        """Add the literal at a place, without its quotes."""
+        text = self._text
+        if text.startswith("pass:", start):  # of OpenSSL
+            start += 5
+        has_quotes, is_verbatim = text[start : start + 1] in _QUOTES, text[start : start + 1] == "'"
+        start, end = self._trim(start, end)
+        if kind == "authorization" and (scheme := _SCHEME.match(text, start, end)):
+            start = scheme.end()
+        if not has_quotes:
+            end = start + len(text[start:end].rstrip(":,;)]}"))
+        if text[end - 2 : end] in ("\\r", "\\n"):
+            end -= 2
+        value = text[start:end]
+        if not _is_literal(value, is_verbatim) or (not has_quotes and text[end : end + 1] in ("[", "(")):
+            return
+        if len(value) >= 16 and (hints.is_placeholder(value) or (kind != "password" and "123456789" in value)):
+            return  # typed as an example
+        if self._is_prose and not is_sure and not (hints.looks_like_password(value) and any(map(str.isdigit, value))):
+            return
+        self._findings.append((kind, self._offset + start, self._offset + end))
+
+    def _trim(self, start: int, end: int) -> tuple[int, int]:
+        """Return a span without the quotes around it."""
+        text = self._text
+        if text[start : start + 2] in ("$'", '$"', "N'", "E'"):  # of the shell, and of SQL
+            start += 1
+        while start < end and text[start] in _QUOTES:
+            start += 1
+        while start < end and text[end - 1] in _QUOTES:
+            end -= 1
+        return start, end
+
+
+def _find_program(words: tuple[Word, ...]) -> int:
+    """Return the index of the word that names the program, after assignments and wrappers such as `sudo`."""
+    index = 0
+    while index < len(words) and not words[index].is_quoted:
+        text = words[index].text
+        if text not in _WRAPPERS and not _SHELL_ASSIGNMENT.match(text) and not (index and text[:1] == "-"):
+            break
+        index += 1
+    return index
+
+
+def _is_literal(value: str, is_verbatim: bool) -> bool:
+    """Return whether a value is written out: no variable, path, placeholder or switch."""
+    if len(value) < 2 or value.lower() in _NO_LITERALS or value[-1] in "[(":
+        return False
+    if _STAND_IN.match(value) or _PATTERN.search(value) or value.startswith(("[redacted ", "<", "@", "{")):
+        return False
+    if not is_verbatim and (_EXPANSION.match(value) or "$(" in value or "{{" in value):
+        return False
+    return not _VARIABLE_NAME.match(value) and (not _PATH.match(value) or hints.is_random(value, 24))
+
+
+@functools.lru_cache(maxsize=4096)
+def _kind_of_name(name: str) -> str:
+    """Return the kind of secret that a name in a command indicates, or an empty string."""
+    if _REFERENCE_NAME.search(name):
+        return ""
+    if kind := hints.secret_kind(name.replace("]", "").replace("[", "_").replace(":", "_")):
+        return kind if not kind.endswith("auth") else "password" if name.isupper() else ""
+    words = hints.split_name(name)
+    last = words[-1] if words else ""
+    before = words[-2] if len(words) > 1 else ""
+    if ending := next((ending for ending in _PASSWORD_ENDINGS if last.endswith(ending) and last != ending), ""):
+        return ending
+    if last in ("puk", "keymaterial") or (last.endswith("pass") and last not in _PASS_WORDS):
+        return "password"
+    if last == "material" and before == "key":
+        return "password"
+    if last == "code" and before in _CODE_KINDS:
+        return "code"
+    if not name.isupper():
+        return ""
+    if last in ("pat", "auth"):
+        return "token"
+    if last == "key":
+        return "key" if before and before not in hints.PLAIN_KEYS else ""
+    return "secret" if "secret" in words and last not in _ATTRIBUTES else ""
+
+
+@functools.lru_cache(maxsize=1024)
+def _kind_of_header(name: str) -> str:
+    """Return the kind of secret that a header holds, or an empty string."""
+    if name in ("authorization", "proxy-authorization"):
+        return "authorization"
+    if (kind := hints.secret_kind(name)) and kind != "auth":
+        return kind
+    words = hints.split_name(name)
+    if len(words) < 2 or words[-2] in hints.PLAIN_KEYS:
+        return ""
+    return words[-1] if words[-1] in ("auth", "key") else ""
