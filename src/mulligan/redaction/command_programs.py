@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 from mulligan.redaction.regex import LazyRegex
 
+LAST_POSITION = 9
+"""Position of the last argument, however many there are."""
+
 
 class Place(NamedTuple):
     """A place where a program takes a secret: an item of `command_programs.txt`."""
@@ -15,7 +18,7 @@ class Place(NamedTuple):
     name: str
     """The flag, or the word before the secret; empty for the program itself."""
     position: int = 0
-    """Of an argument after that word, from 1. Zero for the value of a flag."""
+    """Of an argument after that word, from 1, or `LAST_POSITION`. Zero for the value of a flag."""
     sign: str = ""
     """What precedes the secret in the value: the colon of `user:password`. `*` is the same word, `_` the next one."""
     is_input: bool = False
@@ -66,8 +69,8 @@ _WORD_TABLE = (
 )
 """Lower case, and a space for every byte that is not part of a name."""
 _COMMON_PROGRAMS = frozenset(b"http https security su imp exp cf oc gh zip mount passwd az b2 p4".split())
-"""Programs whose names occur in many texts without commands: a flag must be there too."""
-_OTHER_SIGNS = frozenset(b"7z.exe expect -u --user --cookie --puk netsh".split())
+"""Programs whose names occur in many texts without commands: a flag or a pipe must be there too, or they come first."""
+_OTHER_SIGNS = frozenset(b"7z.exe expect setx netsh auth.txt sasl_passwd -u --user --cookie --puk".split())
 """Words of commands with a secret that is no place of a program."""
 _FLAG_SIGN = LazyRegex(r"-(?<![^ \t\"'].)-?[A-Za-z]")
 _NAME_SIGNS = frozenset(
@@ -86,6 +89,11 @@ def _program_signs() -> frozenset[bytes]:
     rules = program_rules()
     programs = frozenset(name.encode() for name in rules if any(rule.places for rule in rules[name]))
     return programs - _COMMON_PROGRAMS | _OTHER_SIGNS
+
+
+@functools.cache
+def _first_words() -> frozenset[bytes]:
+    return _program_signs() | _COMMON_PROGRAMS
 
 
 def may_hold_secret(raw: bytes, text: str, lower_text: str, has_names: bool) -> bool:
@@ -112,10 +120,12 @@ def may_hold_secret(raw: bytes, text: str, lower_text: str, has_names: bool) -> 
                 or "word '" in lower_text
             )
         )
-        or (text[:1].islower() and text[:24].partition(" ")[0].encode() in _program_signs())
+        or (text[:1].islower() and (text[:24].partition(" ")[0].encode() in _first_words()))
     ):
         return False
     words = raw.translate(_WORD_TABLE).split()
-    if not _program_signs().isdisjoint(words) or (has_flag and not _COMMON_PROGRAMS.isdisjoint(words)):
+    if not _program_signs().isdisjoint(words):
+        return True
+    if not _COMMON_PROGRAMS.isdisjoint(words) and (has_flag or "|" in text or words[0] in _COMMON_PROGRAMS):
         return True
     return has_names and not _NAME_SIGNS.isdisjoint(words) and _NAME_SIGN.search(lower_text) is not None

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from mulligan.redaction import secret_hints as hints
-from mulligan.redaction.command_programs import Place, program_name, program_rules
+from mulligan.redaction.command_programs import LAST_POSITION, Place, program_name, program_rules
 from mulligan.redaction.regex import LazyRegex
 from mulligan.redaction.secret_hints import word_set
 from mulligan.redaction.shell_syntax import ESCAPE_FILLER, Command, Word, parse_commands, unescape_nested
@@ -44,9 +44,9 @@ _USER_ID_PROGRAMS = word_set("docker podman docker-compose nerdctl kubectl chown
 
 _PROSE_WORDS = word_set(
     """the is was are were be been must not an this that these those please should cannot could would you your we our
-    it its has have had did does if but because expected missing invalid required unable provide specify see"""
+    it its has have had did does if but because expected missing invalid required unable provide specify see flag option
+    argument parameter"""
 )
-"""A line with one of them is a sentence, and only a value that looks like a password is one."""
 
 # Names
 _PASSWORD_ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "passwort", "pwd")
@@ -92,19 +92,22 @@ _LOGIN = LazyRegex(r"[^\s:/+%]{1,64}:(?!\d+\Z)[^/\s]")
 _NO_ARGUMENT = LazyRegex(r"-|/[A-Za-z]{1,12}(?::|(?!\S))|\\|[A-Z]:(?!\S)")
 """A flag, a switch of Windows, a share or a drive."""
 _HEADER = LazyRegex(
-    r"(?P<name>[A-Za-z][\w-]{1,50}):[ \t]{0,4}(?:[A-Za-z][\w-]{1,24}[ \t]{1,3})?(?P<value>\S[^\r\n]*?)\s*\Z"
+    r"(?P<name>[A-Za-z][\w-]{1,50}):(?!:)[ \t]{0,4}(?:[A-Za-z][\w-]{1,24}[ \t]{1,3})?(?P<value>\S[^\r\n]*?)\s*\Z"
 )
 _SCHEME = LazyRegex(r"[A-Za-z][\w-]{1,24}[ \t]{1,3}")
 _COOKIE = LazyRegex(r"=([^\s;\"',]{6,4000}+)")
 _PGPASS_LINE = LazyRegex(r"[^:\s]+:(?:\d{2,5}|\*):[^:\s]*:[^:\s]*:(.+)")
 _DATA_SOURCE = LazyRegex(r"[^:/\s]+:([^@\s]+)@(?:tcp|unix)\b")
 _PASSWORD_FILE = LazyRegex(r"--?[\w-]*(?:pass|token|secret)[\w-]*file=?\Z")
-_SECRET_FILE = LazyRegex(r"(?:pass(?:word|wd|phrase)?|secret|token|pw)(?:\.txt)?\Z")
+_SECRET_FILE = LazyRegex(r"(?:pass(?:word|wd|phrase)?|secret|token|pw|/auth)(?:\.txt)?\Z")
+_LINE_BREAK = LazyRegex(r"\\[rn]")
+_LINE_END = LazyRegex(r"(?:\\[rn])+\Z")
 _HASHING_CALL = LazyRegex(
     r"(?:bcrypt|password_hash|make_password|generate_password_hash|hashpw|set_password|Hash::make|setPassword)\Z"
 )
 _LOGIN_CALLS = ("PDO", "mysqli", "mysqli_connect")
 """Calls with a server, a user and a password."""
+_LOGIN_VARIABLES = ("$pair", "$cred", "$creds", "$auth", "$basic", "$login", "$userpass")
 _QUOTES = "\"'" + ESCAPE_FILLER
 
 
@@ -143,7 +146,9 @@ class _CommandReader:
         """Whether the command is part of a file that another command writes."""
         self._program_index = _find_program(command.words)
         self.program = program_name(self._words[self._program_index].text) if self._words[self._program_index :] else ""
-        self._is_prose = any(not word.is_quoted and word.text.lower() in _PROSE_WORDS for word in self._words)
+        prose = (word.end for word in self._words if not word.is_quoted and word.text.lower() in _PROSE_WORDS)
+        self._prose_start = next(prose, len(text))
+        """Where a sentence begins. After it, only a value that looks like a password is one."""
         self._lower_words = [word.text.lower() for word in self._words]
         self.places: list[tuple[Place, int]] = []
         """Where the programs of the command take a secret, with the index of each program."""
@@ -159,7 +164,7 @@ class _CommandReader:
                 self._read_flag(index)
             else:
                 self._note_program(index)
-                if not self._is_prose:
+                if word.start < self._prose_start:
                     self._read_named_argument(index)
             if ":" in word.text and self.program not in _TEXT_PROGRAMS:
                 self._read_header(word)
@@ -175,19 +180,21 @@ class _CommandReader:
             self.read_output(previous)
         elif operator == "(" and previous is not None:
             self._read_call(previous._words[-1].text)
-        if self.program in _PRINTERS and len(self._words) == 2 and any(map(_SECRET_FILE.search, self._command.files)):
-            self._add("password", self._words[1].start, self._words[1].end)
+        if self._command.files:
+            self.read_printed(self._command.files)
+        elif previous is not None and operator == "|" and "tee" in self._lower_words:
+            previous.read_printed(self._lower_words)
         if self.is_document:
             self._read_document_line()
 
     def _note_program(self, index: int) -> None:
         word = self._words[index]
-        name = program_name(word.text) if not word.is_quoted or index == self._program_index else ""
+        name = program_name(word.text) if " " not in word.text or index == self._program_index else ""
         rules = program_rules().get(name, ()) if index == self._program_index or name not in _AMBIGUOUS_PROGRAMS else ()
         for rule in rules:
             if not rule.places:
                 self.places = []
-            elif all(map(self._lower_words.__contains__, rule.words)):
+            elif all(word in self._lower_words or (word[0] == "-" and self.has_flag(word)) for word in rule.words):
                 self.places += [(place, index) for place in rule.places]
 
     def _read_assignments(self, word: Word) -> None:
@@ -196,12 +203,14 @@ class _CommandReader:
             return
         for hit in _ASSIGNMENT.finditer(raw):
             name, (start, end) = hit["name"], hit.span("value")
-            if name == "secret" and self.program in _REFERRING_PROGRAMS:
+            if name == "secret" and self._refers_to_secrets():
                 continue
             if self.program in ("sed", "perl"):
                 end = start + len(_SUBSTITUTION_END.split(raw[start:end], 1)[0])
             elif hit.start() == 0 and name.isupper() and raw[hit.end("name")] == "=":
                 end = len(raw)  # an assignment of the shell: the rest of the word is its value
+            if name in ("key", "rekey") and "pragma" in self._lower_words:  # of SQLCipher
+                self._add("key", word.start + start, word.start + end)
             self._add_named(name, word.start + start, word.start + end)
 
     def _read_spaced_assignment(self, index: int) -> None:
@@ -209,6 +218,8 @@ class _CommandReader:
         if not 0 < index < len(self._words) - 1:
             return
         name, value = self._words[index - 1].text.strip("{@\"'"), self._words[index + 1]
+        if name.lower() in _LOGIN_VARIABLES and value.is_quoted and _LOGIN.match(value.text):
+            self._add_part(value.start, value.end, ":")
         if value.is_quoted or self.is_document or self._text.startswith("N'", value.start):
             self._add_named(name.removeprefix("$").removeprefix("env:"), value.start, value.end)
 
@@ -226,7 +237,7 @@ class _CommandReader:
                 self._add_cookies(following.start, following.end)
             return
         name, kind = flag["name"], _kind_of_name(flag["name"])
-        if name == "secret" and self.program in _REFERRING_PROGRAMS:
+        if name == "secret" and self._refers_to_secrets():
             return
         if flag["value"] is not None:
             start = self._text.find(word.text[flag.end("name")], word.start) + 1
@@ -254,6 +265,10 @@ class _CommandReader:
         """Read `-u user:password` of a program that is not in the table."""
         if self.program not in _USER_ID_PROGRAMS and _LOGIN.match(word.text):
             self._add_part(word.start, word.end, ":")
+
+    def _refers_to_secrets(self) -> bool:
+        """Return whether `--secret` names a secret here. A message may precede the program."""
+        return not _REFERRING_PROGRAMS.isdisjoint(self._lower_words)
 
     def _names_secret(self) -> bool:
         """Return whether a flag of the command names a secret: `-Name DefaultPassword -Value X`."""
@@ -284,19 +299,20 @@ class _CommandReader:
         words = self._words
         if place.name:
             is_prefix = place.name[-1] == "."
-            for position in range(index + 1, len(words)):
-                text = self._lower_words[position]
+            for name_index in range(index + 1, len(words)):
+                text = self._lower_words[name_index]
                 if text == place.name or (is_prefix and text.startswith(place.name)):
                     break
                 if place.name == "login" and text[:1] == "-":  # a value: cargo test --test login
                     return
             else:
                 return
-            index = position
+            index = name_index
         arguments = self._arguments(words[index + 1 :])
-        if len(arguments) >= place.position:
-            word = arguments[place.position - 1]
-            if word.is_quoted or "=" not in word.text:
+        position = len(arguments) if place.position == LAST_POSITION else place.position
+        if 0 < position <= len(arguments):
+            word = arguments[position - 1]
+            if word.is_quoted or "=" not in word.text.rstrip("="):
                 self._add_part(word.start, word.end, place.sign)
 
     def _arguments(self, words: Iterable[Word]) -> list[Word]:
@@ -316,7 +332,7 @@ class _CommandReader:
             if len(arguments) == 2 or (len(arguments) == 1 and not name.startswith("reset-p")):
                 self._add("password", arguments[-1].start, arguments[-1].end)
         elif (name.lower() == "password" and (value.is_quoted or "login" in before)) or (
-            name.lower() == "by" and value.is_quoted and "identified" in before
+            name.lower() == "by" and value.is_quoted and "identified" in before and "user" in self._lower_words
         ):
             self._add("password", value.start, value.end)
         elif self.program == "setx" or (self.program in _SETTING_PROGRAMS and not _SETTERS.isdisjoint(before)):
@@ -350,6 +366,15 @@ class _CommandReader:
                 for word in words:
                     if "%" not in word.text or len(words) == 1:
                         self._add_part(word.start, word.end, place.sign)
+
+    def read_printed(self, files: Iterable[str]) -> None:
+        """Read what is printed into a file of a password: a password, or a line with one at its end."""
+        if self.program in _PRINTERS and len(self._words) == 2 and any(map(_SECRET_FILE.search, files)):
+            start, end = self._trim(self._words[1].start, self._words[1].end)
+            line = _LINE_END.sub("", self._text[start:end])
+            first = max(map(line.rfind, (" ", ":", "\\n"))) + 1
+            first += line.startswith("n", first) and line[first - 1 : first] == "\\"
+            self._add("password", start + first, start + len(line))
 
     def has_flag(self, name: str) -> bool:
         """Return whether the command has a flag, also among combined ones: `-kS`."""
@@ -411,7 +436,10 @@ class _CommandReader:
     def _add_named(self, name: str, start: int, end: int) -> None:
         """Add a value if its name indicates a secret, and neither is part of a program."""
         kind, value = _kind_of_name(name), self._text[start:end]
-        if not kind or (name.isidentifier() and not name.isupper() and _CODE_REFERENCE.match(value)):
+        reference = _CODE_REFERENCE.match(value)
+        if not kind or (
+            reference and name.isidentifier() and (not name.isupper() or value[reference.end() - 1] == "[")
+        ):
             return
         if not (name.islower() and value.strip("\"'").lower() == name):
             self._add(kind, start, end, is_sure=name.isupper())
@@ -427,14 +455,14 @@ class _CommandReader:
             start = scheme.end()
         if not has_quotes:
             end = start + len(text[start:end].rstrip(":,;)]}"))
-        if text[end - 2 : end] in ("\\r", "\\n"):
-            end -= 2
+        if self.is_document or text[end - 2 : end] in ("\\r", "\\n"):
+            end = start + len(_LINE_BREAK.split(text[start:end], 1)[0])
         value = text[start:end]
         if not _is_literal(value, is_verbatim) or (not has_quotes and text[end : end + 1] in ("[", "(")):
             return
         if len(value) >= 16 and (hints.is_placeholder(value) or (kind != "password" and "123456789" in value)):
             return  # typed as an example
-        if self._is_prose and not is_sure and not (hints.looks_like_password(value) and any(map(str.isdigit, value))):
+        if start >= self._prose_start and not is_sure and not _looks_chosen(value):
             return
         self._findings.append((kind, self._offset + start, self._offset + end))
 
@@ -451,14 +479,24 @@ class _CommandReader:
 
 
 def _find_program(words: tuple[Word, ...]) -> int:
-    """Return the index of the word that names the program, after assignments and wrappers such as `sudo`."""
-    index = 0
+    """Return the index of the word that names the program, after assignments and wrappers such as `sudo`.
+
+    What precedes a colon is a message: `bash: line 1: mysql -u root`.
+    """
+    is_message = bool(words) and program_name(words[0].text) not in program_rules()
+    index = max(
+        (index + 1 for index in range(min(8, len(words))) if is_message and words[index].text.endswith(":")), default=0
+    )
     while index < len(words) and not words[index].is_quoted:
         text = words[index].text
         if text not in _WRAPPERS and not _SHELL_ASSIGNMENT.match(text) and not (index and text[:1] == "-"):
             break
         index += 1
     return index
+
+
+def _looks_chosen(value: str) -> bool:
+    return hints.looks_like_password(value) and any(map(str.isdigit, value))
 
 
 def _is_literal(value: str, is_verbatim: bool) -> bool:

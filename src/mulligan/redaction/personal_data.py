@@ -159,7 +159,9 @@ def _is_announced(number: str, text: str, start: int) -> bool:
     return has_announcing_word and (7 if number[0].isdigit() else 5) <= sum(c.isdigit() for c in number) <= 19
 
 
-_REMOTE_LOGIN = LazyRegex(r"\b(?:ssh|scp|sftp|rsync|mosh|sshfs|plink|pscp|ssh-copy-id)(?:\.exe)? [^\n|;&]{0,190}\Z")
+_REMOTE_LOGIN = LazyRegex(
+    r"\b(?:(?:auto)?ssh|scp|sftp|rsync|mosh|sshfs|plink|pscp|ssh-copy-id)(?:\.exe)? [^\n|;&]{0,190}\Z"
+)
 """The beginning of a command whose arguments are users at hosts."""
 
 
@@ -172,7 +174,7 @@ def find_addresses(text: str, findings: list[tuple[str, int, int]]) -> None:
             # Match backwards from the sign, so that a long word is not read repeatedly.
             local = _LOCAL.match(text[max(0, position - 64) : position][::-1])
             start = position - len(local[0]) if local else 0
-            if local and local[0][::-1] not in _NOT_PEOPLE and not _is_part_of_login(text, start):
+            if local and local[0][::-1].lstrip("'") not in _NOT_PEOPLE and not _is_part_of_login(text, start):
                 findings.append(("email", start, domain.end()))
         position = text.find("@", position + 1)
 
@@ -182,7 +184,7 @@ def _is_part_of_login(text: str, start: int) -> bool:
     if _REMOTE_LOGIN.search(text, max(0, start - 200), start):
         return True
     before = text[start - 1 : start]
-    return before == "/" or (before == ":" and "//" in text[max(0, start - 80) : start].rpartition(" ")[2])
+    return before in ("/", "$") or (before == ":" and "//" in text[max(0, start - 80) : start].rpartition(" ")[2])
 
 
 def _classify_by_check_digits(number: str) -> str:

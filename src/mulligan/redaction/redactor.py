@@ -42,7 +42,13 @@ PERSONAL_KINDS = word_set(
     social_security passport_number"""
 )
 """Kinds of personal data, as opposed to credentials."""
-_COMMON = word_set("true false none null undefined password secret token string example test bearer basic redacted")
+_COMMON = word_set(
+    """true false none null undefined password secret token string example test bearer basic redacted root admin user
+    guest demo postgres mysql redis oracle"""
+)
+"""Words that stay elsewhere in a record, even if they are a password of it. Many are names of users."""
+_MAX_WORD_CHARS = 7
+"""Letters of a secret that is removed only as a whole word elsewhere: "pony" stays in "ponytail"."""
 
 
 class Redactor:
@@ -329,6 +335,8 @@ class _RecordSecrets:
         # Removing a short value or a common word would destroy unrelated text.
         if len(value) > 3 and value.lower() not in _COMMON:
             self.values.setdefault(value, kind)
+        if kind == "url_credential" and ":" in value:  # a message may repeat the password alone
+            self.add(value.partition(":")[2], "password")
 
     def prepare(self) -> None:
         """Order values by length, so that a contained value does not split a longer one.
@@ -358,7 +366,10 @@ class _RecordSecrets:
         kinds: dict[str, str] = {}
         for value in present_values:
             half = kinds.setdefault(self.values[value], chr(0xD800 + len(kinds)))
-            unmarked_text = unmarked_text.replace(value, half)
+            if len(value) <= _MAX_WORD_CHARS and value.isalpha():
+                unmarked_text = re.sub(rf"(?<![^\W_]){value}(?![^\W_])", half, unmarked_text)
+            else:
+                unmarked_text = unmarked_text.replace(value, half)
         for kind, half in kinds.items():
             unmarked_text = unmarked_text.replace(half, f"[redacted {kind}]")
         pieces[::2] = unmarked_text.split(_PLACEHOLDER_MARK)

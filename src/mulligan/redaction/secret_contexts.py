@@ -72,6 +72,8 @@ def _is_value(meaning: _NameMeaning, value: str, is_quoted: bool, is_assigned: b
         return False
     if kind not in _PASSWORD_KINDS and hints.is_sequential(value):
         return False
+    if ".*" in value or "[^" in value:  # a regular expression
+        return False
     if value.isdigit():
         return kind in hints.NUMERIC_KINDS
     if kind in _REFERRING_KINDS and _REFERENCE.match(value):
@@ -137,11 +139,16 @@ _SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?(?i:bearer|basic|token|apikey|api-key|neg
 _OTHER_SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?[A-Za-z][\w-]{1,24}+[ =]{1,2}(?=([\w.~+/=-]{16,500}))")
 _ARN = LazyRegex(r"arn:[\w:-]{6,80}:secret\Z")
 _COOKIE = LazyRegex(r"=([^\s;\"',=]{6,4000}+)")
-_URL = LazyRegex(r"://([^\s:/@\"'<>]{0,128}+):([^\s/\"'<>`]{1,256})@(?=[\w\[])|://([\w.~%+-]{16,256}+):?@(?=[\w\[])")
+_URL = LazyRegex(r"://([^\s:/\"'<>]{0,128}+):([^\s/\"'<>`]{1,256})@(?=[\w\[])|://([\w.~%+-]{16,256}+):?@(?=[\w\[])")
 _ELEMENT = LazyRegex(r">(?<=[\w\"'].)([^<>\s]{4,200}+)</")
 _PROPERTY = LazyRegex(r"<key>([\w.-]{1,60})</key>[ \t\r\n]{0,20}<string\Z")
 _MANIFEST = LazyRegex(r"kind[\"']?:[ \t]?[\"']?secret\b", re.IGNORECASE)
 _MANIFEST_VALUE = LazyRegex(r"\n[ \t]{1,8}[\w.-]{1,80}:[ \t]{1,4}[\"']?([A-Za-z0-9+/]{8,4000}+={0,2})[\"']?(?=\s|\Z)")
+_INSERT = LazyRegex(
+    r"(?i:insert into) [\w.\"'`\[\]]{1,80}+ ?\((?P<columns>[^()]{1,400}+)\)\s{0,4}(?i:values)"
+    r"\s{0,4}\((?P<values>[^()]{1,2000}+)\)"
+)
+_SQL_VALUE = LazyRegex(r"[NE]?'((?:[^']|''){0,400}+)'|[^\s,']{1,200}+")
 _FLAG = LazyRegex(r"-(?<![A-Za-z0-9_-].)-?([A-Za-z][A-Za-z0-9_-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)")
 _NO_FLAG_VALUE = LazyRegex(r"-|(?:[\w-]{1,60},)?(?:id|type|src)=|(?:file|env|fd):")
 _PAIRED = LazyRegex(
@@ -232,6 +239,8 @@ def find_by_context(
             or "bundle_" in lower_text
         ):
             _find_surrounded(text, lower_text, _ASSIGNMENTS, findings)
+    if "@" in text and ("@tcp(" in text or "@unix(" in text):
+        has_command = True
     if "%3" in text or ("&" in text and ("&quot" in text or "&#3" in text)) or ("\\" in text and "\\u00" in text):
         decoded_text = _ENCODED.sub(_decode, lower_text)
         _find_named_values(_ENCODED.sub(_decode, text), decoded_text[::-1].replace("=", ":"), findings)
@@ -271,6 +280,8 @@ def find_by_context(
         find_in_sentences(text, lower_text, findings)
         if "secret" in lower_text and _MANIFEST.search(text):
             _find_in_manifest(text, findings)
+        if "values" in lower_text and "insert" in lower_text:
+            _find_inserted(text, findings)
         if "passwort" in lower_text or "mot de passe" in lower_text:
             find_in_foreign_sentences(text, lower_text, findings)
     if (
@@ -333,6 +344,17 @@ def _find_in_manifest(text: str, findings: list[tuple[str, int, int]]) -> None:
     for hit in _MANIFEST_VALUE.finditer(text, start + 1) if start >= 0 else ():
         if len(hit[1]) % 4 == 0 and not is_covered(*hit.span(1), findings):
             findings.append(("secret", *hit.span(1)))
+
+
+def _find_inserted(text: str, findings: list[tuple[str, int, int]]) -> None:
+    """Add the values of SQL that belong to a column of passwords: `INSERT INTO users (name, password) VALUES (...)`."""
+    for statement in _INSERT.finditer(text):
+        columns = statement["columns"].split(",")
+        values = list(_SQL_VALUE.finditer(text, statement.start("values"), statement.end("values")))
+        for column, value in zip(columns, values, strict=False):
+            meaning = _interpret_name(column.strip(" \"'`[]"))
+            if meaning and value[1] and _is_value(meaning, value[1], True, True):
+                findings.append((meaning.kind, *value.span(1)))
 
 
 def _name_before(text: str, start: int) -> str:
@@ -409,6 +431,8 @@ def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, in
             if text[last : last + 1] in ("(", "["):  # a call or an index: code that fetches the secret
                 continue
         if is_covered(first, first + len(value), findings):
+            continue
+        if text.endswith("secrets=", 0, start - len(name)):  # --set-secrets=NAME=reference
             continue
         if value[:1] == "?" and text[start : start + 2] == ":?":  # ${PASSWORD:?missing}
             continue

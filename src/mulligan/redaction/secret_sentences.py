@@ -54,6 +54,10 @@ _LOGIN = LazyRegex(
     r" ?/ ?[\"'`]?([^\s\"'`]{6,200}+)"
 )
 """A user and a password: "credentials are bob / ..."."""
+_SECRET_VERBS = ("existing", "describe", "get", "delete", "edit", "patch", "view")
+"""Words before "secret" that are followed by its name, not by its value."""
+_IDENTIFIED_THINGS = ("revision", "resource", "object", "record", "commit", "entity", "item")
+"""Words before "identified by" that are followed by an id."""
 _NO_VALUE = LazyRegex(r"--?[a-z]|(?:[\w-]{1,60},)?(?:id|name|type|src)=|[A-Z][A-Z0-9_]{1,60}=")
 """A flag, or an attribute of the secret."""
 _DATE = LazyRegex(r"\d{4}-\d\d-\d\d")
@@ -169,7 +173,9 @@ def _check_sentence(before: str, sentence: re.Match[str], findings: list[tuple[s
     is_path = mark == sentence["sign"] == ":" or sentence["sign"] == "::"
     if (
         is_path
-        or before.endswith("existing")
+        or (word == "secret" and before.endswith(_SECRET_VERBS))
+        or (word == "key" and before.endswith("user.signing"))
+        or (word == "identified by" and before.endswith(_IDENTIFIED_THINGS))
         or _NO_VALUE.match(value)
         or is_covered(first, first + len(value), findings)
     ):

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 from mulligan.redaction.regex import LazyRegex
 
-MAX_NESTED_COMMANDS = 3
-"""Depth of commands in the quotes of another command that callers read."""
 ESCAPE_FILLER = "\x1f"
 """Character that replaces a backslash where a quoted command is parsed, so that places stay the same."""
 
@@ -45,11 +43,6 @@ class Word(NamedTuple):
     end: int
     is_quoted: bool
     """Whether a quotation mark begins the word."""
-
-    @property
-    def inner_start(self) -> int:
-        """The place of the text inside the quotes of a quoted word."""
-        return self.start + 1
 
 
 class Command(NamedTuple):
@@ -111,7 +104,7 @@ def parse_commands(text: str) -> Iterator[Command]:
 
 
 def _unquote(piece: str) -> str:
-    piece = piece.removeprefix("$")
+    piece = piece.removeprefix("$").replace(ESCAPE_FILLER, "")
     mark, piece = piece[0], piece[1:-1]
     if mark == '"' and "\\" in piece:
         piece = piece.replace('\\"', '"').replace("\\$", "$").replace("\\\\", "\\")
