@@ -20,7 +20,7 @@ def commands_of(program: str, words: frozenset[str], place: Place) -> list[str]:
     if place.position:
         others = " ".join(f"x{n}" for n in range(1, place.position))
         name = "" if not place.name else f"{place.name}repo" if place.name[-1] == "." else place.name
-        return [f"{start} {name} {others} {'ann/' if sign else ''}{SECRET}"]
+        return [f"{start} {name} {others} {'ann' + sign if sign else ''}{SECRET}"]
     if sign == "=":
         return [f"{start} {place.name} NAME={SECRET}"]
     value = f"ann{sign}{SECRET}" if sign in (":", "%", ",") and sign else SECRET

@@ -68,9 +68,11 @@ _WORD_TABLE = (
     + b" " * 128
 )
 """Lower case, and a space for every byte that is not part of a name."""
-_COMMON_PROGRAMS = frozenset(b"http https security su imp exp cf oc gh zip mount passwd az b2 p4".split())
+_COMMON_PROGRAMS = frozenset(
+    b"http https security su imp exp cf oc gh zip mount passwd az b2 p4 fly adb login signin".split()
+)
 """Programs whose names occur in many texts without commands: a flag or a pipe must be there too, or they come first."""
-_OTHER_SIGNS = frozenset(b"7z.exe expect setx netsh auth.txt sasl_passwd -u --user --cookie --puk".split())
+_OTHER_SIGNS = frozenset(b"7z.exe expect setx netsh auth.txt sasl_passwd -u --user --cookie --puk --key".split())
 """Words of commands with a secret that is no place of a program."""
 _FLAG_SIGN = LazyRegex(r"-(?<![^ \t\"'].)-?[A-Za-z]")
 _NAME_SIGNS = frozenset(
@@ -79,7 +81,8 @@ _NAME_SIGNS = frozenset(
 )
 _NAME_SIGN = LazyRegex(
     r"(?:config(?:ure)?|(?:config:| )set| put|setx|echo|printf)[ :][^\n|]{0,100}?(?:pass|secret|token|key)"
-    r"|<<-?[ \t]?\\?[\"']?[a-z]|password '|by '|setenviron|net user|-value |set-(?:\w{1,20}-){1,3}password|file=<\(echo"
+    r"|<<-?[ \t]?\\?[\"']?[a-z]|password '|by '|setenviron|net user|-value "
+    r"|set-(?:\w{1,20}-){1,3}password|<\((?:echo|printf)"
     r"|send [\"'-]|ssword:"
 )
 

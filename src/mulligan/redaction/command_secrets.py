@@ -39,7 +39,9 @@ _SETTING_PROGRAMS = word_set(
 """Programs that set a name to a value: `aws configure set aws_secret_access_key X`."""
 _REFERRING_PROGRAMS = word_set("gcloud docker podman kubectl buildah buildctl nerdctl az oc")
 """Programs whose flag `--secret` names a secret."""
-_USER_ID_PROGRAMS = word_set("docker podman docker-compose nerdctl kubectl chown install sudo date")
+_USER_ID_PROGRAMS = word_set(
+    "docker podman docker-compose nerdctl kubectl chown install sudo date journalctl systemctl ps"
+)
 """Programs whose flag `-u` is no login."""
 
 _PROSE_WORDS = word_set(
@@ -97,16 +99,25 @@ _HEADER = LazyRegex(
 _SCHEME = LazyRegex(r"[A-Za-z][\w-]{1,24}[ \t]{1,3}")
 _COOKIE = LazyRegex(r"=([^\s;\"',]{6,4000}+)")
 _PGPASS_LINE = LazyRegex(r"[^:\s]+:(?:\d{2,5}|\*):[^:\s]*:[^:\s]*:(.+)")
-_DATA_SOURCE = LazyRegex(r"[^:/\s]+:([^@\s]+)@(?:tcp|unix)\b")
-_PASSWORD_FILE = LazyRegex(r"--?[\w-]*(?:pass|token|secret)[\w-]*file=?\Z")
+_DATA_SOURCE = LazyRegex(r"[^:/\s]+:([^@\s]+)@(?:tcp|unix)\b|[\w.-]+/[\w.-]+:([^@\s]+)@[\w.-]+\Z")
+_PASSWORD_FILE = LazyRegex(r"--?[\w-]*(?:pass|token|secret)[\w-]*=?\Z|private-key\Z")
+_PRINTED = LazyRegex(r"(?:echo|printf) (?:-n )?([^\s\"']{2,200}+)")
+_PASSWORD_PROGRAM = LazyRegex(r"--?[\w-]*(?:pass|token|secret)\w*[-_](?:command|cmd)(?:=|\Z)")
 _SECRET_FILE = LazyRegex(r"(?:pass(?:word|wd|phrase)?|secret|token|pw|/auth)(?:\.txt)?\Z")
 _LINE_BREAK = LazyRegex(r"\\[rn]")
 _LINE_END = LazyRegex(r"(?:\\[rn])+\Z")
 _HASHING_CALL = LazyRegex(
-    r"(?:bcrypt|password_hash|make_password|generate_password_hash|hashpw|set_password|Hash::make|setPassword)\Z"
+    r"(?:bcrypt|password_hash|make_password|generate_password_hash|hashpw|set_password|Hash::make|setPassword|PASSWORD)\Z"
 )
-_LOGIN_CALLS = ("PDO", "mysqli", "mysqli_connect")
-"""Calls with a server, a user and a password."""
+_READING_CALL = LazyRegex(r"(?i)(?:get|getenv|fetch|read|find|has|replace|sub|test|assert\w*|expect)\Z")
+_LOGIN_CALLS = ("PDO", "mysqli", "mysqli_connect", ".auth", "create_superuser", "create_user")
+"""Calls with a user and a password, or three arguments of which the last is a password."""
+_FILE_NAMES = ("password", "passwd", "requirepass", "masterauth")
+"""Names that a space separates from their value in the files of some programs."""
+_LOGIN_COMMANDS = word_set("login signin logon")
+_PASSWORD_FLAGS = ("-p", "-P", "-w", "-pw")
+"""Flags of a password beside a user, in programs that are not in the table."""
+_PORT = LazyRegex(r"-|[\d:./-]+\Z|.*:\d+\Z")
 _LOGIN_VARIABLES = ("$pair", "$cred", "$creds", "$auth", "$basic", "$login", "$userpass")
 _QUOTES = "\"'" + ESCAPE_FILLER
 
@@ -126,7 +137,10 @@ def _read_text(text: str, offset: int, depth: int, is_document: bool, findings: 
                 inner_start, inner = reader.find_quoted_text(word)
                 if "=" in inner or " " in inner or ":" in inner:
                     is_file = reader.is_document or reader.program in _FILE_WRITERS
-                    _read_text(unescape_nested(inner), offset + inner_start, depth + 1, is_file, findings)
+                    inner = unescape_nested(inner)
+                    if reader.program in _PRINTERS:
+                        inner = inner.replace("\\n", " \n").replace("\\r", "  ")
+                    _read_text(inner, offset + inner_start, depth + 1, is_file, findings)
         previous = reader
 
 
@@ -190,7 +204,8 @@ class _CommandReader:
     def _note_program(self, index: int) -> None:
         word = self._words[index]
         name = program_name(word.text) if " " not in word.text or index == self._program_index else ""
-        rules = program_rules().get(name, ()) if index == self._program_index or name not in _AMBIGUOUS_PROGRAMS else ()
+        is_first = index == self._program_index or self._lower_words[index - 1] in ("{", "--", "exec")
+        rules = program_rules().get(name, ()) if is_first or name not in _AMBIGUOUS_PROGRAMS else ()
         for rule in rules:
             if not rule.places:
                 self.places = []
@@ -209,7 +224,7 @@ class _CommandReader:
                 end = start + len(_SUBSTITUTION_END.split(raw[start:end], 1)[0])
             elif hit.start() == 0 and name.isupper() and raw[hit.end("name")] == "=":
                 end = len(raw)  # an assignment of the shell: the rest of the word is its value
-            if name in ("key", "rekey") and "pragma" in self._lower_words:  # of SQLCipher
+            if name in ("key", "rekey") and ("pragma" in self._lower_words or self.program == "netsh"):
                 self._add("key", word.start + start, word.start + end)
             self._add_named(name, word.start + start, word.start + end)
 
@@ -229,12 +244,19 @@ class _CommandReader:
         for place, _ in self.places:
             if place.name and not place.is_input and not place.position:
                 self._read_own_flag(word, following, place)
+        if following and word.text in _PASSWORD_FLAGS and not _PORT.match(following.text) and self._has_user(index):
+            self._add("password", following.start, following.end)
         flag = _FLAG.match(word.text)
         if flag is None:
             if following and word.text == "-u" and not self.places:
                 self._read_login(following)
             elif following and word.text == "-b" and self.program == "curl":
                 self._add_cookies(following.start, following.end)
+            return
+        if _PASSWORD_PROGRAM.match(word.text):  # --password-command 'echo X'
+            program = following if flag["value"] is None and following else word
+            if (printed := _PRINTED.search(self._text, program.start, program.end)) is not None:
+                self._add("password", printed.start(1), printed.end(1))
             return
         name, kind = flag["name"], _kind_of_name(flag["name"])
         if name == "secret" and self._refers_to_secrets():
@@ -265,6 +287,16 @@ class _CommandReader:
         """Read `-u user:password` of a program that is not in the table."""
         if self.program not in _USER_ID_PROGRAMS and _LOGIN.match(word.text):
             self._add_part(word.start, word.end, ":")
+
+    def _has_user(self, index: int) -> bool:
+        """Return whether a user or a login precedes a word, so that `-p` is a password: `-u ann -p X`."""
+        if self.program in _USER_ID_PROGRAMS or any(place.name in _PASSWORD_FLAGS for place, _ in self.places):
+            return False
+        earlier_words = self._lower_words[:index]
+        return not _LOGIN_COMMANDS.isdisjoint(earlier_words) or any(
+            word in ("-u", "--user", "--username") and following[:1] != "-" and not following.isdigit()
+            for word, following in pairwise(earlier_words)
+        )
 
     def _refers_to_secrets(self) -> bool:
         """Return whether `--secret` names a secret here. A message may precede the program."""
@@ -344,7 +376,8 @@ class _CommandReader:
         start, end = self._trim(word.start, word.end)
         text = self._text[start:end]
         if hit := _PGPASS_LINE.match(text) or _DATA_SOURCE.match(text):
-            self._add("password", start + hit.start(1), start + hit.end(1))
+            group = hit.lastindex or 1
+            self._add("password", start + hit.start(group), start + hit.end(group))
         header = _HEADER.match(text) if word.is_quoted or self.is_document else None
         if header is None:
             return
@@ -357,10 +390,15 @@ class _CommandReader:
     def read_output(self, target: _CommandReader) -> None:
         """Read what this command prints into another one that takes a password from its standard input."""
         words = self._words
-        if self.program in _PRINTERS:
+        if self._command.operator == "<<<":
+            words = words[:1]
+        elif self.program in _PRINTERS:
             words = tuple(word for word in words[1:] if word.is_quoted or word.text[:1] != "-")
-        elif len(words) > 1 or not (words[0].is_quoted or self._command.operator == "<<<"):
+        elif len(words) > 1 or not words[0].is_quoted:
             return
+        if not _LOGIN_COMMANDS.isdisjoint(target._lower_words):
+            for word in words:
+                self._add_part(word.start, word.end, "")
         for place, _ in target.places:
             if place.is_input and target.has_flag(place.name):
                 for word in words:
@@ -387,24 +425,35 @@ class _CommandReader:
     def _read_call(self, caller: str) -> None:
         """Read the arguments of a call in code, and what a shell prints into a file of a password."""
         words = self._words
+        is_quoted = [word.is_quoted for word in words]
         if _HASHING_CALL.search(caller) and words[0].is_quoted:
             self._add("password", words[0].start, words[0].end)
-        elif caller.endswith(_LOGIN_CALLS) and len(words) > 2 and words[2].is_quoted:
-            self._add("password", words[2].start, words[2].end)
-        elif caller.endswith("SetEnvironmentVariable") and len(words) > 1:
+        elif caller.endswith(_LOGIN_CALLS) and 2 <= len(words) <= 4 and all(is_quoted):
+            index = 2 if len(words) > 2 else 1
+            self._add("password", words[index].start, words[index].end)
+        elif is_quoted[:2] == [True, True] and not _READING_CALL.search(caller):  # define('DB_PASSWORD', 'X')
             self._add_named(words[0].text, words[1].start, words[1].end)
         elif caller.endswith("GetBytes"):
             self._add_part(words[0].start, words[0].end, ":")
-        elif _PASSWORD_FILE.search(caller) and self.program in _PRINTERS and len(words) > 1:
+        elif self.program in _PRINTERS and len(words) > 1 and _PASSWORD_FILE.search(caller):
             self._add("password", words[-1].start, words[-1].end)
 
     def _read_document_line(self) -> None:
         """Read `name: value` in a file that a command writes, and the login of a scripted `ftp`."""
         words = self._words
-        if len(words) == 2 and words[0].text.endswith(":") and self._lower_words[1] not in hints.NO_VALUES:
-            self._add_named(words[0].text.rstrip(":").strip("\"'"), words[1].start, words[1].end)
-        elif len(words) == 3 and words[0].text == "user":
+        name = words[0].text
+        if (
+            len(words) == 2
+            and (name.endswith(":") or name in _FILE_NAMES)
+            and self._lower_words[1] not in hints.NO_VALUES
+        ):
+            self._add_named(name.rstrip(":").strip("\"'"), words[1].start, words[1].end)
+        elif len(words) == 3 and name == "user":
             self._add("password", words[2].start, words[2].end)
+        elif name == "AUTH":  # of Redis
+            self._add("password", words[-1].start, words[-1].end)
+        elif name in ("connect", "conn") and len(words) == 2 and "@" in words[1].text:  # of SQL*Plus
+            self._add_part(words[1].start, words[1].end, "/")
 
     def find_quoted_text(self, word: Word) -> tuple[int, str]:
         """Return the first quoted text in a word, and where it begins."""
@@ -515,6 +564,8 @@ def _kind_of_name(name: str) -> str:
     """Return the kind of secret that a name in a command indicates, or an empty string."""
     if _REFERENCE_NAME.search(name):
         return ""
+    if name.isupper() and name.endswith("_TOKEN"):
+        return "token"
     if kind := hints.secret_kind(name.replace("]", "").replace("[", "_").replace(":", "_")):
         return kind if not kind.endswith("auth") else "password" if name.isupper() else ""
     words = hints.split_name(name)
