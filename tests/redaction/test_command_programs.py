@@ -5,30 +5,30 @@ from __future__ import annotations
 import pytest
 
 from mulligan.redaction import Redactor
-from mulligan.redaction.command_programs import Place, program_name, program_rules
+from mulligan.redaction.command_programs import SecretSlot, program_name, program_rules
 
 SECRET = "tulip-marble"
 
 
-def commands_of(program: str, words: frozenset[str], place: Place) -> list[str]:
-    """Commands that have a secret at a place of the table."""
-    start = " ".join([program, *sorted(words - {place.name})])
-    sign = place.sign
-    if place.is_input:
-        flag = f" {place.name}" if place.name else ""
+def commands_of(program: str, words: frozenset[str], slot: SecretSlot) -> list[str]:
+    """Commands that have a secret at a slot of the table."""
+    start = " ".join([program, *sorted(words - {slot.name})])
+    sign = slot.sign
+    if slot.is_input:
+        flag = f" {slot.name}" if slot.name else ""
         return [f"echo '{'ann:' if sign else ''}{SECRET}' | {start}{flag}"]
-    if place.position:
-        others = " ".join(f"x{n}" for n in range(1, place.position))
-        name = "" if not place.name else f"{place.name}repo" if place.name[-1] == "." else place.name
+    if slot.position:
+        others = " ".join(f"x{n}" for n in range(1, slot.position))
+        name = "" if not slot.name else f"{slot.name}repo" if slot.name[-1] == "." else slot.name
         return [f"{start} {name} {others} {'ann' + sign if sign else ''}{SECRET}"]
     if sign == "=":
-        return [f"{start} {place.name} NAME={SECRET}"]
+        return [f"{start} {slot.name} NAME={SECRET}"]
     value = f"ann{sign}{SECRET}" if sign in (":", "%", ",") and sign else SECRET
-    glued = f"{start} {place.name}{'=' if len(place.name) > 3 and place.name[0] == '-' else ''}{value}"
+    glued = f"{start} {slot.name}{'=' if len(slot.name) > 3 and slot.name[0] == '-' else ''}{value}"
     return (
         [glued]
-        if sign == "*" or place.name.endswith(":")
-        else [f"{start} {place.name} {value}"] + ([glued] if sign != "_" and not place.name.startswith("/") else [])
+        if sign == "*" or slot.name.endswith(":")
+        else [f"{start} {slot.name} {value}"] + ([glued] if sign != "_" and not slot.name.startswith("/") else [])
     )
 
 
@@ -36,8 +36,8 @@ ROWS = [
     (program, command)
     for program, rules in program_rules().items()
     for rule in rules
-    for place in rule.places
-    for command in commands_of(program, rule.words, place)
+    for slot in rule.slots
+    for command in commands_of(program, rule.words, slot)
 ]
 
 

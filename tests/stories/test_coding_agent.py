@@ -140,3 +140,28 @@ def test_forgotten_session_stays_forgotten_although_its_log_remains(user):
     session.end()
     assert user.sees("runs") == []
     assert not [word for word in (b"kestrel", b"plover", b"osprey", session.id.encode()) if word in stored_bytes(user)]
+
+
+COMMANDS_WITH_PASSWORDS = [
+    "PGPASSWORD=tulipmarble psql -h db",
+    "sshpass -p tulipmarble ssh web1",
+    "mysql -u root -ptulipmarble shop",
+    "./deploy --password=tulipmarble --dry-run",
+    "CLIENT_SECRET=tulipmarble ./deploy",
+    "echo tulipmarble | sudo -S systemctl restart shop",
+    "ssh web1 \"redis-cli -a 'tulipmarble' ping\"",
+]
+
+
+def test_passwords_in_commands_reach_neither_store_nor_prompt(user):
+    session = HookedSession(user)
+    for command in COMMANDS_WITH_PASSWORDS:
+        session.call("Bash", f"Exit code 1\nbash: line 1: {command}: failed", command=command)
+    reminder = session.compact()
+    session.end()
+    assert "redis-cli -a '[redacted password]' ping" in reminder
+    exported = user.types("export", "--level", "local").stdout
+    shown = user.types("show", "last").stdout
+    assert exported.count("[redacted") >= len(COMMANDS_WITH_PASSWORDS)
+    texts = [reminder, exported, shown, stored_bytes(user).decode("utf-8", "replace")]
+    assert [text for text in texts if "tulipmarble" in text] == []

@@ -12,8 +12,8 @@ LAST_POSITION = 9
 """Position of the last argument, however many there are."""
 
 
-class Place(NamedTuple):
-    """A place where a program takes a secret: an item of `command_programs.txt`."""
+class SecretSlot(NamedTuple):
+    """A slot where a program takes a secret: an item of `command_programs.txt`."""
 
     name: str
     """The flag, or the word before the secret; empty for the program itself."""
@@ -29,7 +29,7 @@ class ProgramRule(NamedTuple):
 
     words: frozenset[str]
     """Words that the command must contain, in lower case."""
-    places: tuple[Place, ...]
+    slots: tuple[SecretSlot, ...]
 
 
 @functools.cache
@@ -39,21 +39,21 @@ def program_rules() -> dict[str, list[ProgramRule]]:
     for line in Path(__file__).with_name("command_programs.txt").read_text(encoding="ascii").splitlines():
         programs, _, items = line.partition("  ")
         words = frozenset(item[1:].lower() for item in items.split() if item[0] == "+")
-        places = tuple(_read_place(item) for item in items.split() if item[0] != "+")
+        slots = tuple(_read_slot(item) for item in items.split() if item[0] != "+")
         for program in programs.split() if programs[0] != "#" else ():
-            rules.setdefault(program, []).append(ProgramRule(words, places))
+            rules.setdefault(program, []).append(ProgramRule(words, slots))
     return rules
 
 
 _ARGUMENT_ITEM = LazyRegex(r"(.+):(\d)(\W?)")
 
 
-def _read_place(item: str) -> Place:
+def _read_slot(item: str) -> SecretSlot:
     if item[0] == "|":
-        return Place(item[1:].rstrip(":"), sign=":" if item[-1] == ":" else "", is_input=True)
+        return SecretSlot(item[1:].rstrip(":"), sign=":" if item[-1] == ":" else "", is_input=True)
     if argument := _ARGUMENT_ITEM.fullmatch(item):
-        return Place("" if argument[1] == "0" else argument[1], int(argument[2]), argument[3])
-    return Place(item) if item[0] == "/" or item[-1].isalnum() else Place(item[:-1], sign=item[-1])
+        return SecretSlot("" if argument[1] == "0" else argument[1], int(argument[2]), argument[3])
+    return SecretSlot(item) if item[0] == "/" or item[-1].isalnum() else SecretSlot(item[:-1], sign=item[-1])
 
 
 def program_name(word: str) -> str:
@@ -73,7 +73,7 @@ _COMMON_PROGRAMS = frozenset(
 )
 """Programs whose names occur in many texts without commands: a flag or a pipe must be there too, or they come first."""
 _OTHER_SIGNS = frozenset(b"7z.exe expect setx netsh auth.txt sasl_passwd -u --user --cookie --puk --key".split())
-"""Words of commands with a secret that is no place of a program."""
+"""Words of commands with a secret that is no slot of a program."""
 _FLAG_SIGN = LazyRegex(r"-(?<![^ \t\"'].)-?[A-Za-z]")
 _NAME_SIGNS = frozenset(
     b"""set put config configure setx echo printf send identified password setenvironmentvariable net user expect cat
@@ -90,7 +90,7 @@ _NAME_SIGN = LazyRegex(
 @functools.cache
 def _program_signs() -> frozenset[bytes]:
     rules = program_rules()
-    programs = frozenset(name.encode() for name in rules if any(rule.places for rule in rules[name]))
+    programs = frozenset(name.encode() for name in rules if any(rule.slots for rule in rules[name]))
     return programs - _COMMON_PROGRAMS | _OTHER_SIGNS
 
 

@@ -1,7 +1,7 @@
-"""Detection of secrets in shell commands, where the syntax proves them: a literal value at the place of a password.
+"""Detection of secrets in shell commands, where the syntax proves them: a literal value where a password belongs.
 
 The look of the value does not matter here: `PGPASSWORD=correcthorse psql` holds a password. A variable, a path or a
-placeholder at that place is none.
+placeholder is none.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from mulligan.redaction import secret_hints as hints
-from mulligan.redaction.command_programs import LAST_POSITION, Place, program_name, program_rules
+from mulligan.redaction.command_programs import LAST_POSITION, SecretSlot, program_name, program_rules
 from mulligan.redaction.regex import LazyRegex
 from mulligan.redaction.secret_hints import word_set
 from mulligan.redaction.shell_syntax import ESCAPE_FILLER, Command, Word, parse_commands, unescape_nested
@@ -152,7 +152,7 @@ class _CommandReader:
     ) -> None:
         self._text = text
         self._offset = offset
-        """The place of the text in the whole text, for a command in quotes."""
+        """Where the text begins in the whole text, for a command in quotes."""
         self._command = command
         self._words = command.words
         self._findings = findings
@@ -164,7 +164,7 @@ class _CommandReader:
         self._prose_start = next(prose, len(text))
         """Where a sentence begins. After it, only a value that looks like a password is one."""
         self._lower_words = [word.text.lower() for word in self._words]
-        self.places: list[tuple[Place, int]] = []
+        self.slots: list[tuple[SecretSlot, int]] = []
         """Where the programs of the command take a secret, with the index of each program."""
 
     def read(self, previous: _CommandReader | None) -> None:
@@ -182,10 +182,10 @@ class _CommandReader:
                     self._read_named_argument(index)
             if ":" in word.text and self.program not in _TEXT_PROGRAMS:
                 self._read_header(word)
-        for place, index in self.places:
-            if place.position:
-                self._read_argument(index, place)
-            elif place.sign == "=" and place.name[0] != "-" and place.name in self._lower_words:
+        for slot, index in self.slots:
+            if slot.position:
+                self._read_argument(index, slot)
+            elif slot.sign == "=" and slot.name[0] != "-" and slot.name in self._lower_words:
                 self._add_part(self._words[index].end, self._words[-1].end, "=")
         operator = self._command.operator
         if operator == "|" and previous is not None:
@@ -207,10 +207,10 @@ class _CommandReader:
         is_first = index == self._program_index or self._lower_words[index - 1] in ("{", "--", "exec")
         rules = program_rules().get(name, ()) if is_first or name not in _AMBIGUOUS_PROGRAMS else ()
         for rule in rules:
-            if not rule.places:
-                self.places = []
+            if not rule.slots:
+                self.slots = []
             elif all(word in self._lower_words or (word[0] == "-" and self.has_flag(word)) for word in rule.words):
-                self.places += [(place, index) for place in rule.places]
+                self.slots += [(slot, index) for slot in rule.slots]
 
     def _read_assignments(self, word: Word) -> None:
         raw = self._text[word.start : word.end]
@@ -241,14 +241,14 @@ class _CommandReader:
     def _read_flag(self, index: int) -> None:
         word = self._words[index]
         following = self._words[index + 1] if index + 1 < len(self._words) else None
-        for place, _ in self.places:
-            if place.name and not place.is_input and not place.position:
-                self._read_own_flag(word, following, place)
+        for slot, _ in self.slots:
+            if slot.name and not slot.is_input and not slot.position:
+                self._read_own_flag(word, following, slot)
         if following and word.text in _PASSWORD_FLAGS and not _PORT.match(following.text) and self._has_user(index):
             self._add("password", following.start, following.end)
         flag = _FLAG.match(word.text)
         if flag is None:
-            if following and word.text == "-u" and not self.places:
+            if following and word.text == "-u" and not self.slots:
                 self._read_login(following)
             elif following and word.text == "-b" and self.program == "curl":
                 self._add_cookies(following.start, following.end)
@@ -270,7 +270,7 @@ class _CommandReader:
             return
         if following is None:
             return
-        if name in ("user", "proxy-user") and not self.places:
+        if name in ("user", "proxy-user") and not self.slots:
             self._read_login(following)
         elif name == "cookie":
             self._add_cookies(following.start, following.end)
@@ -290,7 +290,7 @@ class _CommandReader:
 
     def _has_user(self, index: int) -> bool:
         """Return whether a user or a login precedes a word, so that `-p` is a password: `-u ann -p X`."""
-        if self.program in _USER_ID_PROGRAMS or any(place.name in _PASSWORD_FLAGS for place, _ in self.places):
+        if self.program in _USER_ID_PROGRAMS or any(slot.name in _PASSWORD_FLAGS for slot, _ in self.slots):
             return False
         earlier_words = self._lower_words[:index]
         return not _LOGIN_COMMANDS.isdisjoint(earlier_words) or any(
@@ -309,43 +309,43 @@ class _CommandReader:
             for word, following in pairwise(self._words)
         )
 
-    def _read_own_flag(self, word: Word, following: Word | None, place: Place) -> None:
+    def _read_own_flag(self, word: Word, following: Word | None, slot: SecretSlot) -> None:
         """Read a flag of the table."""
-        name, raw = place.name, self._text[word.start : word.end]
+        name, raw = slot.name, self._text[word.start : word.end]
         text = word.text.lower() if name[0] == "/" else word.text
         if not text.startswith(name):
             return
         if len(text) == len(name):
-            if place.sign == "*" or following is None or (following.text[:1] == "-" and not following.is_quoted):
+            if slot.sign == "*" or following is None or (following.text[:1] == "-" and not following.is_quoted):
                 return
             start, end = following.start, following.end
         else:
             is_long = name.startswith("--") or (name[0] == "-" and len(name) > 3)
-            if place.sign == "_" or (is_long and text[len(name)] != "="):
+            if slot.sign == "_" or (is_long and text[len(name)] != "="):
                 return
             start, end = word.start + raw.lower().find(name.lower()) + len(name) + is_long, word.end
-        self._add_part(start, end, place.sign.strip("*_"))
+        self._add_part(start, end, slot.sign.strip("*_"))
 
-    def _read_argument(self, index: int, place: Place) -> None:
+    def _read_argument(self, index: int, slot: SecretSlot) -> None:
         """Read the argument at a position after a word."""
         words = self._words
-        if place.name:
-            is_prefix = place.name[-1] == "."
+        if slot.name:
+            is_prefix = slot.name[-1] == "."
             for name_index in range(index + 1, len(words)):
                 text = self._lower_words[name_index]
-                if text == place.name or (is_prefix and text.startswith(place.name)):
+                if text == slot.name or (is_prefix and text.startswith(slot.name)):
                     break
-                if place.name == "login" and text[:1] == "-":  # a value: cargo test --test login
+                if slot.name == "login" and text[:1] == "-":  # a value: cargo test --test login
                     return
             else:
                 return
             index = name_index
         arguments = self._arguments(words[index + 1 :])
-        position = len(arguments) if place.position == LAST_POSITION else place.position
+        position = len(arguments) if slot.position == LAST_POSITION else slot.position
         if 0 < position <= len(arguments):
             word = arguments[position - 1]
             if word.is_quoted or "=" not in word.text.rstrip("="):
-                self._add_part(word.start, word.end, place.sign)
+                self._add_part(word.start, word.end, slot.sign)
 
     def _arguments(self, words: Iterable[Word]) -> list[Word]:
         return [word for word in words if not _NO_ARGUMENT.match(self._text, word.start)]
@@ -399,11 +399,11 @@ class _CommandReader:
         if not _LOGIN_COMMANDS.isdisjoint(target._lower_words):
             for word in words:
                 self._add_part(word.start, word.end, "")
-        for place, _ in target.places:
-            if place.is_input and target.has_flag(place.name):
+        for slot, _ in target.slots:
+            if slot.is_input and target.has_flag(slot.name):
                 for word in words:
                     if "%" not in word.text or len(words) == 1:
-                        self._add_part(word.start, word.end, place.sign)
+                        self._add_part(word.start, word.end, slot.sign)
 
     def read_printed(self, files: Iterable[str]) -> None:
         """Read what is printed into a file of a password: a password, or a line with one at its end."""
@@ -458,7 +458,7 @@ class _CommandReader:
     def find_quoted_text(self, word: Word) -> tuple[int, str]:
         """Return the first quoted text in a word, and where it begins."""
         raw = self._text[word.start : word.end]
-        marks = [place for place in (raw.find('"'), raw.find("'")) if place >= 0]
+        marks = [index for index in (raw.find('"'), raw.find("'")) if index >= 0]
         if not marks:
             return 0, ""
         mark = min(marks)
@@ -474,9 +474,9 @@ class _CommandReader:
                 self._add("secret", start + hit.start("value"), start + hit.end("value"))
         elif not sign:
             self._add("password", start, end)
-        elif (place := self._text.find(sign, start, end)) >= 0:
-            stop = self._text.find("@", place, end) if sign == "/" else -1
-            self._add("password", place + 1, stop if stop > 0 else end)
+        elif (sign_index := self._text.find(sign, start, end)) >= 0:
+            stop = self._text.find("@", sign_index, end) if sign == "/" else -1
+            self._add("password", sign_index + 1, stop if stop > 0 else end)
 
     def _add_cookies(self, start: int, end: int) -> None:
         for cookie in _COOKIE.finditer(self._text[start:end]):
@@ -494,7 +494,7 @@ class _CommandReader:
             self._add(kind, start, end, is_sure=name.isupper())
 
     def _add(self, kind: str, start: int, end: int, is_sure: bool = False) -> None:
-        """Add the literal at a place, without its quotes."""
+        """Add a literal without its quotes."""
         text = self._text
         if text.startswith("pass:", start):  # of OpenSSL
             start += 5

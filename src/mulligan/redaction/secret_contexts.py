@@ -148,7 +148,7 @@ _INSERT = LazyRegex(
     r"(?i:insert into) [\w.\"'`\[\]]{1,80}+ ?\((?P<columns>[^()]{1,400}+)\)\s{0,4}(?i:values)"
     r"\s{0,4}\((?P<values>[^()]{1,2000}+)\)"
 )
-_SQL_VALUE = LazyRegex(r"[NE]?'((?:[^']|''){0,400}+)'|[^\s,']{1,200}+")
+_SQL_VALUE = LazyRegex(r"[NE]?'([^'\n]{0,400}+)'|[^\s,']{1,200}+")
 _FLAG = LazyRegex(r"-(?<![A-Za-z0-9_-].)-?([A-Za-z][A-Za-z0-9_-]{1,40}+)[ \t=]{1,2}[\"']?([^\s\"'`]{3,500}+)")
 _NO_FLAG_VALUE = LazyRegex(r"-|(?:[\w-]{1,60},)?(?:id|type|src)=|(?:file|env|fd):")
 _PAIRED = LazyRegex(
