@@ -7,7 +7,6 @@ So it uses public commands, routes and the `Store` protocol only.
 from __future__ import annotations
 
 import ast
-import importlib.util
 import inspect
 import json
 import time
@@ -193,7 +192,3 @@ def list_routes(openapi: Mapping[str, Any]) -> list[str]:
             routes += [f"{method} {path}"]
             routes += [f"{method} {path} {parameter['name']}" for parameter in operation.get("parameters", ())]
     return sorted(routes)
-
-
-HAS_MCP = importlib.util.find_spec("mcp") is not None
-"""Whether the commands of the extra `mcp` exist."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from mulligan.core.failure import UPGRADE, StoreError
+from mulligan.core.failure import UPGRADE, NewerStoreError
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -202,9 +202,9 @@ ORDERED = ("links", "runs")
 
 
 def check_version(version: int, where: object) -> int:
-    """Return the schema version of a store. Raise StoreError if this program does not know it."""
+    """Return the schema version of a store. Raise NewerStoreError if this program does not know it."""
     if version > len(MIGRATIONS):
-        raise StoreError(
+        raise NewerStoreError(
             f"{where} was written by a newer mulligan (schema {version}; this version supports {len(MIGRATIONS)}). "
             f"It was not changed. {UPGRADE}"
         )
