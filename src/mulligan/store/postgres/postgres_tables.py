@@ -138,8 +138,9 @@ def _migrate(connection: psycopg.Connection[Any], where: str) -> None:
             for statement in (*statements, *POSTGRES_STATEMENTS.get(number, ())):
                 connection.execute(to_postgres_ddl(statement))
             connection.execute("UPDATE schema_version SET version = %s", (number,))
-        enable_row_security(connection)
+        # In this order: Citus distributes no table that has rows and row security.
         distribute_tables(connection)
+        enable_row_security(connection)
         _create_similarity_index(connection)
 
 
