@@ -30,7 +30,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path.cwd() / "tests" / "support"), str(Path(__file__).parents[1] / "support")]
 
-PROGRAM = '''
+PROGRAM = """
 import sys
 import mulligan
 
@@ -110,7 +110,7 @@ else:
 if STEP != "store":
     print("recorded", flush=True)
     sys.stdin.read()
-'''
+"""
 JOURNAL_SUFFIX = ".journals"
 
 
@@ -182,7 +182,8 @@ def fill_store(home: Path) -> Path:
     for words in (
         f"patterns mute {patterns[0]}", f"patterns resolve {patterns[1]}", f"patterns note {patterns[2]} checked",
         f"patterns merge {patterns[4]} {patterns[3]}", f"patterns resolve {shipping.id}",
-        f"fixes approve {fixes[0]}", f"fixes revoke {fixes[1]}", "seed", "tenant create initech --note trial", "tenant set initech --keep-failures 30",
+        f"fixes approve {fixes[0]}", f"fixes revoke {fixes[1]}", "seed",
+        "tenant create initech --note trial", "tenant set initech --keep-failures 30",
         "token create --role read --name reader",
     ):  # fmt: skip
         run_command(*words.split(), "--store", str(path), home=home)
@@ -215,8 +216,8 @@ def build_dump(path: Path) -> str:
 
 def collect_answers(path: Path, home: Path) -> dict[str, Any]:
     """Let the release recover the journals and answer."""
+    import pytest
     import release_answers
-    from pytest import MonkeyPatch
     from servers import served
 
     from mulligan.store.sqlite import SqliteStore
@@ -225,7 +226,7 @@ def collect_answers(path: Path, home: Path) -> dict[str, Any]:
     copy = home / "copy.db"
     shutil.copy(path, copy)
     shutil.copytree(path.with_name(path.name + JOURNAL_SUFFIX), copy.with_name(copy.name + JOURNAL_SUFFIX))
-    with MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         release_answers.freeze_time(patch, now)
         commands = release_answers.ask_commands(str(copy))
         store = SqliteStore(copy)

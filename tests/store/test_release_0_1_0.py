@@ -1,7 +1,7 @@
 """A store, journals, settings and names of 0.1.0: the current version reads all of them, and migrates interrupted.
 
 `tests/release_0_1_0` was built by the code of 0.1.0 (`build.py` there). `NEXT_MIGRATION` stands for the migration that
-the next version brings. It follows the recipe of ARCHITECTURE.md, "Changing the schema", and so must its successors.
+the next version brings. It follows the recipe of CONTRIBUTING.md, "Change the schema", and so must its successors.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import release_answers
 
 from mulligan import settings
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import MulliganError, StoreError
+from mulligan.core.failure import MulliganError, NewerStoreError
 from mulligan.core.records import Run, Step
 from mulligan.record.journal_import import recover_journals
 from mulligan.store import tables
@@ -231,7 +231,8 @@ NEXT_MIGRATION = (
     "UPDATE runs SET label = agent",
     "CREATE INDEX runs_by_label ON runs (tenant, label, started_at, id) WHERE label <> ''",
     "ALTER TABLE steps ADD COLUMN label TEXT NOT NULL DEFAULT ''",
-    "CREATE TABLE labels (tenant TEXT NOT NULL, label TEXT NOT NULL, runs BIGINT NOT NULL, PRIMARY KEY (tenant, label))",
+    "CREATE TABLE labels (tenant TEXT NOT NULL, label TEXT NOT NULL, runs BIGINT NOT NULL, "
+    "PRIMARY KEY (tenant, label))",
     "INSERT INTO labels (tenant, label, runs) SELECT tenant, agent, count(*) FROM runs GROUP BY tenant, agent",
 )
 """What a later version may need: columns, one with a backfill, an index, and a table with rows."""
@@ -335,11 +336,9 @@ def test_a_migration_killed_at_any_statement_leaves_the_store_whole(database, fr
     while (status := program.read_lines(1)[0]) != "0":
         assert status == str(signal.SIGKILL.value), program.close()
         statements += 1
-        try:
-            with contextlib.closing(open_store(database)) as store:
-                assert release_answers.ask_store(store, "globex", frozen_time) == before["globex"]
-        except StoreError as error:  # killed after the commit
-            assert "written by a newer mulligan" in str(error)
+        with contextlib.suppress(NewerStoreError), contextlib.closing(open_store(database)) as store:
+            # Otherwise it was killed after the commit.
+            assert release_answers.ask_store(store, "globex", frozen_time) == before["globex"]
         program.answer()
     program.close()
     assert statements > len(NEXT_MIGRATION)

@@ -39,7 +39,7 @@ COMMANDS = (
     "runs --since all --status partial", "runs --since all --tool search", "runs --since 24h",
     "patterns --state muted", "patterns --state resolved", "patterns --text limit --order last_seen",
     "stats --since all", "stats --since 24h",
-    *(f"stats --since all --by {column}" for column in ("agent", "tool", "kind", "model", "version", "attempt", "time")),
+    *(f"stats --since all --by {by}" for by in ("agent", "tool", "kind", "model", "version", "attempt", "time")),
     "prompt --proposed", "audit --since all", "audit --since all --tenant acme", "tenant list", "token list",
     "export --level local",
 )  # fmt: skip

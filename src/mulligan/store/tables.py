@@ -1,6 +1,6 @@
 """Tables and migrations for all databases. Released migrations are never edited: append a new one.
 
-ARCHITECTURE.md, "Changing the schema", says what a migration may contain while processes of the version before it run.
+CONTRIBUTING.md, "Change the schema", says what a migration may contain while processes of the version before it run.
 """
 
 from __future__ import annotations
@@ -212,7 +212,7 @@ def check_version(version: int, where: object) -> int:
 
 
 OTHER_TABLES = (
-    "{where} has other tables than this mulligan expects ({text}). A newer one may have migrated it; records wait in the "
-    f"journal. {UPGRADE}"
+    "{where} has other tables than this mulligan expects ({text}). A newer one may have migrated it. "
+    f"Records wait in the journal. {UPGRADE}"
 )
 """Message for a statement that fails because a table or column is missing: a newer version migrated an open store."""
