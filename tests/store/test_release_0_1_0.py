@@ -287,7 +287,11 @@ class Program:
 
     def close(self) -> tuple[list[str], str]:
         """End it. Return the remaining lines and what it wrote to stderr."""
-        out, err = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        with self.process:
+            try:
+                out, err = self.process.communicate(timeout=TIMEOUT_SECONDS)
+            finally:
+                self.process.kill()
         return out.split(), err
 
 
@@ -320,9 +324,8 @@ KILLED_PROGRAM = """
             os._exit(0)
         _, status = os.waitpid(child, 0)
         print(status, flush=True)
-        if not status:
+        if not status or not sys.stdin.readline():
             break
-        sys.stdin.readline()
 """
 """Migrates again and again, and is killed before the first, second, ... statement, until no statement is left."""
 
