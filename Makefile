@@ -42,7 +42,7 @@ test-postgres: ## run the tests of all stores against PostgreSQL, and those of P
 
 test-cluster: ## run the contract of all stores on Citus, a coordinator and two workers, then kill them while CALLS=200000 arrive: CITUS=DIR of its programs, else PATH (skipped, with the reason, without it)
 	@scripts/environment base dev
-	@MULLIGAN_TEST_CITUS=$(or $(CITUS),PATH) $(PYTEST) -m postgres -rs tests/contract tests/store/postgres/test_postgres_tables.py tests/store/postgres/test_cluster.py tests/cli/test_tenant_matrix.py $(ARGS)
+	@MULLIGAN_TEST_CITUS=$(or $(CITUS),PATH) $(PYTEST) -m postgres -rs tests/contract tests/store/postgres/test_postgres_tables.py tests/store/postgres/test_cluster.py tests/store/test_release_0_1_0.py tests/cli/test_tenant_matrix.py $(ARGS)
 	@MULLIGAN_TEST_CITUS=$(or $(CITUS),PATH) MULLIGAN_TEST_CLUSTER_CALLS=$(or $(CALLS),200000) .venv/bin/python -m pytest -m postgres -rs tests/stories/test_past_one_machine.py
 
 test-pooler: ## run the contract of all stores with PgBouncer in transaction mode before PostgreSQL (skipped, with the reason, without it)

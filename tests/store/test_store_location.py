@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import logging
+import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from mulligan.core.failure import SettingsError, StoreError
+from mulligan.core.failure import NewerStoreError, SettingsError, StoreError, StoreLockedError
+from mulligan.store import sqlite
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 from mulligan.store.urls import StoreLocation
 
@@ -68,6 +70,29 @@ def test_what_cannot_be_kept_there_is_kept_in_the_temporary_folder_and_that_is_t
     assert elsewhere in place.journals().parents
     with pytest.raises(StoreError):
         place.open()
+
+
+def test_records_for_a_file_of_a_newer_version_wait_in_the_journal(tmp_path: Path, elsewhere: Path):
+    place = at(tmp_path / "newer.db")
+    place.open().close()
+    with closing(sqlite3.connect(tmp_path / "newer.db")) as connection:
+        connection.execute("PRAGMA user_version=999")
+    with pytest.raises(NewerStoreError, match="written by a newer mulligan"):
+        place.open_or_fallback()
+    assert [*elsewhere.rglob("*.db")] == []
+
+
+def test_records_wait_in_the_journal_while_another_process_migrates_the_file(
+    tmp_path: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
+):
+    at(tmp_path / "earlier.db").open().close()
+    monkeypatch.setattr(sqlite, "MIGRATIONS", (*sqlite.MIGRATIONS, ()))
+    monkeypatch.setattr(SqliteStore.__init__, "__defaults__", (*SqliteStore.__init__.__defaults__[:-1], 10))
+    with closing(sqlite3.connect(tmp_path / "earlier.db", isolation_level=None)) as other_process:
+        other_process.execute("BEGIN IMMEDIATE")
+        with pytest.raises(StoreLockedError):
+            at(tmp_path / "earlier.db").open_or_fallback()
+    assert [*elsewhere.rglob("*.db")] == []
 
 
 def test_for_a_server_there_is_no_refuge_its_journals_wait_at_home(tmp_path: Path):

@@ -341,6 +341,10 @@ class StoreLockedError(StoreError):
     """A store that another process has locked for longer than this process waits."""
 
 
+class NewerStoreError(StoreError):
+    """A store that a newer version of mulligan has written or migrated."""
+
+
 class WorkerUnavailableError(StoreError):
     """A server of a distributed store that does not answer. Only the tenants whose records it stores are affected."""
 

@@ -22,7 +22,7 @@ from mulligan.core.records import encode_into
 from mulligan.store.base import DEFAULT_TENANT, Health, Progress, journals_of, now
 from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup, SuccessRow
 from mulligan.store.sql import DatabaseStore
-from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, PRE_RELEASE, check_version
+from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, OTHER_TABLES, PRE_RELEASE, check_version
 
 if TYPE_CHECKING:
     from mulligan.store.retention import PruneRound
@@ -151,7 +151,10 @@ def _success_insert_sql(size: int) -> str:
         f"(?1, ?{at}, ?{at + 1}, ?{at + 1}, ?{at + 2}, 'success', NULL, NULL, ?{at + 3}, ?{at + 4})"
         for at in range(2, 2 + 5 * size, 5)
     )
-    return f"INSERT OR IGNORE INTO steps VALUES {', '.join(rows)}"
+    return f"INSERT OR IGNORE INTO steps ({_STEP_COLUMNS}) VALUES {', '.join(rows)}"
+
+
+_STEP_COLUMNS = "tenant, run, seq, call, name, outcome, kind, fingerprint, started_at, body"
 
 
 @functools.cache
@@ -505,6 +508,8 @@ def translate_errors(path: Path) -> Iterator[None]:
             ) from error
         if "locked" in text:
             raise StoreLockedError(f"{path} is locked by another process ({text}). Try again later.") from error
+        if re.search(r"no such (?:table|column)|no column named|NOT NULL constraint", text):
+            raise StoreError(OTHER_TABLES.format(where=path, text=text)) from error
         raise StoreError(f"Cannot use {path} ({text}). Check its permissions, or set MULLIGAN_HOME.") from error
     except IsADirectoryError as error:
         raise StoreError(f"{path} is a folder. Use a file in it, for example {path / 'mulligan.db'}.") from error

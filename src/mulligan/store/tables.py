@@ -1,11 +1,14 @@
-"""Tables and migrations for all databases. Released migrations are never edited: append a new one."""
+"""Tables and migrations for all databases. Released migrations are never edited: append a new one.
+
+CONTRIBUTING.md, "Change the schema", says what a migration may contain while processes of the version before it run.
+"""
 
 from __future__ import annotations
 
 import itertools
 import re
 
-from mulligan.core.failure import UPGRADE, StoreError
+from mulligan.core.failure import UPGRADE, NewerStoreError
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
@@ -199,10 +202,17 @@ ORDERED = ("links", "runs")
 
 
 def check_version(version: int, where: object) -> int:
-    """Return the schema version of a store. Raise StoreError if this program does not know it."""
+    """Return the schema version of a store. Raise NewerStoreError if this program does not know it."""
     if version > len(MIGRATIONS):
-        raise StoreError(
+        raise NewerStoreError(
             f"{where} was written by a newer mulligan (schema {version}; this version supports {len(MIGRATIONS)}). "
             f"It was not changed. {UPGRADE}"
         )
     return version
+
+
+OTHER_TABLES = (
+    "{where} has other tables than this mulligan expects ({text}). A newer one may have migrated it. "
+    f"Records wait in the journal. {UPGRADE}"
+)
+"""Message for a statement that fails because a table or column is missing: a newer version migrated an open store."""

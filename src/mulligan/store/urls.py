@@ -7,7 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError, SettingsError, StoreError
+from mulligan.core.failure import (
+    INSTALL_EXTRA,
+    MissingExtraError,
+    NewerStoreError,
+    SettingsError,
+    StoreError,
+    StoreLockedError,
+)
 from mulligan.core.log import get_logger
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import Progress, Store
@@ -178,12 +185,15 @@ class StoreLocation:
         return open_store(self.url, self._fsync, self._token, self.journals() if self.is_networked else None)
 
     def open_or_fallback(self) -> Store:
-        """Open the store; if a file store cannot be used, open one in the temporary folder instead."""
+        """Open the store; if a file store cannot be used, open one in the temporary folder instead.
+
+        Raise if another process migrates the file or a newer version did: the journal holds the records until then.
+        """
         try:
             return self.open()
         except StoreError as error:
-            if is_postgres(self.url):
-                raise  # the journal holds the records until the database is reachable
+            if is_postgres(self.url) or isinstance(error, StoreLockedError | NewerStoreError):
+                raise  # the journal holds the records until the store is usable
             fallback_file = fallback_path()
             log.warning("%s Until then, records go to the fallback store %s.", error, fallback_file)
             return open_store(str(fallback_file), self._fsync)

@@ -7,7 +7,9 @@ import random
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -624,6 +626,32 @@ def test_a_database_of_an_earlier_schema_is_migrated_when_it_is_opened(postgres_
     assert asked(again, "SELECT version FROM schema_version") == [(len(later),)]
     assert postgres_security.list_tables(again.open_writer().raw_connection)["weekdays"]
     assert [history.run.id for history in again.runs(DEFAULT_TENANT, RunQuery())] == ["run_1"]
+    again.close()
+
+
+def test_a_migration_takes_longer_than_a_query_may(postgres_url, monkeypatch):
+    PostgresStore(postgres_url).close()
+    later = (*MIGRATIONS, ("SELECT pg_sleep(0.4)",))
+    monkeypatch.setattr("mulligan.store.postgres.postgres_tables.MIGRATIONS", later)
+    again = PostgresStore(f"{postgres_url}?options=-c%20statement_timeout%3D200")
+    assert asked(again, "SELECT version FROM schema_version") == [(len(later),)]
+    again.close()
+
+
+def test_a_migration_that_deadlocks_with_a_writer_is_retried(postgres_url, monkeypatch):
+    PostgresStore(postgres_url).close()
+    later = (*MIGRATIONS, ("ALTER TABLE runs ADD COLUMN weekday TEXT", "ALTER TABLE links ADD COLUMN weekday TEXT"))
+    monkeypatch.setattr("mulligan.store.postgres.postgres_tables.MIGRATIONS", later)
+    with psycopg.connect(postgres_url) as writer, ThreadPoolExecutor() as pool:
+        writer.execute("LOCK TABLE links IN ROW EXCLUSIVE MODE")
+        migration = pool.submit(PostgresStore, postgres_url)
+        while writer.execute("SELECT count(*) FROM pg_locks WHERE NOT granted").fetchone() == (0,):
+            time.sleep(0.01)
+        # The migration has waited longer, so PostgreSQL ends the migration.
+        writer.execute("LOCK TABLE runs IN ROW EXCLUSIVE MODE")
+        writer.commit()
+        again = migration.result(30)
+    assert asked(again, "SELECT version FROM schema_version") == [(len(later),)]
     again.close()
 
 

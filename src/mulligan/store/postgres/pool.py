@@ -22,6 +22,7 @@ import psycopg
 from mulligan.core.failure import SettingsError, StoreError, WorkerUnavailableError
 from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.postgres.workers import find_unavailable_worker
+from mulligan.store.tables import OTHER_TABLES
 
 CONNECT_TIMEOUT_SECONDS = 5
 """Time limit for connecting to the server."""
@@ -105,6 +106,7 @@ _ERROR_MESSAGES = (
     ("3D000", "database.*does not exist", "{where} does not exist ({text}). Create it: createdb NAME"),
     ("42501", _NO_MATCH,
      "{where}: permission denied for this user ({text}). Grant it, or let the owner run mulligan migrate."),
+    ("42703|42P01|23502", _NO_MATCH, OTHER_TABLES),
     ("53100", _NO_MATCH, "No disk space left for {where} ({text}). Free some space."),
     ("53300", _NO_MATCH, "{where} has no free connection ({text}). Use a smaller ?pool=N, or raise max_connections."),
     ("57014|55P03", _NO_MATCH, "{where} timed out ({text}). Try again later."),

@@ -46,6 +46,7 @@ POSTGRES_TABLES = ("schema_version",)
 """Tables that only PostgreSQL has, which are not copied."""
 SCHEMA_LOCK_ID = 0x6D756C67
 """Advisory lock that serializes schema changes."""
+MAX_MIGRATION_ATTEMPTS = 10
 SIMILARITY_INDEX_STATEMENTS = (
     "CREATE EXTENSION IF NOT EXISTS pg_trgm",
     "CREATE EXTENSION IF NOT EXISTS btree_gist",
@@ -70,9 +71,10 @@ def column_type_ids() -> dict[str, dict[str, int]]:
     """Return PostgreSQL's type ids of all columns, by table and column."""
     tables: dict[str, dict[str, int]] = {}
     for statement in itertools.chain(*MIGRATIONS):
-        if table := re.search(r"CREATE TABLE (\w+)", statement):
+        if table := re.search(r"CREATE TABLE (\w+)|ALTER TABLE (\w+) ADD COLUMN", statement):
             columns = dict(re.findall(rf"(\w+) ({'|'.join(_TYPE_IDS)})\b", statement), rowid="BIGINT", day="BIGINT")
-            tables[table[1]] = {name: _TYPE_IDS[type] for name, type in columns.items()}
+            type_ids = {name: _TYPE_IDS[type] for name, type in columns.items()}
+            tables.setdefault(table[1] or table[2], {}).update(type_ids)
     return tables
 
 
@@ -96,11 +98,33 @@ def read_schema_version(connection: psycopg.Connection[Any], where: str) -> int:
 
 
 def prepare_schema(connection: psycopg.Connection[Any], where: str) -> None:
-    """Create or migrate the tables. Of several processes, only one does so at a time."""
+    """Create or migrate the tables. Of several processes, only one does so at a time.
+
+    Writers of an earlier version may be active. If they and a migration wait for each other, PostgreSQL ends one of
+    them; all of its changes are undone, and it is retried.
+    """
     if read_schema_version(connection, where) == len(MIGRATIONS):
         return
+    for attempt in range(1, MAX_MIGRATION_ATTEMPTS + 1):
+        try:
+            _migrate(connection, where)
+            break
+        except (psycopg.errors.DeadlockDetected, psycopg.errors.LockNotAvailable):
+            if attempt == MAX_MIGRATION_ATTEMPTS:
+                raise
+
+
+def _migrate(connection: psycopg.Connection[Any], where: str) -> None:
+    """Execute the missing migrations in one transaction, which a process that dies leaves undone."""
     with connection.transaction():
+        # Another process may migrate for hours, and so may this one. Its locks are awaited with the usual limit.
+        connection.execute("SET LOCAL statement_timeout = 0")
+        ((lock_timeout,),) = connection.execute("SHOW lock_timeout").fetchall()
+        connection.execute("SET LOCAL lock_timeout = 0")
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK_ID,))
+        connection.execute(f"SET LOCAL lock_timeout = '{lock_timeout}'")
+        # Citus: statements that change shards in parallel cannot follow each other in one transaction.
+        connection.execute("SET LOCAL citus.multi_shard_modify_mode = 'sequential'")
         set_all_tenants(connection)
         version = read_schema_version(connection, where)
         connection.execute(
@@ -114,9 +138,10 @@ def prepare_schema(connection: psycopg.Connection[Any], where: str) -> None:
             for statement in (*statements, *POSTGRES_STATEMENTS.get(number, ())):
                 connection.execute(to_postgres_ddl(statement))
             connection.execute("UPDATE schema_version SET version = %s", (number,))
-        enable_row_security(connection)
+        # In this order: Citus distributes no table that has rows and row security.
         distribute_tables(connection)
-    _create_similarity_index(connection)
+        enable_row_security(connection)
+        _create_similarity_index(connection)
 
 
 # Distribution over the workers of Citus
@@ -167,8 +192,7 @@ def size_function(connection: psycopg.Connection[Any]) -> str:
 
 def _create_similarity_index(connection: psycopg.Connection[Any]) -> None:
     try:
-        with connection.transaction():
-            connection.execute("SELECT pg_advisory_xact_lock(%s)", (SCHEMA_LOCK_ID,))
+        with connection.transaction():  # a savepoint
             for statement in SIMILARITY_INDEX_STATEMENTS:
                 connection.execute(statement)
     except (psycopg.errors.InsufficientPrivilege, psycopg.errors.FeatureNotSupported, psycopg.errors.UndefinedFile,
