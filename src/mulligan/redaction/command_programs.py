@@ -83,7 +83,7 @@ _NAME_SIGN = LazyRegex(
     r"(?:config(?:ure)?|(?:config:| )set| put|setx|echo|printf)[ :][^\n|]{0,100}?(?:pass|secret|token|key)"
     r"|<<-?[ \t]?\\?[\"']?[a-z]|password '|by '|setenviron|net user|-value "
     r"|set-(?:\w{1,20}-){1,3}password|<\((?:echo|printf)"
-    r"|send [\"'-]|ssword:"
+    r"|send [\"'-]|ssword:|(?:command|cmd)[\"'= ]{1,3}(?:echo|printf)"
 )
 
 

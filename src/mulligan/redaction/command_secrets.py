@@ -112,6 +112,8 @@ _HASHING_CALL = LazyRegex(
 _READING_CALL = LazyRegex(r"(?i)(?:get|getenv|fetch|read|find|has|replace|sub|test|assert\w*|expect)\Z")
 _LOGIN_CALLS = ("PDO", "mysqli", "mysqli_connect", ".auth", "create_superuser", "create_user")
 """Calls with a user and a password, or three arguments of which the last is a password."""
+_REFERRING_FLAGS = ("--set-secrets", "--update-secrets")
+_TYPE = LazyRegex(r"[A-Z][a-z]+(?:[A-Z][a-z]+)+\Z")
 _FILE_NAMES = ("password", "passwd", "requirepass", "masterauth")
 """Names that a space separates from their value in the files of some programs."""
 _LOGIN_COMMANDS = word_set("login signin logon")
@@ -214,7 +216,7 @@ class _CommandReader:
 
     def _read_assignments(self, word: Word) -> None:
         raw = self._text[word.start : word.end]
-        if raw.startswith(("--set-secrets", "--update-secrets")):
+        if raw.startswith(_REFERRING_FLAGS) or self._text.endswith(_REFERRING_FLAGS, 0, word.start - 1):
             return
         for hit in _ASSIGNMENT.finditer(raw):
             name, (start, end) = hit["name"], hit.span("value")
@@ -407,8 +409,9 @@ class _CommandReader:
 
     def read_printed(self, files: Iterable[str]) -> None:
         """Read what is printed into a file of a password: a password, or a line with one at its end."""
-        if self.program in _PRINTERS and len(self._words) == 2 and any(map(_SECRET_FILE.search, files)):
-            start, end = self._trim(self._words[1].start, self._words[1].end)
+        arguments = self._arguments(self._words[1:])
+        if self.program in _PRINTERS and len(arguments) == 1 and any(map(_SECRET_FILE.search, files)):
+            start, end = self._trim(arguments[0].start, arguments[0].end)
             line = _LINE_END.sub("", self._text[start:end])
             first = max(map(line.rfind, (" ", ":", "\\n"))) + 1
             first += line.startswith("n", first) and line[first - 1 : first] == "\\"
@@ -442,11 +445,8 @@ class _CommandReader:
         """Read `name: value` in a file that a command writes, and the login of a scripted `ftp`."""
         words = self._words
         name = words[0].text
-        if (
-            len(words) == 2
-            and (name.endswith(":") or name in _FILE_NAMES)
-            and self._lower_words[1] not in hints.NO_VALUES
-        ):
+        is_setting = len(words) == 2 and (name.endswith(":") or name in _FILE_NAMES)
+        if is_setting and self._lower_words[1] not in hints.NO_VALUES and not _TYPE.match(words[1].text):
             self._add_named(name.rstrip(":").strip("\"'"), words[1].start, words[1].end)
         elif len(words) == 3 and name == "user":
             self._add("password", words[2].start, words[2].end)
@@ -554,7 +554,9 @@ def _is_literal(value: str, is_verbatim: bool) -> bool:
         return False
     if _STAND_IN.match(value) or _PATTERN.search(value) or value.startswith(("[redacted ", "<", "@", "{")):
         return False
-    if not is_verbatim and (_EXPANSION.match(value) or "$(" in value or "{{" in value):
+    if _EXPANSION.match(value) and (not is_verbatim or value.isupper()):  # quotes in quotes do not keep a variable
+        return False
+    if not is_verbatim and ("$(" in value or "{{" in value):
         return False
     return not _VARIABLE_NAME.match(value) and (not _PATH.match(value) or hints.is_random(value, 24))
 

@@ -162,6 +162,10 @@ _CODES = tuple(
 )
 
 
+def _is_chosen(value: str) -> bool:
+    return value.lower() not in hints.NO_VALUES and not hints.is_placeholder(value)
+
+
 def _is_typed(value: str) -> bool:
     return hints.looks_like_password(value) and not hints.is_placeholder(value)
 
@@ -324,7 +328,10 @@ def _find_arguments(text: str, backwards: str, findings: list[tuple[str, int, in
         verbs = hints.split_name(name)
         login = _LOGIN.match(text, position)
         if login and (login["server"] or verbs[-1:] != ["connect"]):
-            _add_argument(_NameMeaning("password", True), login, findings)
+            if verbs[:1] == ["create"] and _is_chosen(login["value"]):  # create_superuser("ann", "ann@...", "...")
+                findings.append(("password", *login.span("value")))
+            else:
+                _add_argument(_NameMeaning("password", True), login, findings)
         argument = _CALL.match(text, position)
         if argument and _READING_VERBS.isdisjoint(verbs) and (meaning := _interpret_name(name)):
             _add_argument(meaning, argument, findings)
@@ -432,7 +439,7 @@ def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, in
                 continue
         if is_covered(first, first + len(value), findings):
             continue
-        if text.endswith("secrets=", 0, start - len(name)):  # --set-secrets=NAME=reference
+        if text.endswith(("secrets=", "secrets "), 0, start - len(name)):  # --set-secrets=NAME=reference
             continue
         if value[:1] == "?" and text[start : start + 2] == ":?":  # ${PASSWORD:?missing}
             continue

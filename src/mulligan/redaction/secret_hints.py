@@ -156,7 +156,7 @@ def _is_placeholder_text(value: str) -> bool:
     lower_text = value.lower()
     if lower_text.startswith(_OPENINGS) or lower_text.endswith(("(", "{")) or not lower_text.strip("x*.#_-"):
         return True
-    if value[:1] == "$" and value[1:].partition("/")[0].isidentifier():  # a shell variable
+    if value[:1] == "$" and value[1:].partition("/")[0].removeprefix("env:").isidentifier():  # a shell variable
         return True
     if not any(map(lower_text.__contains__, _STAND_INS)):
         return False
