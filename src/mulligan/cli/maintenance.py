@@ -282,6 +282,8 @@ class MigrationPlan(Record, frozen=True):
 def migrate(context: CommandContext, dry_run: bool) -> None:
     """Migrate a store to the current schema version, or create a new store.
 
+    In PostgreSQL it also turns on row-level security in tables that lack it.
+
     The migration runs in one transaction and cannot be undone. Back up the store first: mulligan backup.
     """
     url = context.settings.store_url
@@ -292,6 +294,10 @@ def migrate(context: CommandContext, dry_run: bool) -> None:
     if not dry_run:
         with show_progress_bar("migrating the store") as report_progress:
             urls.open_store(url, progress=report_progress).close()
+        if urls.is_postgres(url):
+            from mulligan.store.postgres.postgres_diagnostics import enable_missing_row_security  # needs the extra
+
+            enable_missing_row_security(url)
         after = _plan_migration(url)
         if after.is_due:
             raise StoreError(f"{after.where} still has schema {after.schema} instead of {after.newest}.")
