@@ -171,7 +171,7 @@ def forget(context: CommandContext, yes: bool, rewrite: bool, verify: bool, **ta
         search = _search_files(url, value, context)
         facts["search"] = msgspec.structs.asdict(search)
         lines += _describe_search(search)
-        is_complete = is_complete and bool(search.files) and not search.found
+        is_complete = is_complete and bool(search.files) and not search.matches
     context.print(facts, lines)
     sys.exit(0 if is_complete else 1)
 
@@ -192,7 +192,7 @@ def _search_files(url: str, text: str, context: CommandContext) -> FileSearch:
 
         search = search_files(url, needles)
         journals = search_local_files(urls.local_path(url, context.settings.folder), needles)
-        return msgspec.structs.replace(search, found=search.found + journals.found)
+        return msgspec.structs.replace(search, matches=search.matches + journals.matches)
     return search_local_files(urls.sqlite_path(url), needles)
 
 
@@ -206,8 +206,8 @@ def _describe_rewrite(rewrite: FileRewrite) -> list[str]:
 def _describe_search(search: FileSearch) -> list[str]:
     searched = f"{format_count(search.files, 'file')} of the store ({search.bytes / 1e6:,.1f} MB)"
     lines = [f"Not in any of {searched}."] if search.files else []
-    if search.found:
-        lines = [f"Found in {len(search.found):,} of {searched}: {', '.join(search.found)}."]
+    if search.matches:
+        lines = [f"Found in {len(search.matches):,} of {searched}: {', '.join(search.matches)}."]
     return [*lines, f"Not searched: {'; '.join(search.unsearched)}."]
 
 

@@ -493,7 +493,7 @@ class FileSearch(Record, frozen=True, omit_defaults=False):
 
     files: int = 0
     bytes: int = 0
-    found: tuple[str, ...] = ()
+    matches: tuple[str, ...] = ()
     """Files that contain the text."""
     unsearched: tuple[str, ...] = ()
     """Places that could not be searched."""

@@ -463,14 +463,14 @@ def search_local_files(path: Path, needles: Sequence[bytes]) -> FileSearch:
     """Search the files of a SQLite store and the journals beside a store for these bytes."""
     journals = journals_of(path)
     files = [file for file in (*path.parent.glob(f"{path.name}*"), *journals.rglob("*")) if file.is_file()]
-    found = []
+    matches = []
     for file in sorted(files):
         with file.open("rb") as opened_file:
             # An empty file cannot be mapped.
             data = mmap.mmap(opened_file.fileno(), 0, access=mmap.ACCESS_READ) if file.stat().st_size else b""
             if any(data.find(needle) >= 0 for needle in needles):
-                found.append(str(file))
-    return FileSearch(len(files), sum(file.stat().st_size for file in files), tuple(found), UNSEARCHABLE_LOCAL)
+                matches.append(str(file))
+    return FileSearch(len(files), sum(file.stat().st_size for file in files), tuple(matches), UNSEARCHABLE_LOCAL)
 
 
 def _scrub_frame(frame: JournalFrame, request: ForgetRequest, runs: Collection[str]) -> bytes | None:

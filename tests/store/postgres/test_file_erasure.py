@@ -102,9 +102,9 @@ def test_verify_names_the_files_that_still_have_the_text(server, url, superuser_
     code, out, _ = types("forget", "--text", WORD, "--verify", "--yes", "--store", superuser_url, "--json")
     search = json.loads(out)["search"]
     assert code == 1
-    assert any(name.endswith("(patterns)") for name in search["found"])
-    assert any(name.startswith("pg_wal/") for name in search["found"])
-    assert search["files"] > len(search["found"])
+    assert any(name.endswith("(patterns)") for name in search["matches"])
+    assert any(name.startswith("pg_wal/") for name in search["matches"])
+    assert search["files"] > len(search["matches"])
     code, out, _ = types("forget", "--text", WORD, "--verify", "--yes", "--store", url)
     assert code == 1
     assert "Not searched: files of PostgreSQL: only a superuser may read them." in out

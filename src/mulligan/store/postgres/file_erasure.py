@@ -187,14 +187,13 @@ def search_files(url: str, needles: Sequence[bytes]) -> FileSearch:
             connection.execute("CHECKPOINT")  # writes all changed pages to their files
             folders = [folder for (folder,) in connection.execute(_FOLDERS_SQL).fetchall()]
             files = [row for folder in folders for row in connection.execute(_FILES_SQL, {"folder": folder}).fetchall()]
-            found = [
-                _describe_file(connection, path) for path, size in files if _contains(connection, path, size, needles)
-            ]
+            paths = [path for path, size in files if _contains(connection, path, size, needles)]
+            matches = [_describe_file(connection, path) for path in paths]
         except psycopg.errors.InsufficientPrivilege:
             reason = "files of PostgreSQL: only a superuser may read them. Run the same command with one in --store"
             return FileSearch(unsearched=(reason, *UNSEARCHABLE))
         workers = ("files of the Citus workers",) if has_workers(connection) else ()
-        return FileSearch(len(files), sum(size for _, size in files), tuple(found), (*workers, *UNSEARCHABLE))
+        return FileSearch(len(files), sum(size for _, size in files), tuple(matches), (*workers, *UNSEARCHABLE))
 
 
 def _contains(connection: psycopg.Connection[Any], path: str, size: int, needles: Sequence[bytes]) -> bool:
