@@ -197,7 +197,9 @@ def test_nginx_passes_events_at_once_and_the_address_of_the_client(tmp_path):
         context = ssl.create_default_context(cafile=str(tmp_path / "mulligan.crt"))
 
         def connect() -> http.client.HTTPSConnection:
-            connection = http.client.HTTPSConnection("localhost", port, timeout=20, context=context)
+            connection = http.client.HTTPSConnection(
+                "localhost", port, timeout=20, context=context, source_address=("127.0.0.2", 0)
+            )
             deadline = time.monotonic() + 20
             while True:
                 try:
@@ -223,4 +225,5 @@ def test_nginx_passes_events_at_once_and_the_address_of_the_client(tmp_path):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         (logged,) = [line for line in process.errors().splitlines() if "/live/events" in line]
-        assert "192.0.2.7" in logged  # the address that a proxy before nginx has added
+        assert "127.0.0.2" in logged
+        assert "192.0.2.7" not in logged  # what the client itself says

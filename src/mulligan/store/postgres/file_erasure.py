@@ -24,6 +24,10 @@ READ_CHUNK_BYTES = 8 * 1024 * 1024
 """Bytes of a file that one statement reads."""
 CLEAR_STATISTICS_VERSION = 180_000
 """Version of PostgreSQL in which the owner of a table can delete its statistics; before, only a superuser can."""
+REWRITE_WORKERS = (
+    "Nothing was rewritten: the rows are on the workers of Citus. Run on each of them, as a superuser: "
+    "VACUUM (FULL, ANALYZE); CHECKPOINT; SELECT pg_switch_wal()"
+)
 UNSEARCHABLE = (
     "archives of the write-ahead log", "backups", "files of replicas", "logs of the server", "free blocks of the disk"
 )  # fmt: skip
@@ -71,6 +75,8 @@ def rewrite_files(url: str, progress: Progress | None = None) -> FileRewrite:
     Each table is locked while it is rewritten.
     """
     with _connect(url) as connection:
+        if has_workers(connection):
+            return FileRewrite(0, False, False, (REWRITE_WORKERS,))
         names = [name for (name,) in connection.execute(_TABLES_SQL, ("r",)).fetchall()]
         is_cleared = _clear_statistics(connection)
         skipped, visible = [], []
@@ -101,8 +107,6 @@ def rewrite_files(url: str, progress: Progress | None = None) -> FileRewrite:
             remaining.append(
                 "The write-ahead log was not overwritten. Run the same command with a superuser in --store."
             )
-        if has_workers(connection):
-            remaining.append("Column statistics and write-ahead logs of the Citus workers were not rewritten.")
         return FileRewrite(len(names) - len(skipped), has_statistics, has_log, tuple(remaining))
 
 
