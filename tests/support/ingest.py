@@ -17,7 +17,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -35,11 +35,11 @@ STEPS = 3
 class Process:
     """`mulligan serve` on a store, as people start it."""
 
-    def __init__(self, url: str, folder: Path, **environment: str) -> None:
+    def __init__(self, url: str, folder: Path, arguments: Sequence[str] = (), **environment: str) -> None:
         self.folder = folder
         self._log = (folder / "serve.log").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mulligan", "serve", "--port", "0", "--no-auth", "--store", url],
+            [sys.executable, "-m", "mulligan", "serve", "--port", "0", "--no-auth", "--store", url, *arguments],
             stdout=subprocess.PIPE, stderr=self._log, text=True,
             env={**os.environ, "MULLIGAN_HOME": str(folder / "home"), **environment},
         )  # fmt: skip
@@ -62,9 +62,9 @@ class Process:
 
 
 @contextlib.contextmanager
-def serving(url: str, **environment: str) -> Iterator[Process]:
+def serving(url: str, arguments: Sequence[str] = (), **environment: str) -> Iterator[Process]:
     with tempfile.TemporaryDirectory(prefix="mulligan-serve-") as folder:
-        made = Process(url, Path(folder), **environment)
+        made = Process(url, Path(folder), arguments, **environment)
         try:
             yield made
         finally:

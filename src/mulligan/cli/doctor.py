@@ -31,6 +31,8 @@ from mulligan.store.remote import ADDRESS_FILE, RemoteStore
 
 MAX_SHOWN_TABLES = 5
 """Number of tables, and of tools with an exhausted retry budget, shown as text. The JSON output has all of them."""
+MAX_SHOWN_TENANTS = 10
+"""Number of other tenants that are named as text. The JSON output has all of them."""
 MAX_CLOCK_DIFFERENCE_SECONDS = 30
 MAX_RECENT_RUNS = 500
 """Number of recent runs that are checked for a task description and for exhausted retry budgets."""
@@ -48,8 +50,9 @@ def doctor(context: CommandContext, folder: Path | None) -> None:
 
     Of a server, it tests the connection: address, TLS, token, version and clock.
 
-    Exits 1 if there is a problem: a damaged store, an unreachable server, dropped or waiting records, or settings of
-    coding agents and MCP clients that start a mulligan which is not there.
+    Exits 1 if there is a problem: a damaged store, an unreachable server, a PostgreSQL role that bypasses row-level
+    security, dropped or waiting records, or settings of coding agents and MCP clients that start a mulligan which is
+    not there.
     """
     if folder is not None:
         _send_waiting(context.settings, folder)
@@ -235,14 +238,12 @@ def _server_rows(server: dict[str, Any]) -> dict[str, str]:
 def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the rows of the text output, without empty ones."""
     share = facts.get("with_context")
-    amounts = [format_count(facts[f"{noun}s"], noun) for noun in ("run", "step") if f"{noun}s" in facts]
-    amounts += [_format_size(facts["bytes"])] if "bytes" in facts else []
     rows = {
         "mulligan": f"{facts['mulligan']} on Python {facts['python']}, SQLite {facts['sqlite']}",
         "store": facts["store"],
         **(_server_rows(facts["server"]) if "server" in facts else {}),
         "journals": facts["journals"],
-        "stored": ", ".join(amounts),
+        "stored": _describe_records(facts),
         "schema": f"{facts['schema']} (current version {facts['newest']})" if "schema" in facts else "",
         "tables": ", ".join(
             f"{table['name']} {_format_size(table['bytes'])}" for table in facts.get("tables", ())[:MAX_SHOWN_TABLES]
@@ -261,6 +262,23 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
     # Addresses of the store and its workers contain no password and are shown unchanged. All else may be untrusted.
     return [(name, text if name in ("store", "workers") and text.isprintable() else to_line(text, 300))
             for name, text in rows.items() if text]  # fmt: skip
+
+
+def _describe_records(facts: dict[str, Any]) -> str:
+    """Return how much is stored, and which other tenants have runs: all else is about the default tenant."""
+    others = [tenant for tenant in facts.get("tenants", ()) if tenant["name"] != DEFAULT_TENANT]
+    amounts = [format_count(facts[f"{noun}s"], noun) for noun in ("run", "step") if f"{noun}s" in facts]
+    if others and amounts:
+        amounts = [f"{' and '.join(amounts)} of tenant {DEFAULT_TENANT}"]
+    text = ", ".join([*amounts, *([_format_size(facts["bytes"])] if "bytes" in facts else [])])
+    if "workers" in facts and "tenants" not in facts:
+        return f"{text}; other tenants are not counted while a worker does not answer"
+    if not others:
+        return text
+    names = [tenant["name"] for tenant in others[:MAX_SHOWN_TENANTS]]
+    names += [f"{len(others) - len(names):,} more"] if len(others) > len(names) else []
+    runs = format_count(sum(tenant["runs"] for tenant in others), "run")
+    return f"{text}; {runs} of {format_count(len(others), 'other tenant')}: {', '.join(names)}"
 
 
 def _describe_context(share: float | None) -> str:

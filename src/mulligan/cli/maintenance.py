@@ -16,8 +16,19 @@ from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import Record, to_builtins
 from mulligan.report.tables import format_count, to_line
 from mulligan.store import sqlite, urls
-from mulligan.store.base import DAY, DEFAULT_TENANT, ForgetRequest, ForgetResult, PruneResult, Retention, Store
+from mulligan.store.base import (
+    DAY,
+    DEFAULT_TENANT,
+    FileRewrite,
+    FileSearch,
+    ForgetRequest,
+    ForgetResult,
+    PruneResult,
+    Retention,
+    Store,
+)
 from mulligan.store.copy import CopyResult, Difference, StoreCopy
+from mulligan.store.erasure import build_needles, search_local_files
 from mulligan.store.tables import MIGRATIONS
 
 
@@ -101,6 +112,7 @@ def _sum_results(results: list[PruneResult]) -> PruneResult:
     "mulligan forget --run run_8f2c",
     "mulligan forget --text 'ada@example.org' --yes",
     "mulligan forget --text - < secret.txt",
+    "mulligan forget --text - --rewrite --verify < secret.txt",
     "mulligan forget --learned",
 )
 @click.option("--run", metavar="RUN", help="Delete a run, by its id or an unambiguous prefix.")
@@ -112,9 +124,18 @@ def _sum_results(results: list[PruneResult]) -> PruneResult:
     help="Delete a text wherever it occurs; - reads it from stdin, so that it stays out of your shell history.",
 )
 @click.option("--learned", is_flag=True, help="Delete all fixes and learned lessons. Runs stay.")
+@click.option(
+    "--rewrite",
+    is_flag=True,
+    help="PostgreSQL: rewrite all tables, statistics and log, so that deleted bytes leave its files. Locks the tables.",
+)
+@click.option("--verify", is_flag=True, help="Then search the store's files for --text; exits 1 if it is in one.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
-def forget(context: CommandContext, yes: bool, **targets: Any) -> None:
-    """Delete matching records permanently: rows, patterns, links and counters. This cannot be undone."""
+def forget(context: CommandContext, yes: bool, rewrite: bool, verify: bool, **targets: Any) -> None:
+    """Delete matching records permanently: rows, patterns, links and counters. This cannot be undone.
+
+    SQLite overwrites deleted bytes at once. PostgreSQL leaves them in its files until you pass --rewrite.
+    """
     selected = {name: value for name, value in targets.items() if value not in (None, False)}
     if len(selected) != 1:
         raise SettingsError("Pass exactly one of --run, --tool, --session, --text and --learned.")
@@ -123,6 +144,11 @@ def forget(context: CommandContext, yes: bool, **targets: Any) -> None:
         value = sys.stdin.read().rstrip("\r\n")
     if not value:
         raise SettingsError(f"--{name} is empty and would match everything. Nothing was deleted.")
+    url = context.settings.store_url
+    if verify and name != "text":
+        raise SettingsError("--verify searches for a text. Pass it with --text.")
+    if (rewrite or verify) and urls.is_remote(url):
+        raise SettingsError(f"{url} is a server. Pass --rewrite and --verify on the machine of its store.")
     store = context.require_store()
     question = "Delete this text permanently?"
     if name == "learned":
@@ -133,8 +159,56 @@ def forget(context: CommandContext, yes: bool, **targets: Any) -> None:
         question = f"Delete the {name} {to_line(value, 60)!r} permanently?"
     confirm(question, yes)
     result = store.forget(DEFAULT_TENANT, ForgetRequest(**{name: value}))
-    context.print(msgspec.structs.asdict(result), _describe_forgotten(result, has_learned=name == "learned"))
-    sys.exit(0 if result else 1)
+    store.close()
+    facts, lines = msgspec.structs.asdict(result), [_describe_forgotten(result, has_learned=name == "learned")]
+    is_complete = bool(result) or rewrite or verify
+    if rewrite:
+        file_rewrite = _rewrite_files(url)
+        facts["rewrite"] = msgspec.structs.asdict(file_rewrite)
+        lines += _describe_rewrite(file_rewrite)
+        is_complete = is_complete and not file_rewrite.remaining
+    if verify:
+        search = _search_files(url, value, context)
+        facts["search"] = msgspec.structs.asdict(search)
+        lines += _describe_search(search)
+        is_complete = is_complete and bool(search.files) and not search.matches
+    context.print(facts, lines)
+    sys.exit(0 if is_complete else 1)
+
+
+def _rewrite_files(url: str) -> FileRewrite:
+    if not urls.is_postgres(url):
+        return FileRewrite(tables=0, statistics=True, log=True)  # SQLite has overwritten deleted bytes at once
+    from mulligan.store.postgres.file_erasure import rewrite_files  # needs the extra
+
+    with show_progress_bar("rewriting tables") as report_progress:
+        return rewrite_files(url, report_progress)
+
+
+def _search_files(url: str, text: str, context: CommandContext) -> FileSearch:
+    needles = build_needles(text)
+    if urls.is_postgres(url):
+        from mulligan.store.postgres.file_erasure import search_files  # needs the extra
+
+        search = search_files(url, needles)
+        journals = search_local_files(urls.local_path(url, context.settings.folder), needles)
+        return msgspec.structs.replace(search, matches=search.matches + journals.matches)
+    return search_local_files(urls.sqlite_path(url), needles)
+
+
+def _describe_rewrite(rewrite: FileRewrite) -> list[str]:
+    parts = [format_count(rewrite.tables, "table")] if rewrite.tables else []
+    parts += ["column statistics"] if rewrite.tables and rewrite.statistics else []
+    parts += ["the write-ahead log"] if rewrite.tables and rewrite.log else []
+    return [*([f"Rewrote {', '.join(parts)}."] if parts else []), *rewrite.remaining]
+
+
+def _describe_search(search: FileSearch) -> list[str]:
+    searched = f"{format_count(search.files, 'file')} of the store ({search.bytes / 1e6:,.1f} MB)"
+    lines = [f"Not in any of {searched}."] if search.files else []
+    if search.matches:
+        lines = [f"Found in {len(search.matches):,} of {searched}: {', '.join(search.matches)}."]
+    return [*lines, f"Not searched: {'; '.join(search.unsearched)}."]
 
 
 def _describe_forgotten(result: ForgetResult, has_learned: bool) -> str:
@@ -282,6 +356,8 @@ class MigrationPlan(Record, frozen=True):
 def migrate(context: CommandContext, dry_run: bool) -> None:
     """Migrate a store to the current schema version, or create a new store.
 
+    In PostgreSQL it also turns on row-level security in tables that lack it.
+
     The migration runs in one transaction and cannot be undone. Back up the store first: mulligan backup.
     """
     url = context.settings.store_url
@@ -292,6 +368,10 @@ def migrate(context: CommandContext, dry_run: bool) -> None:
     if not dry_run:
         with show_progress_bar("migrating the store") as report_progress:
             urls.open_store(url, progress=report_progress).close()
+        if urls.is_postgres(url):
+            from mulligan.store.postgres.postgres_diagnostics import enable_missing_row_security  # needs the extra
+
+            enable_missing_row_security(url)
         after = _plan_migration(url)
         if after.is_due:
             raise StoreError(f"{after.where} still has schema {after.schema} instead of {after.newest}.")

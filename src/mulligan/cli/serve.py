@@ -30,7 +30,7 @@ from mulligan.report.alerts import AlertLog, Alerts
 from mulligan.server.tenants import Tenant, Tenants, update_entry
 from mulligan.settings import Level
 from mulligan.store.base import DAY, DEFAULT_TENANT, Retention, Store
-from mulligan.store.urls import is_remote, journals_of, local_path, open_store
+from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store
 
 ALERT_LOG_KEY = "alerts"
 ALERTS_CLOSE_SECONDS = 5.0
@@ -128,6 +128,11 @@ def serve(
         stream=sys.stderr, level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )
     opened_store = open_store(settings.store_url, settings.fsync)
+    if is_postgres(settings.store_url):
+        from mulligan.store.postgres.postgres_diagnostics import find_isolation_problems  # needs the postgres extra
+
+        for problem in find_isolation_problems(settings.store_url):
+            click.echo(f"Warning: {problem}", err=True)
     redaction_level: Level = level or ("shared" if not is_local else settings.level)
 
     def redactor(key: bytes, tenant: Tenant) -> Redactor:

@@ -378,7 +378,9 @@ class _LiveEventsResponse(StreamingResponse):
     """Stream of server-sent events, with a function to call when it ends, however it ends."""
 
     def __init__(self, stream: AsyncIterator[bytes | str], on_end: Callable[[], None]) -> None:
-        super().__init__(stream, 200, {"Cache-Control": "no-store"}, "text/event-stream")
+        # Without the second header, nginx would collect events before it sends them.
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        super().__init__(stream, 200, headers, "text/event-stream")
         self._on_end = on_end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

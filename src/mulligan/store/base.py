@@ -476,6 +476,29 @@ class Health(Record, frozen=True):
     detail: str = ""
 
 
+class FileRewrite(Record, frozen=True, omit_defaults=False):
+    """Which files of a database no longer have the bytes of deleted rows."""
+
+    tables: int
+    """Tables that were rewritten."""
+    statistics: bool
+    log: bool
+    """Whether the write-ahead log was overwritten."""
+    remaining: tuple[str, ...] = ()
+    """What was not rewritten, with what to do."""
+
+
+class FileSearch(Record, frozen=True, omit_defaults=False):
+    """The result of a search in the files of a store, whatever rows they have."""
+
+    files: int = 0
+    bytes: int = 0
+    matches: tuple[str, ...] = ()
+    """Files that contain the text."""
+    unsearched: tuple[str, ...] = ()
+    """Places that could not be searched."""
+
+
 def is_import_principal(principal: str) -> bool:
     """Return whether the records of a principal are imported logs, perhaps sent to a server by another principal."""
     return principal == IMPORT_PRINCIPAL or principal.startswith(IMPORT_PREFIX)

@@ -45,7 +45,9 @@ def diagnose_sqlite(path: Path) -> Diagnostics:
         schema = read_schema_version(connection, path)
         log = path.with_name(path.name + "-wal")
         page = _fetch_value(connection, "PRAGMA page_size")
+        counts = connection.execute("SELECT tenant, count(*) FROM runs GROUP BY tenant ORDER BY tenant")
         facts = {
+            "tenants": [{"name": tenant, "runs": count} for tenant, count in counts],
             "mode": _fetch_value(connection, "PRAGMA journal_mode"),
             "log_bytes": log.stat().st_size if log.exists() else 0,
             "free_bytes": _fetch_value(connection, "PRAGMA freelist_count") * page,

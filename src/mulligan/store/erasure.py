@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,10 +40,12 @@ from mulligan.store.base import (
     FORGOTTEN_KIND,
     ITEMS_KIND,
     SCHEMA_KIND,
+    FileSearch,
     ForgetRequest,
     ForgetResult,
     Revocation,
     forgotten_key,
+    journals_of,
 )
 from mulligan.store.connection import Connection, upsert
 from mulligan.store.counters import Cell, CounterKey
@@ -451,6 +454,23 @@ def scrub_journals(folder: Path, request: ForgetRequest, runs: Collection[str]) 
         except (OSError, NewerJournalError) as error:
             log.warning("Cannot search %s for records to delete: %s", path, error)
     return count
+
+
+UNSEARCHABLE_LOCAL = ("backups and other copies", "free blocks of the disk")
+
+
+def search_local_files(path: Path, needles: Sequence[bytes]) -> FileSearch:
+    """Search the files of a SQLite store and the journals beside a store for these bytes."""
+    journals = journals_of(path)
+    files = [file for file in (*path.parent.glob(f"{path.name}*"), *journals.rglob("*")) if file.is_file()]
+    matches = []
+    for file in sorted(files):
+        with file.open("rb") as opened_file:
+            # An empty file cannot be mapped.
+            data = mmap.mmap(opened_file.fileno(), 0, access=mmap.ACCESS_READ) if file.stat().st_size else b""
+            if any(data.find(needle) >= 0 for needle in needles):
+                matches.append(str(file))
+    return FileSearch(len(files), sum(file.stat().st_size for file in files), tuple(matches), UNSEARCHABLE_LOCAL)
 
 
 def _scrub_frame(frame: JournalFrame, request: ForgetRequest, runs: Collection[str]) -> bytes | None:

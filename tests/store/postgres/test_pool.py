@@ -5,6 +5,7 @@ Runs where PgBouncer is installed (Debian: pgbouncer).
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -168,7 +169,7 @@ def test_connections_that_fail_together_delay_the_next_attempt_once(monkeypatch)
         attempts.append(clock[0])
         if len(attempts) <= 8:
             all_connecting.wait(20)
-        raise psycopg.OperationalError("connection refused")
+        raise psycopg.OperationalError("connection timeout expired")
 
     monkeypatch.setattr(psycopg, "connect", refuse)
     pool = Pool("postgresql://127.0.0.1/none", monotonic=lambda: clock[0])
@@ -185,3 +186,37 @@ def test_connections_that_fail_together_delay_the_next_attempt_once(monkeypatch)
     clock[0] += 1.2 * postgres_pool.INITIAL_BACKOFF_SECONDS
     connect()
     assert len(attempts) == 9
+
+
+def test_connection_refused_by_a_stopped_server_is_attempted_again_at_once(monkeypatch):
+    attempts = []
+
+    def refuse(*_, **__):
+        attempts.append(1)
+        raise psycopg.OperationalError("connection to server at 127.0.0.1 failed: Connection refused")
+
+    monkeypatch.setattr(psycopg, "connect", refuse)
+    pool = Pool("postgresql://127.0.0.1/none", monotonic=lambda: 100.0)
+    for _ in range(3):
+        with pytest.raises(psycopg.OperationalError, match="refused"):
+            pool.connect()
+    assert len(attempts) == 3
+
+
+def test_connection_that_cannot_be_rolled_back_takes_all_others_of_that_time_with_it(postgres_url):
+    pool = Pool(postgres_url)
+    with contextlib.ExitStack() as leases, pool.using():  # one is in use until after the others were dropped
+        for _ in range(3):
+            leases.enter_context(pool.using())
+        leases.close()  # three are idle
+        with pool.using() as connection:
+            connection.begin("acme")  # the question ends without a commit
+            with psycopg.connect(postgres_url, autocommit=True) as other:
+                other.execute(
+                    "SELECT pg_terminate_backend(pid, 20000) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                )
+    for _ in range(2):
+        with pool.using() as connection:
+            assert connection.execute("SELECT 1").fetchone() == (1,)
+    pool.close()

@@ -479,6 +479,40 @@ def test_a_server_that_is_restarted_is_found_again_and_nothing_is_lost_or_double
         store.close()
 
 
+@pytest.mark.parametrize("mode", ["fast", "immediate", "kill"])
+def test_first_request_after_a_restart_succeeds(server, mode):
+    """Several connections are idle in the pool at the restart, and one is in use."""
+    with postgres.fresh_database(server.url) as url:
+        store = PostgresStore(url)
+        store.append(DEFAULT_TENANT, batch("run_a"), "j", 1)
+        for number in range(4):
+            with ThreadPoolExecutor(5) as callers:
+                connected, may_answer = threading.Semaphore(0), threading.Event()
+
+                def ask(sql: str, connected=connected, may_answer=may_answer) -> Any:
+                    def question(connection: Any) -> Any:
+                        connected.release()
+                        may_answer.wait(20)
+                        return connection.execute(sql).fetchone()
+
+                    return store.ask(DEFAULT_TENANT, question)
+
+                answers = [callers.submit(ask, "SELECT 1") for _ in range(5)]
+                assert all(connected.acquire(timeout=20) for _ in answers)
+                may_answer.set()
+                assert [answer.result() for answer in answers] == [(1,)] * 5  # five are idle now
+                answer = callers.submit(ask, "SELECT pg_sleep(60)")
+                assert connected.acquire(timeout=20)
+                server.stop(mode)
+                with pytest.raises(StoreError):
+                    answer.result()  # it was retried while the server was stopped
+                server.start()
+            if number % 2:
+                assert store.append(DEFAULT_TENANT, batch(f"run_{number}"), "j", 1 + number) == 2
+            assert len(store.run(DEFAULT_TENANT, "run_a").steps) == 1
+        store.close()
+
+
 def until_it_works(asking: Any) -> Any:
     for _ in range(2000):
         try:

@@ -1,6 +1,7 @@
 """Connection pool for one PostgreSQL server: lazy, bounded, reconnecting and fork-safe.
 
-While the server is unavailable, requests fail immediately, and reconnecting is attempted with exponential backoff.
+While the server is unavailable, requests fail immediately. Reconnecting is attempted with exponential backoff, and at
+each request if the host answers that the server is stopped or starting.
 Behind a pooler, which may use another session for each transaction, nothing depends on the session: no prepared
 statements, no settings, no tenants.
 """
@@ -8,6 +9,7 @@ statements, no settings, no tenants.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import random
 import re
@@ -133,6 +135,8 @@ class Pool:
     def _reset(self) -> None:
         self._pid = os.getpid()
         self._idle: list[PostgresConnection] = []
+        self._generation = 0
+        """Number of times that idle connections were dropped. Connections in use at that time are not reused."""
         self._free = threading.Semaphore(self._size)
         self._lock = threading.Lock()
         self._backoff_seconds, self._next_attempt_at = 0.0, 0.0
@@ -152,9 +156,11 @@ class Pool:
             raise StoreError(f"Cannot reach {self.where}. mulligan will retry shortly.")
         try:
             connection = self._connect_directly(is_for_reading) or self._connect_through_pooler(is_for_reading)
-        except psycopg.OperationalError:
+        except psycopg.OperationalError as error:
             now = self._monotonic()
-            if now >= self._next_attempt_at:  # attempts that fail together are one
+            if _is_restarting(error):
+                self._next_attempt_at = 0.0  # the attempt costs nothing, and the first one after the restart succeeds
+            elif now >= self._next_attempt_at:  # attempts that fail together are one
                 seconds = max(2 * self._backoff_seconds, INITIAL_BACKOFF_SECONDS)
                 self._backoff_seconds = min(seconds, MAX_BACKOFF_SECONDS)
                 self._next_attempt_at = now + self._backoff_seconds * random.uniform(0.8, 1.2)
@@ -204,7 +210,7 @@ class Pool:
 
     @contextlib.contextmanager
     def using(self) -> Iterator[PostgresConnection]:
-        """Yield a free or new connection. If it breaks, all idle connections are closed, too."""
+        """Yield a free or new connection. If it breaks, no other connection of that time is used again."""
         self._abandon_inherited()
         if not self._free.acquire(timeout=POOL_TIMEOUT_SECONDS):
             raise StoreError(f"All {self._size} connections to {self.where} are in use. Allow more: ?pool=N")
@@ -212,36 +218,33 @@ class Pool:
         free, lock = self._free, self._lock
         try:
             with lock:
-                connection = self._idle.pop() if self._idle else None
+                connection, generation = self._idle.pop() if self._idle else None, self._generation
             connection = connection or self.connect(is_for_reading=True)
             yield connection
         finally:
             if connection is not None:
-                self._return_connection(connection, lock)
+                self._return_connection(connection, generation, lock)
             free.release()
 
-    def _return_connection(self, connection: PostgresConnection, lock: Any) -> None:
-        raw_connection = connection.raw_connection
+    def _return_connection(self, connection: PostgresConnection, generation: int, lock: Any) -> None:
         if self._pid != os.getpid():
             inherited_connections.append(connection)
             return
-        if raw_connection.closed or raw_connection.broken or self._is_closed:
+        if self._is_closed or not _is_reusable(connection.raw_connection):
             connection.close()
             self.drop_idle()
             return
-        if raw_connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
-            try:
-                raw_connection.rollback()
-            except psycopg.Error:
-                connection.close()
-                return
         with lock:
-            self._idle.append(connection)
+            if generation == self._generation:
+                self._idle.append(connection)
+                return
+        connection.close()
 
     def drop_idle(self) -> None:
-        """Close all idle connections, which a restart of the server has ended."""
+        """Close all idle connections, which a restart of the server has ended, and those in use when they return."""
         with self._lock:
             idle, self._idle = self._idle, []
+            self._generation += 1
         for connection in idle:
             connection.close()
 
@@ -251,6 +254,32 @@ class Pool:
         self.drop_idle()
 
 
+def _is_reusable(connection: psycopg.Connection[Any]) -> bool:
+    """End an open transaction, and return whether the connection still works.
+
+    libpq may report the error of a server that shuts down before it notices that the connection is closed.
+    """
+    if connection.closed or connection.broken:
+        return False
+    if connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
+        return True
+    try:
+        connection.rollback()
+    except psycopg.Error:
+        return False
+    return True
+
+
+def _is_restarting(error: psycopg.OperationalError) -> bool:
+    """Return whether the host has answered that the server is stopped, starting or stopping."""
+    return any(words in str(error) for words in _RESTART_WORDS)
+
+
+_RESTART_WORDS = (
+    os.strerror(errno.ECONNREFUSED), os.strerror(errno.ECONNRESET), "server closed the connection unexpectedly",
+    "database system is starting up", "database system is shutting down", "not yet accepting connections",
+)  # fmt: skip
+"""Before the session starts there is no error code. If the server uses another language, the backoff applies."""
 inherited_connections: list[object] = []
 """Connections of the parent process. Kept referenced, because releasing them would close them."""
 _TIMEOUT_SETTINGS = {

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 import psycopg
+from psycopg.sql import Identifier, quote
 
 from mulligan.store.base import DAY
 from mulligan.store.diagnostics import Diagnostics, TableSize, find_pending_migration
@@ -14,10 +15,11 @@ from mulligan.store.postgres.partitions import PARTITIONS_AHEAD_DAYS, list_parti
 from mulligan.store.postgres.pool import Pool, parse_url, translate_errors
 from mulligan.store.postgres.postgres_tables import (
     POSTGRES_TABLES,
-    is_enforced,
+    enable_row_security,
     list_tables,
     measure_database,
     read_schema_version,
+    set_all_tenants,
     size_function,
 )
 from mulligan.store.postgres.workers import has_workers, read_workers
@@ -55,6 +57,8 @@ def diagnose_postgres(url: str, now: int) -> Diagnostics:
             is_complete = all(worker.reachable for worker in workers)
             if schema:
                 facts |= _partition_facts(raw_connection, now, is_complete) | _access_facts(raw_connection)
+            if schema and is_complete:
+                facts["tenants"] = _count_runs(raw_connection)
             if workers:
                 facts["workers"] = [msgspec.structs.asdict(worker) for worker in workers]
             facts |= _replication_facts(raw_connection) | {"replica": parse_url(replica).where if replica else ""}
@@ -79,6 +83,10 @@ def read_schema_version_at(url: str) -> int:
             return read_schema_version(connection.raw_connection, pool.where)
     finally:
         pool.close()
+
+
+def _quote_name(name: str, connection: psycopg.Connection[Any]) -> str:
+    return str(Identifier(name).as_string(connection))
 
 
 def _fetch_value(connection: psycopg.Connection[Any], sql: str, values: Sequence[Any] = ()) -> Any:
@@ -123,17 +131,94 @@ def _partition_facts(connection: psycopg.Connection[Any], now: int, is_complete:
     }
 
 
+def find_isolation_problems(url: str) -> list[str]:
+    """Return why PostgreSQL itself does not keep the tenants of a store apart, with the commands that repair it."""
+    pool = Pool(url, 1)
+    try:
+        with translate_errors(pool.where), pool.using() as connection:
+            return _find_isolation_problems(_access_facts(connection.raw_connection))
+    finally:
+        pool.close()
+
+
 def _access_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
-    """Return whether row security isolates tenants for this role."""
+    """Return whether row security isolates tenants for this role, and which SQL makes it an ordinary one."""
     guarded = list_tables(connection)
-    is_any_guarded = any(guarded.values())
     unguarded = sorted(name for name, is_guarded in guarded.items() if not is_guarded)
-    bypassed = "bypassed by this role" if is_any_guarded else "off"
+    role, is_superuser, has_bypass, is_first_role = connection.execute(
+        "SELECT rolname, rolsuper, rolbypassrls, oid = 10 FROM pg_roles WHERE rolname = current_user"
+    ).fetchone() or ("", False, False, False)
+    reason = "it is a superuser" if is_superuser else "it has the attribute BYPASSRLS" if has_bypass else ""
+    state = "in force"
+    if unguarded:
+        state = "off in some tables" if any(guarded.values()) else "off"
     return {
-        "role": _fetch_value(connection, "SELECT current_user"),
-        "row_security": "in force" if is_enforced(connection) else bypassed,
-        "unguarded": unguarded if is_any_guarded else [],
+        "role": role,
+        "row_security": "bypassed by this role" if reason else state,
+        "bypass_reason": reason,
+        "ordinary_role_sql": _build_ordinary_role_sql(connection, role, is_first_role) if reason else [],
+        "unguarded": unguarded,
     }
+
+
+def _build_ordinary_role_sql(connection: psycopg.Connection[Any], role: str, is_first_role: bool) -> list[str]:
+    """Return the statements for a superuser after which mulligan can use its tables as an ordinary role.
+
+    The first role of a PostgreSQL installation stays a superuser, so the tables go to a new one.
+    """
+    new_role = f"{role}_app" if is_first_role else role
+    name = _quote_name(new_role, connection)
+    schema = _fetch_value(connection, "SELECT current_schema()")
+    schema_name = _quote_name(schema, connection)
+    tables = (
+        f"SELECT relname FROM pg_class WHERE relkind IN ('r', 'p') AND relnamespace = "
+        f"{quote(schema_name, connection)}::regnamespace"
+    )
+    first = f"CREATE ROLE {name} LOGIN PASSWORD 'CHANGE-ME'" if is_first_role else ""
+    change_owner = quote(f"ALTER TABLE {schema_name}.%I OWNER TO {name}", connection)
+    return [
+        first or f"ALTER ROLE {name} NOSUPERUSER NOBYPASSRLS",
+        f"GRANT USAGE, CREATE ON SCHEMA {schema_name} TO {name}",
+        f"DO $$ DECLARE name text; BEGIN FOR name IN {tables} LOOP EXECUTE format({change_owner}, name); "
+        "END LOOP; END $$",
+    ]
+
+
+def _find_isolation_problems(facts: dict[str, Any]) -> list[str]:
+    problems = []
+    if facts.get("bypass_reason"):
+        statements = [f"  {statement};" for statement in facts["ordinary_role_sql"]]
+        advice = (
+            [] if "NOSUPERUSER" in statements[0] else ["Then use the new role in the store URL, with its password."]
+        )
+        problems.append(
+            "\n".join([
+                f"The role {facts['role']} bypasses row-level security, because {facts['bypass_reason']}: PostgreSQL "
+                "does not keep tenants apart. Use an ordinary role. As a superuser, run in this database:",
+                *statements, *advice,
+            ])
+        )  # fmt: skip
+    if facts.get("unguarded"):
+        names = ", ".join(facts["unguarded"])
+        problems.append(f"Row-level security for tenants is off in: {names}. Turn it on: mulligan migrate")
+    return problems
+
+
+def enable_missing_row_security(url: str) -> None:
+    """Turn on row security in all tables of a store that lack it."""
+    pool = Pool(url, 1)
+    try:
+        with translate_errors(pool.where), pool.using() as connection, connection.raw_connection.transaction():
+            enable_row_security(connection.raw_connection)
+    finally:
+        pool.close()
+
+
+def _count_runs(connection: psycopg.Connection[Any]) -> list[dict[str, Any]]:
+    """Count the runs of all tenants, which the policies allow to work on the whole store."""
+    set_all_tenants(connection)
+    rows = connection.execute("SELECT tenant, count(*) FROM runs GROUP BY tenant ORDER BY tenant").fetchall()
+    return [{"name": tenant, "runs": int(count)} for tenant, count in rows]
 
 
 def _replication_facts(connection: psycopg.Connection[Any]) -> dict[str, Any]:
@@ -199,6 +284,4 @@ def _find_problems(facts: dict[str, Any]) -> list[str]:
         for worker in facts.get("workers", ())
         if not worker["reachable"]
     ]
-    if facts.get("unguarded"):
-        problems.append(f"Row-level security for tenants is off in: {', '.join(facts['unguarded'])}.")
-    return problems
+    return problems + _find_isolation_problems(facts)

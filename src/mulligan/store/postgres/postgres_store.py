@@ -12,7 +12,9 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -109,12 +111,7 @@ class PostgresStore(DatabaseStore):
 
     def ask(self, tenant: str, question: Callable[[Connection], T], is_own: bool = False) -> T:
         """Answer a question; retry once if the server had closed the connection."""
-        try:
-            return super().ask(tenant, question, is_own)
-        except StoreError as error:
-            if not isinstance(error.__cause__, psycopg.OperationalError) or error.__cause__.sqlstate == "57014":
-                raise
-        return super().ask(tenant, question, is_own)
+        return _retry_once(partial(super().ask, tenant, question, is_own))
 
     @contextlib.contextmanager
     def write_transaction(self, *tenants: str) -> Iterator[PostgresConnection]:
@@ -240,8 +237,12 @@ class PostgresStore(DatabaseStore):
         )
 
     def workers(self) -> list[Worker]:
+        return _retry_once(partial(self._ask_coordinator, workers.read_workers))
+
+    def _ask_coordinator(self, question: Callable[[psycopg.Connection[Any]], T]) -> T:
+        """Answer a question about the database itself, whichever workers answer."""
         with translate_errors(self.where), self._pool.using() as connection:
-            return workers.read_workers(connection.raw_connection)
+            return question(connection.raw_connection)
 
     def unavailable_workers(self) -> list[str]:
         return self._outages.list_workers()
@@ -250,8 +251,7 @@ class PostgresStore(DatabaseStore):
         return self._outages.find_worker(tenant) if self._has_workers else None
 
     def _read_worker(self, tenant: str) -> str | None:
-        with translate_errors(self.where), self._pool.using() as connection:
-            return workers.find_worker(connection.raw_connection, tenant)
+        return _retry_once(partial(self._ask_coordinator, partial(workers.find_worker, tenant=tenant)))
 
     def health(self, tenant: str) -> Health:
         try:
@@ -268,6 +268,16 @@ class PostgresStore(DatabaseStore):
         self._pool.close()
         if self._replica is not None:
             self._replica.close()
+
+
+def _retry_once(query: Callable[[], T]) -> T:
+    """Execute a query, and once more if the server had closed the connection, which then is no longer in the pool."""
+    try:
+        return query()
+    except StoreError as error:
+        if not isinstance(error.__cause__, psycopg.OperationalError) or error.__cause__.sqlstate == "57014":
+            raise
+    return query()
 
 
 _stores: weakref.WeakSet[PostgresStore] = weakref.WeakSet()

@@ -251,9 +251,3 @@ def build_tenant_setting(tenant: str, connection: psycopg.Connection[Any]) -> st
 def set_all_tenants(connection: psycopg.Connection[Any]) -> None:
     """Select all tenants for work on the whole store, within a transaction."""
     connection.execute(f"SET LOCAL {SETTING} = '{ALL_TENANTS}'")
-
-
-def is_enforced(connection: psycopg.Connection[Any]) -> bool:
-    """Return whether row security applies to the connected role."""
-    row = connection.execute("SELECT rolsuper OR rolbypassrls FROM pg_roles WHERE rolname = current_user").fetchone()
-    return row is not None and not row[0] and all(list_tables(connection).values())
