@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import strict_decoding
@@ -43,6 +43,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tiers.assign_tiers(items, config.getoption("--max-examples"))
     if config.getoption("--update-golden"):
         config.option.markexpr = ""  # in whichever tier they are
+
+
+if tiers.IS_EVERY_TEST_REQUIRED:
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        tiers.reject_skip(report, item.path, item.config.option.markexpr)
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        collector: pytest.Collector,
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        tiers.reject_skip(report, collector.path, collector.config.option.markexpr)
+        return report
 
 
 @pytest.fixture(scope="session")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import socket
 import subprocess
 import sys
 import tomllib
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -112,6 +114,50 @@ def test_tier_comes_from_marks_parameters_file_and_fixtures(item: Any, tier: str
 def test_two_tiers_of_one_test_are_an_error() -> None:
     with pytest.raises(pytest.UsageError, match="postgres and slow"):
         tiers.find_tier(make_item(marks=("slow", "postgres")))
+
+
+# Skipped tests
+
+
+def make_skip(sort: type, reason: str, **facts: Any) -> Any:
+    return sort(nodeid="test_it", outcome="skipped", longrepr=("test_it.py", 1, f"Skipped: {reason}"), **facts)
+
+
+SKIPPED_TEST = partial(make_skip, pytest.TestReport, location=("", None, ""), keywords={}, when="setup")
+SKIPPED_FILE = partial(make_skip, pytest.CollectReport, result=[])
+
+
+@pytest.mark.parametrize(
+    ("report", "path", "outcome"),
+    [
+        (SKIPPED_TEST("there is no Chromium"), "browser/test_dashboard.py", "failed"),
+        (SKIPPED_TEST("nothing is read-only for root"), "browser/test_dashboard.py", "skipped"),
+        (SKIPPED_FILE("needs starlette"), "browser/test_dashboard.py", "failed"),
+        (SKIPPED_FILE("needs starlette"), "cli/test_serve.py", "failed"),
+        (SKIPPED_FILE("needs starlette"), "api/test_schemathesis.py", "skipped"),
+    ],
+    ids=["test", "optional", "file", "file without a tier", "file of another tier"],
+)
+def test_skipped_test_fails_where_it_is_required(report: Any, path: str, outcome: str) -> None:
+    tiers.reject_skip(report, tiers.TESTS / path, "browser or property")
+    assert report.outcome == outcome
+
+
+def test_expected_failure_is_no_skipped_test() -> None:
+    report = SKIPPED_TEST("")
+    report.wasxfail = "known"
+    tiers.reject_skip(report, tiers.TESTS / "cli/test_serve.py", "quick")
+    assert report.outcome == "skipped"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("required", "code"), [("1", 1), ("", 0)])
+def test_missing_program_fails_its_tests_where_all_are_required(required: str, code: int) -> None:
+    command = [sys.executable, "-m", "pytest", "-m", "browser", "-x", "-rs", "tests/browser/test_scan_page.py"]
+    environment = {**os.environ, "PATH": "", "MULLIGAN_TEST_REQUIRED": required}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, done.stdout
+    assert "is not installed" in done.stdout or "there is no Chromium" in done.stdout
 
 
 def test_examples_of_a_property_are_limited_and_never_raised() -> None:

@@ -3,11 +3,14 @@
 A mark on the test or its module decides. Without one, the parameters, the file and the fixtures decide, in this order.
 A test that none of them names is quick. Quick tests must not start a Python process or a server: `check_tier` of
 `tests/conftest.py` fails those that do.
+
+With `MULLIGAN_TEST_REQUIRED=1`, a skipped test of a selected tier fails, unless `OPTIONAL_SKIPS` has its reason.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +42,10 @@ FILES = {
         "cli/test_lessons.py", "cli/test_seed.py", "proxy/test_tools.py", "server/test_lesson_routes.py",
         "stories/test_memory.py", "stories/test_told_beforehand.py",
     ),
+    "mcp": (
+        "mcp/test_installed_entry.py", "mcp/test_mcp_server.py", "mcp/test_real_http_servers.py",
+        "mcp/test_real_servers.py", "mcp/test_remote_servers.py",
+    ),
     "postgres": (
         "cli/test_postgres_upkeep.py", "store/postgres/test_postgres_copy.py", "stories/test_behind_a_balancer.py",
         "stories/test_postgres.py", "test_postgres_server.py",
@@ -65,8 +72,22 @@ FIXTURES = {
 STORES = {"postgres": "postgres", "postgresql": "postgres", "shared_database": "postgres", "remote": "slow"}
 STORE_PARAMETERS = ("store", "world", "pair", "sort")
 
+IS_EVERY_TEST_REQUIRED = os.environ.get("MULLIGAN_TEST_REQUIRED") == "1"
+"""Read here, before a test gets an environment of its own."""
+OPTIONAL_SKIPS = {
+    "for root": "CI runs as root, which may read and write everything",
+}
+"""Words of a skip's reason that are accepted although every test is required, and why."""
+
 TESTS = Path(__file__).parents[1]
 TIER_OF_FILE = {name: tier for tier, names in FILES.items() for name in names}
+
+
+def find_tier_of_path(path: Path) -> str | None:
+    """Return the tier that a test file has because of its name or folder."""
+    relative = path.relative_to(TESTS)
+    names = (TIER_OF_FILE.get(relative.as_posix()), *(FOLDERS.get(folder.as_posix()) for folder in relative.parents))
+    return next((tier for tier in names if tier is not None), None)
 
 
 def find_tier(item: pytest.Item) -> str:
@@ -78,12 +99,10 @@ def find_tier(item: pytest.Item) -> str:
         return marked[0]
     callspec = getattr(item, "callspec", None)
     parameters = callspec.params if callspec is not None else {}
-    path = item.path.relative_to(TESTS)
     fixtures = getattr(item, "fixturenames", ())
     candidates = (
         *(STORES.get(parameters.get(name)) for name in STORE_PARAMETERS),
-        TIER_OF_FILE.get(path.as_posix()),
-        *(FOLDERS.get(folder.as_posix()) for folder in path.parents),
+        find_tier_of_path(item.path),
         *(FIXTURES.get(name) for name in fixtures),
     )
     return next((tier for tier in candidates if tier is not None), "quick")
@@ -117,6 +136,20 @@ def limit_examples(item: pytest.Item, count: int) -> None:
         owner, name = getattr(test, "__func__", test), "_hypothesis_internal_use_settings"
     current: settings = getattr(owner, name)
     setattr(owner, name, settings(current, max_examples=min(count, current.max_examples)))
+
+
+def reject_skip(report: pytest.CollectReport | pytest.TestReport, path: Path, markexpr: str) -> None:
+    """Let a skipped test or file of a selected tier fail, unless its reason is optional."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    tier = find_tier_of_path(path)
+    if isinstance(report, pytest.CollectReport) and tier is not None and tier not in re.findall(r"\w+", markexpr):
+        return  # nothing of this file is selected, and what it needs may be missing
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if any(words in reason for words in OPTIONAL_SKIPS):
+        return
+    report.outcome = "failed"
+    report.longrepr = f"{report.nodeid} may not be skipped with MULLIGAN_TEST_REQUIRED=1. {reason}"
 
 
 started: list[str] = []
