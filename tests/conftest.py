@@ -45,20 +45,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.option.markexpr = ""  # in whichever tier they are
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_test = collection_path.is_relative_to(tiers.TESTS)
+    return True if is_test and tiers.is_left_out(collection_path, config.option.markexpr) else None
+
+
 if tiers.IS_EVERY_TEST_REQUIRED:
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        report = yield
-        tiers.reject_skip(report, item.path, item.config.option.markexpr)
+    def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        tiers.reject_skip(report := (yield))
         return report
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_make_collect_report(
-        collector: pytest.Collector,
-    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        report = yield
-        tiers.reject_skip(report, collector.path, collector.config.option.markexpr)
+    def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        tiers.reject_skip(report := (yield))
         return report
 
 

@@ -111,6 +111,32 @@ def test_tier_comes_from_marks_parameters_file_and_fixtures(item: Any, tier: str
     assert tiers.find_tier(item) == tier
 
 
+@pytest.mark.parametrize(
+    ("path", "markexpr", "is_left_out"),
+    [
+        ("api", "quick", True),
+        ("mcp/test_real_servers.py", "safety or property", True),
+        ("mcp/test_real_servers.py", "mcp", False),
+        ("mcp/test_knowledge.py", "quick", False),
+        ("store/postgres", "quick", False),
+        ("api", "", False),
+    ],
+)
+def test_tier_with_packages_of_its_own_is_collected_only_if_it_is_selected(
+    path: str, markexpr: str, is_left_out: bool
+) -> None:
+    assert tiers.is_left_out(tiers.TESTS / path, markexpr) is is_left_out
+
+
+def test_tier_with_packages_of_its_own_has_no_test_of_another_tier() -> None:
+    paths = [path for path in tiers.TESTS.rglob("test_*.py") if tiers.find_tier_of_path(path) in tiers.EXTRA_TIERS]
+    assert paths
+    others = {*tiers.TIERS, "property"}
+    for path in paths:
+        marks = others & {*re.findall(r"pytest\.mark\.(\w+)", path.read_text())}
+        assert marks <= {tiers.find_tier_of_path(path)}, path
+
+
 def test_two_tiers_of_one_test_are_an_error() -> None:
     with pytest.raises(pytest.UsageError, match="postgres and slow"):
         tiers.find_tier(make_item(marks=("slow", "postgres")))
@@ -128,25 +154,23 @@ SKIPPED_FILE = partial(make_skip, pytest.CollectReport, result=[])
 
 
 @pytest.mark.parametrize(
-    ("report", "path", "outcome"),
+    ("report", "outcome"),
     [
-        (SKIPPED_TEST("there is no Chromium"), "browser/test_dashboard.py", "failed"),
-        (SKIPPED_TEST("nothing is read-only for root"), "browser/test_dashboard.py", "skipped"),
-        (SKIPPED_FILE("needs starlette"), "browser/test_dashboard.py", "failed"),
-        (SKIPPED_FILE("needs starlette"), "cli/test_serve.py", "failed"),
-        (SKIPPED_FILE("needs starlette"), "api/test_schemathesis.py", "skipped"),
+        (SKIPPED_TEST("there is no Chromium"), "failed"),
+        (SKIPPED_FILE("needs starlette"), "failed"),
+        (SKIPPED_TEST("nothing is read-only for root"), "skipped"),
     ],
-    ids=["test", "optional", "file", "file without a tier", "file of another tier"],
+    ids=["test", "file", "optional"],
 )
-def test_skipped_test_fails_where_it_is_required(report: Any, path: str, outcome: str) -> None:
-    tiers.reject_skip(report, tiers.TESTS / path, "browser or property")
+def test_skipped_test_fails_where_it_is_required(report: Any, outcome: str) -> None:
+    tiers.reject_skip(report)
     assert report.outcome == outcome
 
 
 def test_expected_failure_is_no_skipped_test() -> None:
     report = SKIPPED_TEST("")
     report.wasxfail = "known"
-    tiers.reject_skip(report, tiers.TESTS / "cli/test_serve.py", "quick")
+    tiers.reject_skip(report)
     assert report.outcome == "skipped"
 
 

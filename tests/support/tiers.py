@@ -4,7 +4,7 @@ A mark on the test or its module decides. Without one, the parameters, the file 
 A test that none of them names is quick. Quick tests must not start a Python process or a server: `check_tier` of
 `tests/conftest.py` fails those that do.
 
-With `MULLIGAN_TEST_REQUIRED=1`, a skipped test of a selected tier fails, unless `OPTIONAL_SKIPS` has its reason.
+With `MULLIGAN_TEST_REQUIRED=1`, a skipped test fails, unless `OPTIONAL_SKIPS` has its reason.
 """
 
 from __future__ import annotations
@@ -79,6 +79,9 @@ OPTIONAL_SKIPS = {
 }
 """Words of a skip's reason that are accepted although every test is required, and why."""
 
+EXTRA_TIERS = ("agents", "api", "browser", "frameworks", "mcp", "otlp", "providers")
+"""Tiers that need packages of their own. The others neither import their files nor report what is missing for them."""
+
 TESTS = Path(__file__).parents[1]
 TIER_OF_FILE = {name: tier for tier, names in FILES.items() for name in names}
 
@@ -86,8 +89,8 @@ TIER_OF_FILE = {name: tier for tier, names in FILES.items() for name in names}
 def find_tier_of_path(path: Path) -> str | None:
     """Return the tier that a test file has because of its name or folder."""
     relative = path.relative_to(TESTS)
-    names = (TIER_OF_FILE.get(relative.as_posix()), *(FOLDERS.get(folder.as_posix()) for folder in relative.parents))
-    return next((tier for tier in names if tier is not None), None)
+    names = [path.as_posix() for path in (relative, *relative.parents)]
+    return next((tier for name in names if (tier := TIER_OF_FILE.get(name) or FOLDERS.get(name))), None)
 
 
 def find_tier(item: pytest.Item) -> str:
@@ -138,13 +141,15 @@ def limit_examples(item: pytest.Item, count: int) -> None:
     setattr(owner, name, settings(current, max_examples=min(count, current.max_examples)))
 
 
-def reject_skip(report: pytest.CollectReport | pytest.TestReport, path: Path, markexpr: str) -> None:
-    """Let a skipped test or file of a selected tier fail, unless its reason is optional."""
+def is_left_out(path: Path, markexpr: str) -> bool:
+    """Whether a file or folder belongs to a tier with packages of its own, which `-m` does not select."""
+    return bool(markexpr) and find_tier_of_path(path) in {*EXTRA_TIERS} - {*re.findall(r"\w+", markexpr)}
+
+
+def reject_skip(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Let a skipped test or file fail, unless its reason is optional."""
     if not report.skipped or hasattr(report, "wasxfail"):
         return
-    tier = find_tier_of_path(path)
-    if isinstance(report, pytest.CollectReport) and tier is not None and tier not in re.findall(r"\w+", markexpr):
-        return  # nothing of this file is selected, and what it needs may be missing
     reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
     if any(words in reason for words in OPTIONAL_SKIPS):
         return
