@@ -22,19 +22,12 @@ from hypothesis import given, settings
 ROOT = Path(__file__).parents[1]
 MAKEFILE = (ROOT / "Makefile").read_text()
 CI = (ROOT / ".ci" / "run").read_text()
-TARGETS = dict(re.findall(r"^(test[a-z-]*):.*\n((?:\t.*\n)+)", MAKEFILE, re.MULTILINE))
-"""Each target that runs tests, and its commands."""
-for name in ("test-cluster", "test-pooler"):  # tests of the tier postgres once more, on Citus and through PgBouncer
-    del TARGETS[name]
+BY_HAND = ("test-all", "test-cluster", "test-pooler")  # all targets; tests of the tier postgres with other programs
+COMMANDS = dict(re.findall(r"^(test[a-z-]*):.*\n((?:\t.*\n)*)", MAKEFILE, re.MULTILINE))
+TARGETS = {name: commands for name, commands in COMMANDS.items() if name not in BY_HAND}
+"""Each target that runs a tier, and its commands."""
 OPTIONS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
 MARKS = [mark.partition(":")[0] for mark in OPTIONS["markers"]]
-
-
-def read_array(name: str) -> list[str]:
-    """The words of an array of .ci/run."""
-    match = re.search(rf"^{name}=\((.*?)\)", CI, re.MULTILINE)
-    assert match is not None, name
-    return match[1].split()
 
 
 def selects(target: str, mark: str) -> bool:
@@ -61,11 +54,30 @@ def test_test_all_runs_each_target() -> None:
     assert "\ntest-all: $(TIERS) " in MAKEFILE
 
 
-def test_ci_runs_each_target_always_or_in_turn() -> None:
-    always, rotating = read_array("always"), read_array("rotating")
-    assert sorted([*always, *rotating]) == sorted(["lint", *TARGETS])
-    assert {"lint", "test", "test-contracts", "test-safety", "test-durability", "test-postgres"} <= set(always)
-    assert set(re.findall(r"\[(test[a-z-]*)\]=", CI)) == set(rotating)
+def list_ci_targets(script: str) -> list[str]:
+    """Return the targets of the lists of .ci/run, those that run and those that are optional."""
+    lists = re.findall(r"^(?:plain|with_programs)=\((.*)\)$", script, re.MULTILINE)
+    assert len(lists) == 2
+    optional = re.search(r"^declare -A optional=\((.*?)^\)$", script, re.MULTILINE | re.DOTALL)
+    assert optional is not None
+    return [
+        *re.findall(r"[a-z-]+", " ".join(lists)),
+        *re.findall(r'^ +\[([a-z-]+)\]="\w.+"$', optional[1], re.MULTILINE),
+    ]
+
+
+def test_ci_runs_each_target_or_says_why_it_is_optional() -> None:
+    assert sorted(list_ci_targets(CI)) == sorted({"lint", *COMMANDS} - {"test-all"})
+
+
+@pytest.mark.parametrize(
+    ("line", "broken"),
+    [(" test-slow", ""), ('="Citus', '="" # Citus'), ("test-mcp", "test-mpc")],
+    ids=["left out", "without a reason", "misspelled"],
+)
+def test_broken_list_of_ci_is_noticed(line: str, broken: str) -> None:
+    assert line in CI
+    assert sorted(list_ci_targets(CI.replace(line, broken))) != sorted(list_ci_targets(CI))
 
 
 def test_each_file_with_a_tier_exists() -> None:
@@ -75,7 +87,7 @@ def test_each_file_with_a_tier_exists() -> None:
 
 def test_each_target_is_in_contributing() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text()
-    assert [target for target in (*TARGETS, "test-all") if f"`make {target}`" not in text] == []
+    assert [target for target in COMMANDS if not re.search(rf"`make {target}[ `]", text)] == []
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
