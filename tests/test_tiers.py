@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -78,6 +79,49 @@ def test_ci_runs_each_target_or_says_why_it_is_optional() -> None:
 def test_broken_list_of_ci_is_noticed(line: str, broken: str) -> None:
     assert line in CI
     assert sorted(list_ci_targets(CI.replace(line, broken))) != sorted(list_ci_targets(CI))
+
+
+@pytest.fixture
+def run_ci(tmp_path: Path) -> Callable[..., tuple[int, str, list[str]]]:
+    """Run .ci/run with programs that only note their name. Return its exit code, output and the targets in order."""
+    log = tmp_path / "targets"
+    programs = {
+        ".ci/run": CI,
+        "bin/make": f'#!/bin/sh\necho "$2" >>{log}\necho "makes $2"\n[ "$2" != "$FAILING" ]\n',
+        "bin/apt-get": "#!/bin/sh\nexit 100\n",
+    }
+    programs |= {f"scripts/{name}": "#!/bin/sh\n" for name in re.findall(r"^ *scripts/(\w+)", CI, re.MULTILINE)}
+    for name, text in programs.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def run(failing: str = "") -> tuple[int, str, list[str]]:
+        environment = {"PATH": f"{tmp_path}/bin:/usr/bin:/bin", "FAILING": failing}
+        done = subprocess.run([tmp_path / ".ci" / "run"], env=environment, capture_output=True, text=True, timeout=60)
+        return done.returncode, done.stdout, log.read_text().split()
+
+    return run
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the bash of other systems may be too old")
+def test_ci_prints_the_seconds_of_each_target_and_what_is_optional(run_ci: Any) -> None:
+    code, output, targets = run_ci()
+    assert code == 0
+    assert sorted(targets) == sorted({"lint", *COMMANDS} - {"test-all", "test-cluster"})
+    _, _, results = output.rpartition("== ")
+    assert sorted(re.findall(r"^ +\d+ s  make (\S+): passed$", results, re.MULTILINE)) == sorted(targets)
+    assert "make test-cluster: optional, Citus is " in results
+    assert "chromium and pgbouncer could not be installed. Their tests fail." in output
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the bash of other systems may be too old")
+def test_ci_stops_at_the_target_that_fails_and_names_it(run_ci: Any) -> None:
+    code, output, targets = run_ci(failing="test-contracts")
+    assert code == 1
+    assert sorted(targets) == ["lint", "test-contracts", "test-wheel"]
+    assert re.search(r"^ +\d+ s  make test-contracts: FAILED$", output, re.MULTILINE)
 
 
 def test_each_file_with_a_tier_exists() -> None:
