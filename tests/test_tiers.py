@@ -68,7 +68,7 @@ def list_ci_targets(script: str) -> list[str]:
 
 
 def test_ci_runs_each_target_or_says_why_it_is_optional() -> None:
-    assert sorted(list_ci_targets(CI)) == sorted({"lint", *COMMANDS} - {"test-all"})
+    assert sorted(list_ci_targets(CI)) == sorted({"lint", "docs", *COMMANDS} - {"test-all"})
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def run_ci(tmp_path: Path) -> Callable[..., tuple[int, str, list[str]]]:
 def test_ci_prints_the_seconds_of_each_target_and_what_is_optional(run_ci: Any) -> None:
     code, output, targets = run_ci()
     assert code == 0
-    assert sorted(targets) == sorted({"lint", *COMMANDS} - {"test-all", "test-cluster"})
+    assert sorted(targets) == sorted({"lint", "docs", *COMMANDS} - {"test-all", "test-cluster"})
     _, _, results = output.rpartition("== ")
     assert sorted(re.findall(r"^ +\d+ s  make (\S+): passed$", results, re.MULTILINE)) == sorted(targets)
     assert "make test-cluster: optional, Citus is " in results
@@ -120,7 +120,7 @@ def test_ci_prints_the_seconds_of_each_target_and_what_is_optional(run_ci: Any) 
 def test_ci_stops_at_the_target_that_fails_and_names_it(run_ci: Any) -> None:
     code, output, targets = run_ci(failing="test-contracts")
     assert code == 1
-    assert sorted(targets) == ["lint", "test-contracts", "test-wheel"]
+    assert sorted(targets) == ["docs", "lint", "test-contracts", "test-wheel"]
     assert re.search(r"^ +\d+ s  make test-contracts: FAILED$", output, re.MULTILINE)
 
 
