@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents test-otlp
+TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents test-otlp test-adapters
 .PHONY: help demo $(TIERS) test-all test-cluster test-pooler frameworks screenshots docs release-check lint typing format size bench eval-repair eval-learning eval-meaning clean
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
@@ -81,6 +81,10 @@ test-frameworks: ## run agents of the real LangChain, PydanticAI and OpenAI Agen
 	@scripts/environment base dev frameworks
 	@.venv/bin/python -c 'from mulligan.integrations import langchain, openai_agents, pydantic_ai'  # their tests are not skipped
 	@$(PYTEST) -m frameworks tests/frameworks $(ARGS)
+
+test-adapters: ## run the adapters and pages of frameworks that cannot be installed beside others (installs 2 GB)
+	@scripts/environment base
+	@scripts/frameworks agent_framework claude_agent_sdk crewai dspy google_adk llama_index smolagents strands
 
 frameworks: ## run the adapter or page of each framework in an environment of its own, or those in ARGS (installs 3 GB)
 	@scripts/environment base

@@ -74,10 +74,18 @@ STORE_PARAMETERS = ("store", "world", "pair", "sort")
 
 IS_EVERY_TEST_REQUIRED = os.environ.get("MULLIGAN_TEST_REQUIRED") == "1"
 """Read here, before a test gets an environment of its own."""
+APART = (
+    "agent_framework", "claude_agent_sdk", "crewai", "dspy", "google.adk", "llama_index", "smolagents", "strands",
+    "workflows",
+)  # fmt: skip
+"""Packages that cannot be installed beside other frameworks."""
 OPTIONAL_SKIPS = {
     "for root": "CI runs as root, whom no mode of a file stops",
-    "needs Citus": "Citus is no package of PyPI, npm or Debian; make test-cluster",
+    "needs Citus": "Citus is no package of PyPI, npm or Debian: make test-cluster",
     "root may": "CI runs as root, whom no mode of a file stops",
+    **dict.fromkeys(
+        [f"could not import '{package}" for package in APART], "in an environment of its own: make test-adapters"
+    ),
 }
 """Words of a skip's reason that are accepted although every test is required, and why."""
 
