@@ -82,9 +82,9 @@ test-frameworks: ## run agents of the real LangChain, PydanticAI and OpenAI Agen
 	@.venv/bin/python -c 'from mulligan.integrations import langchain, openai_agents, pydantic_ai'  # their tests are not skipped
 	@$(PYTEST) -m frameworks tests/frameworks $(ARGS)
 
-test-adapters: ## run the adapters and pages of frameworks that cannot be installed beside others (installs 2 GB)
+test-adapters: ## run the adapters and pages of frameworks that need versions of their own, each in an environment (installs 2 GB)
 	@scripts/environment base
-	@scripts/frameworks agent_framework claude_agent_sdk crewai dspy google_adk llama_index smolagents strands
+	@scripts/frameworks agent_framework claude_agent_sdk crewai dspy google_adk langchain llama_index smolagents strands
 
 frameworks: ## run the adapter or page of each framework in an environment of its own, or those in ARGS (installs 3 GB)
 	@scripts/environment base

@@ -75,8 +75,8 @@ STORE_PARAMETERS = ("store", "world", "pair", "sort")
 IS_EVERY_TEST_REQUIRED = os.environ.get("MULLIGAN_TEST_REQUIRED") == "1"
 """Read here, before a test gets an environment of its own."""
 APART = (
-    "agent_framework", "claude_agent_sdk", "crewai", "dspy", "google.adk", "llama_index", "smolagents", "strands",
-    "workflows",
+    "agent_framework", "claude_agent_sdk", "crewai", "dspy", "google.adk", "langchain_mcp_adapters",
+    "llama_index", "smolagents", "strands", "workflows",
 )  # fmt: skip
 """Packages that cannot be installed beside other frameworks."""
 OPTIONAL_SKIPS = {
