@@ -80,7 +80,7 @@ test-providers: ## run the real clients of OpenAI, Anthropic and LiteLLM over a 
 test-frameworks: ## run agents of the real LangChain, PydanticAI and OpenAI Agents, and tools in Agno (installs 250 MB)
 	@scripts/environment base dev frameworks
 	@.venv/bin/python -c 'from mulligan.integrations import langchain, openai_agents, pydantic_ai'  # their tests are not skipped
-	@$(PYTEST) -m frameworks tests/frameworks $(ARGS)
+	@PYDANTIC_DISABLE_PLUGINS=1 $(PYTEST) -m frameworks tests/frameworks $(ARGS)  # Logfire of make test-otlp has one, which changes OpenAI Agents
 
 test-adapters: ## run the adapters and pages of frameworks that need versions of their own, each in an environment (installs 2 GB)
 	@scripts/environment base
