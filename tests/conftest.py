@@ -7,7 +7,7 @@ import itertools
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import strict_decoding
@@ -43,6 +43,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     tiers.assign_tiers(items, config.getoption("--max-examples"))
     if config.getoption("--update-golden"):
         config.option.markexpr = ""  # in whichever tier they are
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    is_test = collection_path.is_relative_to(tiers.TESTS)
+    return True if is_test and tiers.is_left_out(collection_path, config.option.markexpr) else None
+
+
+if tiers.IS_EVERY_TEST_REQUIRED:
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        tiers.reject_skip(report := (yield))
+        return report
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        tiers.reject_skip(report := (yield))
+        return report
 
 
 @pytest.fixture(scope="session")

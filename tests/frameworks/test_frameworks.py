@@ -10,6 +10,7 @@ import importlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Annotated, Any, TypedDict
 
 import pytest
@@ -41,11 +42,11 @@ def tool_steps(played: Sandbox) -> list[tuple[str, Any]]:
     return [(step.outcome, step.arguments) for step in played.steps if step.type == "tool"]
 
 
-OTHER_VERSIONS = {"mcp.server.fastmcp.server:Context"}
-"""Classes of an earlier version that is still in use: mcp 1."""
+MCP_CONTEXTS = {"1": "mcp.server.fastmcp.server:Context", "2": "mcp.server.mcpserver.context:Context"}
+"""The class of each version of mcp that is in use."""
 
 
-@pytest.mark.parametrize("name", sorted((CONTROL_FLOW | INJECTED_TYPES) - OTHER_VERSIONS))
+@pytest.mark.parametrize("name", sorted((CONTROL_FLOW | INJECTED_TYPES) - {*MCP_CONTEXTS.values()}))
 def test_each_class_of_the_tables_has_its_name_in_the_installed_version(name: str) -> None:
     module_name, _, class_name = name.partition(":")
     package = "google.adk" if module_name.startswith("google.") else module_name.partition(".")[0]
@@ -58,6 +59,14 @@ def test_each_class_of_the_tables_has_its_name_in_the_installed_version(name: st
         pytest.skip(f"{package} is installed without {error.name}")
     cls = getattr(module, class_name)
     assert f"{cls.__module__}:{cls.__qualname__}" == name
+
+
+def test_context_of_mcp_has_its_name_in_the_installed_version() -> None:
+    pytest.importorskip("mcp")
+    name = MCP_CONTEXTS[version("mcp").partition(".")[0]]
+    assert name in INJECTED_TYPES
+    module_name, _, class_name = name.partition(":")
+    assert getattr(importlib.import_module(module_name), class_name).__module__ == module_name
 
 
 def test_a_langgraph_interrupt_pauses_the_graph_and_the_tool_runs_again_when_it_resumes(played: Sandbox) -> None:

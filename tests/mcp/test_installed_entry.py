@@ -22,7 +22,6 @@ from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
-pytestmark = pytest.mark.mcp
 
 
 def write_failure(path: Path) -> None:

@@ -22,7 +22,7 @@ from mulligan.store.base import DEFAULT_TENANT, IMPORT_PRINCIPAL, FixQuery
 from mulligan.store.sqlite import SqliteStore
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
-pytestmark = [pytest.mark.mcp, pytest.mark.filterwarnings("ignore")]  # warnings of the client are its own
+pytestmark = pytest.mark.filterwarnings("ignore")  # warnings of the client are its own
 
 REJECTED = Failure.of(
     Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO),

@@ -23,7 +23,7 @@ from real_mcp import SERVERS, by_mcp, environment, plainly, run
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
 pytest.importorskip("fastmcp", reason="the fastmcp package is not installed: make test-mcp")
-pytestmark = [pytest.mark.mcp, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 MCP = """
 import asyncio, os, sys

@@ -17,7 +17,6 @@ import mulligan
 from mulligan.core.failure import TookEffect
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")
-pytestmark = pytest.mark.mcp
 
 
 def connect(url, *options, env=None):

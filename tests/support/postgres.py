@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from pooler import Pooler
 
 GIVEN = os.environ.get("MULLIGAN_TEST_POSTGRES", "")
-"""A server's URL, or `required`: then what cannot be had fails, and skips nothing. Read before any test has its own
-environment."""
+"""A server's URL. Read before any test has its own environment."""
 CITUS = os.environ.get("MULLIGAN_TEST_CITUS", "")
 """Where the programs of a PostgreSQL with Citus are."""
 POOLER = os.environ.get("MULLIGAN_TEST_POOLER", "")
@@ -298,7 +297,7 @@ def shared_url() -> str:
     global _shared
     if _shared is None:
         assert _folder is not None
-        _shared = GIVEN if "://" in GIVEN else _first_of(_folder)
+        _shared = GIVEN or _first_of(_folder)
     return _shared
 
 
@@ -312,8 +311,6 @@ def had() -> str:
     try:
         return shared_url()
     except Unavailable as reason:
-        if GIVEN == "required":
-            raise
         pytest.skip(f"no PostgreSQL: {reason}")
 
 

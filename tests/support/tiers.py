@@ -3,11 +3,14 @@
 A mark on the test or its module decides. Without one, the parameters, the file and the fixtures decide, in this order.
 A test that none of them names is quick. Quick tests must not start a Python process or a server: `check_tier` of
 `tests/conftest.py` fails those that do.
+
+With `MULLIGAN_TEST_REQUIRED=1`, a skipped test fails, unless `OPTIONAL_SKIPS` has its reason.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,6 +42,10 @@ FILES = {
         "cli/test_lessons.py", "cli/test_seed.py", "proxy/test_tools.py", "server/test_lesson_routes.py",
         "stories/test_memory.py", "stories/test_told_beforehand.py",
     ),
+    "mcp": (
+        "mcp/test_installed_entry.py", "mcp/test_mcp_server.py", "mcp/test_real_http_servers.py",
+        "mcp/test_real_servers.py", "mcp/test_remote_servers.py",
+    ),
     "postgres": (
         "cli/test_postgres_upkeep.py", "store/postgres/test_postgres_copy.py", "stories/test_behind_a_balancer.py",
         "stories/test_postgres.py", "test_postgres_server.py",
@@ -65,8 +72,35 @@ FIXTURES = {
 STORES = {"postgres": "postgres", "postgresql": "postgres", "shared_database": "postgres", "remote": "slow"}
 STORE_PARAMETERS = ("store", "world", "pair", "sort")
 
+IS_EVERY_TEST_REQUIRED = os.environ.get("MULLIGAN_TEST_REQUIRED") == "1"
+"""Read here, before a test gets an environment of its own."""
+APART = (
+    "agent_framework", "claude_agent_sdk", "crewai", "dspy", "google.adk", "langchain_mcp_adapters",
+    "llama_index", "smolagents", "strands", "workflows",
+)  # fmt: skip
+"""Packages that cannot be installed beside other frameworks."""
+OPTIONAL_SKIPS = {
+    "for root": "CI runs as root, whom no mode of a file stops",
+    "needs Citus": "Citus is no package of PyPI, npm or Debian: make test-cluster",
+    "root may": "CI runs as root, whom no mode of a file stops",
+    **dict.fromkeys(
+        [f"could not import '{package}" for package in APART], "in an environment of its own: make test-adapters"
+    ),
+}
+"""Words of a skip's reason that are accepted although every test is required, and why."""
+
+EXTRA_TIERS = ("agents", "api", "browser", "frameworks", "mcp", "otlp", "providers")
+"""Tiers that need packages of their own. The others neither import their files nor report what is missing for them."""
+
 TESTS = Path(__file__).parents[1]
 TIER_OF_FILE = {name: tier for tier, names in FILES.items() for name in names}
+
+
+def find_tier_of_path(path: Path) -> str | None:
+    """Return the tier that a test file has because of its name or folder."""
+    relative = path.relative_to(TESTS)
+    names = [path.as_posix() for path in (relative, *relative.parents)]
+    return next((tier for name in names if (tier := TIER_OF_FILE.get(name) or FOLDERS.get(name))), None)
 
 
 def find_tier(item: pytest.Item) -> str:
@@ -78,12 +112,10 @@ def find_tier(item: pytest.Item) -> str:
         return marked[0]
     callspec = getattr(item, "callspec", None)
     parameters = callspec.params if callspec is not None else {}
-    path = item.path.relative_to(TESTS)
     fixtures = getattr(item, "fixturenames", ())
     candidates = (
         *(STORES.get(parameters.get(name)) for name in STORE_PARAMETERS),
-        TIER_OF_FILE.get(path.as_posix()),
-        *(FOLDERS.get(folder.as_posix()) for folder in path.parents),
+        find_tier_of_path(item.path),
         *(FIXTURES.get(name) for name in fixtures),
     )
     return next((tier for tier in candidates if tier is not None), "quick")
@@ -117,6 +149,22 @@ def limit_examples(item: pytest.Item, count: int) -> None:
         owner, name = getattr(test, "__func__", test), "_hypothesis_internal_use_settings"
     current: settings = getattr(owner, name)
     setattr(owner, name, settings(current, max_examples=min(count, current.max_examples)))
+
+
+def is_left_out(path: Path, markexpr: str) -> bool:
+    """Whether a file or folder belongs to a tier with packages of its own, which `-m` does not select."""
+    return bool(markexpr) and find_tier_of_path(path) in {*EXTRA_TIERS} - {*re.findall(r"\w+", markexpr)}
+
+
+def reject_skip(report: pytest.CollectReport | pytest.TestReport) -> None:
+    """Let a skipped test or file fail, unless its reason is optional."""
+    if not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    if any(words in reason for words in OPTIONAL_SKIPS):
+        return
+    report.outcome = "failed"
+    report.longrepr = f"{report.nodeid} may not be skipped with MULLIGAN_TEST_REQUIRED=1. {reason}"
 
 
 started: list[str] = []
