@@ -500,6 +500,8 @@ class _CommandReader:
             start += 5
         has_quotes, is_verbatim = text[start : start + 1] in _QUOTES, text[start : start + 1] == "'"
         start, end = self._trim(start, end)
+        if kind in ("ssh_key", "deploy_key") and not hints.is_random(text[start:end]):
+            return  # the name of a key
         if kind == "authorization" and (scheme := _SCHEME.match(text, start, end)):
             start = scheme.end()
         if not has_quotes:

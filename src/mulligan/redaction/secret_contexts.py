@@ -134,6 +134,7 @@ _VALUE = LazyRegex(
     r"(?:[@bruBRU]?\\{0,3}(?P<quote>[\"'`])(?P<quoted>(?! )[^\"'`\n\\]{1,500}+)"
     r"|(?P<bare>[^\s\"'`,;&<>(){}\[\]|\\]{1,500}+))"
 )
+_SECRET_REFERENCE = LazyRegex(r"-secrets[ =]\w{1,60}\Z")
 _ENVIRONMENT = LazyRegex(r"(?:PASS|PASSWORD|PWD|SECRET|TOKEN|KEY|PAT|AUTH|pass|password|secret|token)\Z")
 _SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?(?i:bearer|basic|token|apikey|api-key|negotiate|key|oauth|jwt|bot)[ =:]{1,3}")
 _OTHER_SCHEME = LazyRegex(r"\s{0,4}+\\?[\"']?[A-Za-z][\w-]{1,24}+[ =]{1,2}(?=([\w.~+/=-]{16,500}))")
@@ -328,7 +329,8 @@ def _find_arguments(text: str, backwards: str, findings: list[tuple[str, int, in
         verbs = hints.split_name(name)
         login = _LOGIN.match(text, position)
         if login and (login["server"] or verbs[-1:] != ["connect"]):
-            if verbs[:1] == ["create"] and _is_chosen(login["value"]):  # create_superuser("ann", "ann@...", "...")
+            # create_superuser("ann", "ann@...", "..."), basic_auth("ann", "...")
+            if (verbs[:1] == ["create"] or verbs[-1:] in (["login"], ["auth"])) and _is_chosen(login["value"]):
                 findings.append(("password", *login.span("value")))
             else:
                 _add_argument(_NameMeaning("password", True), login, findings)
@@ -439,7 +441,7 @@ def _find_assigned(text: str, positions: list[int], findings: list[tuple[str, in
                 continue
         if is_covered(first, first + len(value), findings):
             continue
-        if text.endswith(("secrets=", "secrets "), 0, start - len(name)):  # --set-secrets=NAME=reference
+        if _SECRET_REFERENCE.search(text, max(0, start - 80), start):  # --set-secrets=NAME=reference
             continue
         if value[:1] == "?" and text[start : start + 2] == ":?":  # ${PASSWORD:?missing}
             continue
