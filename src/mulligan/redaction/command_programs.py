@@ -58,6 +58,8 @@ def _read_slot(item: str) -> SecretSlot:
 
 def program_name(word: str) -> str:
     """Return the name of the program that a word starts: `/usr/bin/MySQL.exe` is `mysql`."""
+    if word.isalnum():  # fast path
+        return word.lower()
     return word.strip("[(").rpartition("/")[2].rpartition("\\")[2].lower().removesuffix(".exe")
 
 

@@ -17,6 +17,8 @@ from mulligan.redaction.regex import LazyRegex
 from mulligan.redaction.secret_hints import word_set
 from mulligan.redaction.shell_syntax import ESCAPE_FILLER, Command, Word, parse_commands, unescape_nested
 
+MAX_MESSAGE_WORDS = 8
+"""Words of a message before a command that it repeats."""
 MAX_NESTED_COMMANDS = 3
 """Depth of commands in the quotes of another command."""
 
@@ -136,6 +138,8 @@ def _read_text(text: str, offset: int, depth: int, is_document: bool, findings: 
         reader.read(previous)
         if depth < MAX_NESTED_COMMANDS and reader.program not in _TEXT_PROGRAMS:
             for word in command.words:
+                if word.end - word.start == len(word.text):  # fast path: without quotes
+                    continue
                 inner_start, inner = reader.find_quoted_text(word)
                 if "=" in inner or " " in inner or ":" in inner:
                     is_file = reader.is_document or reader.program in _FILE_WRITERS
@@ -354,7 +358,13 @@ class _CommandReader:
 
     def _read_named_argument(self, index: int) -> None:
         """Read a value after its name: `configure set aws_secret_access_key X`, `PASSWORD 'X'` in SQL."""
-        if index + 1 >= len(self._words):
+        lower_name = self._lower_words[index]
+        if index + 1 >= len(self._words) or not (
+            self.program in _SETTING_PROGRAMS
+            or lower_name in ("by", "send")
+            or "pass" in lower_name
+            or "pw" in lower_name
+        ):
             return
         word, value = self._words[index], self._words[index + 1]
         name = word.text
@@ -365,8 +375,8 @@ class _CommandReader:
             arguments = self._arguments(self._words[index + 1 :])
             if len(arguments) == 2 or (len(arguments) == 1 and not name.startswith("reset-p")):
                 self._add("password", arguments[-1].start, arguments[-1].end)
-        elif (name.lower() == "password" and (value.is_quoted or "login" in before)) or (
-            name.lower() == "by" and value.is_quoted and "identified" in before and "user" in self._lower_words
+        elif (lower_name == "password" and (value.is_quoted or "login" in before)) or (
+            lower_name == "by" and value.is_quoted and "identified" in before and "user" in self._lower_words
         ):
             self._add("password", value.start, value.end)
         elif self.program == "setx" or (self.program in _SETTING_PROGRAMS and not _SETTERS.isdisjoint(before)):
@@ -534,10 +544,10 @@ def _find_program(words: tuple[Word, ...]) -> int:
 
     What precedes a colon is a message: `bash: line 1: mysql -u root`.
     """
-    is_message = bool(words) and program_name(words[0].text) not in program_rules()
-    index = max(
-        (index + 1 for index in range(min(8, len(words))) if is_message and words[index].text.endswith(":")), default=0
-    )
+    index = 0
+    has_colon = any(word.text[-1:] == ":" for word in words[:MAX_MESSAGE_WORDS])
+    if has_colon and program_name(words[0].text) not in program_rules():
+        index = max(n for n, word in enumerate(words[:MAX_MESSAGE_WORDS], 1) if word.text[-1:] == ":")
     while index < len(words) and not words[index].is_quoted:
         text = words[index].text
         if text not in _WRAPPERS and not _SHELL_ASSIGNMENT.match(text) and not (index and text[:1] == "-"):
