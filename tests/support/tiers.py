@@ -81,6 +81,7 @@ APART = (
 """Packages that cannot be installed beside other frameworks."""
 OPTIONAL_SKIPS = {
     "for root": "CI runs as root, whom no mode of a file stops",
+    "no IPv6 here": "not every machine has it",
     "needs Citus": "Citus is no package of PyPI, npm or Debian: make test-cluster",
     "root may": "CI runs as root, whom no mode of a file stops",
     **dict.fromkeys(
