@@ -113,7 +113,7 @@ def test_ci_prints_the_seconds_of_each_target_and_what_is_optional(run_ci: Any) 
     _, _, results = output.rpartition("== ")
     assert sorted(re.findall(r"^ +\d+ s  make (\S+): passed$", results, re.MULTILINE)) == sorted(targets)
     assert "make test-cluster: optional, Citus is " in results
-    assert "Debian could not install one of chromium pgbouncer systemd." in output
+    assert "Debian could not install one of chromium " in output
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the bash of other systems may be too old")
