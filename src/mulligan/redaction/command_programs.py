@@ -74,7 +74,9 @@ _COMMON_PROGRAMS = frozenset(
     b"http https security su imp exp cf oc gh zip mount passwd az b2 p4 fly adb login signin".split()
 )
 """Programs whose names occur in many texts without commands: a flag or a pipe must be there too, or they come first."""
-_OTHER_SIGNS = frozenset(b"7z.exe expect setx netsh auth.txt sasl_passwd -u --user --cookie --puk --key".split())
+_OTHER_SIGNS = frozenset(
+    b"7z.exe expect setx netsh auth.txt sasl_passwd bcrypt hashpw -u --user --cookie --puk --key".split()
+)
 """Words of commands with a secret that is no slot of a program."""
 _FLAG_SIGN = LazyRegex(r"-(?<![^ \t\"'].)-?[A-Za-z]")
 _NAME_SIGNS = frozenset(

@@ -79,7 +79,7 @@ _STAND_IN = LazyRegex(
 )
 _VARIABLE_NAME = LazyRegex(r"[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+\Z")
 _CODE_REFERENCE = LazyRegex(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)+(?:\[|\Z)")
-_EXPANSION = LazyRegex(r"\$\{?[\w:.]+\}?(?:/|\Z)|\$[({]|`|%\w+%\Z|(?:file|op|vault|ssm|arn|env|secretref):")
+_EXPANSION = LazyRegex(r"\\?\$\{?[\w:.]+\}?(?:/|\Z)|\\?\$[({]|`|%\w+%\Z|(?:file|op|vault|ssm|arn|env|secretref):")
 _PATH = LazyRegex(r"(?:~|\.{1,2})?/[\w.@-]+(?:/[\w.@*-]*)*\Z|[A-Za-z]:\\\S*\Z|[\w.-]+/[\w./-]+\.[a-z]{2,5}\Z")
 _PATTERN = LazyRegex(r"\[\^|%[ds]|\.\*|\\[1-9Ssw]|\(\?|\w:/(?!/)")
 """Part of a regular expression or a format, or a name with a path."""
@@ -93,6 +93,7 @@ _ASSIGNMENT = LazyRegex(
 _SUBSTITUTION_END = LazyRegex(r"[/|#]")
 _FLAG = LazyRegex(r"--?(?P<name>[A-Za-z][\w.-]{1,60}?)(?:[=:](?P<value>.*))?\Z", re.DOTALL)
 _LOGIN = LazyRegex(r"[^\s:/+%]{1,64}:(?!\d+\Z)[^/\s]")
+_OPTION = LazyRegex(r"-|/[^/]*\Z")
 _NO_ARGUMENT = LazyRegex(r"-|/[A-Za-z]{1,12}(?::|(?!\S))|\\|[A-Z]:(?!\S)")
 """A flag, a switch of Windows, a share or a drive."""
 _HEADER = LazyRegex(
@@ -111,6 +112,7 @@ _LINE_END = LazyRegex(r"(?:\\[rn])+\Z")
 _HASHING_CALL = LazyRegex(
     r"(?:bcrypt|password_hash|make_password|generate_password_hash|hashpw|set_password|Hash::make|setPassword|PASSWORD)\Z"
 )
+_HASHES = (".hash", ".hashSync")
 _READING_CALL = LazyRegex(r"(?i)(?:get|getenv|fetch|read|find|has|replace|sub|test|assert\w*|expect)\Z")
 _LOGIN_CALLS = ("PDO", "mysqli", "mysqli_connect", ".auth", "create_superuser", "create_user")
 """Calls with a user and a password, or three arguments of which the last is a password."""
@@ -121,6 +123,7 @@ _FILE_NAMES = ("password", "passwd", "requirepass", "masterauth")
 _LOGIN_COMMANDS = word_set("login signin logon")
 _PASSWORD_FLAGS = ("-p", "-P", "-w", "-pw")
 """Flags of a password beside a user, in programs that are not in the table."""
+_NAME_PARTS = LazyRegex(r"[/.]")
 _PORT = LazyRegex(r"-|[\d:./-]+\Z|.*:\d+\Z")
 _LOGIN_VARIABLES = ("$pair", "$cred", "$creds", "$auth", "$basic", "$login", "$userpass")
 _QUOTES = "\"'" + ESCAPE_FILLER
@@ -180,7 +183,7 @@ class _CommandReader:
                 self._read_spaced_assignment(index)
             elif "=" in word.text:
                 self._read_assignments(word)
-            if word.text[:1] in ("-", "/") and self.program not in _PATTERN_PROGRAMS:
+            if _OPTION.match(word.text) and self.program not in _PATTERN_PROGRAMS:
                 self._read_flag(index)
             else:
                 self._note_program(index)
@@ -380,7 +383,8 @@ class _CommandReader:
         ):
             self._add("password", value.start, value.end)
         elif self.program == "setx" or (self.program in _SETTING_PROGRAMS and not _SETTERS.isdisjoint(before)):
-            self._add_named(name.rpartition("/")[2], value.start, value.end)
+            part = next((part for part in _NAME_PARTS.split(name) if _kind_of_name(part)), name)
+            self._add_named(part, value.start, value.end)
         elif name == "send" and "assword" in self._text[: word.start].rpartition("expect")[2]:
             self._add("password", value.start, value.end)
 
@@ -438,8 +442,8 @@ class _CommandReader:
     def _read_call(self, caller: str) -> None:
         """Read the arguments of a call in code, and what a shell prints into a file of a password."""
         words = self._words
-        is_quoted = [word.is_quoted for word in words]
-        if _HASHING_CALL.search(caller) and words[0].is_quoted:
+        is_quoted = [word.is_quoted or self._text[word.start : word.start + 2] in ("b'", 'b"') for word in words]
+        if is_quoted[0] and (_HASHING_CALL.search(caller) or (caller.endswith(_HASHES) and "bcrypt" in self._text)):
             self._add("password", words[0].start, words[0].end)
         elif caller.endswith(_LOGIN_CALLS) and 2 <= len(words) <= 4 and all(is_quoted):
             index = 2 if len(words) > 2 else 1
@@ -530,7 +534,7 @@ class _CommandReader:
     def _trim(self, start: int, end: int) -> tuple[int, int]:
         """Return a span without the quotes around it."""
         text = self._text
-        if text[start : start + 2] in ("$'", '$"', "N'", "E'"):  # of the shell, and of SQL
+        if text[start : start + 2] in ("$'", '$"', "N'", "E'", "b'", 'b"'):  # of the shell, SQL and Python
             start += 1
         while start < end and text[start] in _QUOTES:
             start += 1
@@ -564,7 +568,7 @@ def _is_literal(value: str, is_verbatim: bool) -> bool:
     """Return whether a value is written out: no variable, path, placeholder or switch."""
     if len(value) < 2 or value.lower() in _NO_LITERALS or value[-1] in "[(":
         return False
-    if _STAND_IN.match(value) or _PATTERN.search(value) or value.startswith(("[redacted ", "<", "@", "{")):
+    if _STAND_IN.match(value) or _PATTERN.search(value) or value.startswith(("[", "<", "@", "{")):
         return False
     if _EXPANSION.match(value) and (not is_verbatim or value.isupper()):  # quotes in quotes do not keep a variable
         return False

@@ -15,7 +15,7 @@ from mulligan.redaction.secret_hints import BARRIER, word_set
 _FILES = word_set(
     "png jpg jpeg gif svg webp js mjs ts tsx jsx css json py html md txt yaml yml toml lock go rs java so dll exe"
 )
-_NOT_PEOPLE = word_set("git hg svn root npm nobody")
+_NOT_PEOPLE = word_set("git hg svn root npm nobody ec2-user ubuntu debian centos vagrant azureuser")
 
 # Country code and length of an account number.
 _IBAN = """AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DK18 DO28 EE20 EG29 ES24 FI18

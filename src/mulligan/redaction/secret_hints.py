@@ -115,7 +115,7 @@ _LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 _BITS = [0.0, *(n * math.log2(n) for n in range(1, 65))]
 _CODE = LazyRegex(
     r"[A-Za-z_][A-Za-z_]*(?:\.[A-Za-z_][A-Za-z_\d]*)+|[A-Z][A-Z]*(?:_[A-Z]+)+|[a-z]+(?:_[a-z]+)+|[a-z]+(?:-[a-z]+)+"
-    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][a-z]+(?:-[A-Za-z][a-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?\.{0,2}/\S*|[\w.-]+(?:/[\w.-]+)+\.[a-z\d]{1,8}|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
+    r"|[a-z]+(?:[A-Z][a-z]+)+|[A-Z][A-Za-z]+(?:-[A-Za-z]+)+|[A-Z][a-z]+(?:[A-Z][a-z]+)+|(?:https?:/)?(?:\.{0,2}|~)/\S*|[\w.-]+(?:/[\w.-]+)+\.[a-z\d]{1,8}|0x[0-9a-f]{1,8}|v?\d+(?:\.\d+)+"
 )
 # Long filler values that people type. Generated values do not contain eight letters in alphabetical order.
 _SEQUENCES = (
