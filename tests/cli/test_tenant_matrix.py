@@ -63,8 +63,9 @@ class World:
         """Another tenant, who calls its own records by the ids of the first: one for each test, in whatever order."""
         return self.running.holding("admin", tenant=tenant)
 
-    def unchanged(self) -> bool:
-        return everything(self.running) == self.before
+    def find_changes(self) -> dict[str, Any]:
+        """Return what the first tenant has now, where that is not what it had before."""
+        return {name: value for name, value in everything(self.running).items() if value != self.before[name]}
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgres"])
@@ -261,7 +262,7 @@ def test_every_method_of_a_store_is_the_callers_own(world, method, fills):
         assert one.status == other.status, (method, real, one.body)
         assert is_clean(told(one, real)), (method, real)
         assert one.status != 500
-    assert world.unchanged()
+    assert world.find_changes() == {}
 
 
 def bodies(ids: Ids, fingerprint: str = "f") -> dict[str, list[Any]]:
@@ -314,7 +315,7 @@ def test_whatever_is_sent_stays_with_who_sent_it(world):
             assert is_clean(told(found, *world.ids)), path
             if found.status == 404:
                 assert told(found, *world.ids) == told(unknown, *world.ids.never())
-    assert world.unchanged()
+    assert world.find_changes() == {}
 
 
 def decided(client: Client, path: str, id: str, do: str) -> Answer:
@@ -343,7 +344,7 @@ def test_a_decision_is_about_ones_own_alone(world):
                 assert told(one, real) == told(other, never)
                 statuses.add(one.status)
         assert 404 in statuses, f"{path}: say in WORDS what it takes"
-    assert world.unchanged()
+    assert world.find_changes() == {}
 
 
 def test_a_decision_is_possible_where_it_is_ones_own(world):
@@ -456,7 +457,7 @@ def test_every_command_sees_ones_own_alone(world, types, monkeypatch, command):
         assert results[0][0] == results[1][0], (command, words, results)
         if words != ("--text", CANARY):
             assert is_clean(results[0][1]), (command, words, results[0][1])
-    assert world.unchanged()
+    assert world.find_changes() == {}
 
 
 @pytest.mark.parametrize("command", [name for name, asked in ASKED.items() if asked == OWNER])
@@ -482,7 +483,7 @@ def test_what_is_the_owners_is_not_done_through_a_server(world, types, monkeypat
         assert code == 2, (command, each, out, err)
         assert is_clean(out + err.replace(CANARY, ""))
     assert not (tmp_path / "copy.db").exists()
-    assert world.unchanged()
+    assert world.find_changes() == {}
 
 
 def test_an_agent_that_asks_for_one_tenant_is_told_nothing_of_another(world):
@@ -506,4 +507,4 @@ def test_an_agent_that_asks_for_one_tenant_is_told_nothing_of_another(world):
     assert half == len(TOOLS)
     assert answers[:half] == answers[half:]
     assert all(is_clean(said) for _, said in answers)
-    assert world.unchanged()
+    assert world.find_changes() == {}
