@@ -14,6 +14,7 @@ import pytest
 import mulligan
 from mulligan import AgentError, InfraError
 from mulligan.core.failure import SettingsError
+from mulligan.report.run_text import status_of
 from mulligan.testing import Sandbox, assert_sanitized, sandbox
 
 
@@ -583,3 +584,43 @@ def test_a_sync_tool_in_a_thread_that_raises_stop_iteration_answers_the_model(pl
         return await asyncio.wait_for(turn(played).acall([first], "first", {"function": "run"}), 5)
 
     assert asyncio.run(called()).answer["error"] == "tool/execution_failed"
+
+
+def read_page(page: int) -> int:
+    if page == 1:
+        raise ValueError("This page is damaged.")
+    return page
+
+
+def test_a_loop_that_is_left_behind_takes_no_calls_of_later_runs() -> None:
+    with sandbox() as box:
+        statuses = []
+        for _ in range(3):
+            with mulligan.run("reader") as run:
+                turns = iter(mulligan.turns(limit=3))  # the loop of the run before ends here
+                assert not next(turns).call([read_page], "read_page", {"page": 1}).ok
+            statuses.append(run.status)
+        assert statuses == ["failure"] * 3
+        assert len({step.run for step in box.steps}) == 3
+
+
+def test_loops_that_are_stepped_in_turn_have_runs_of_their_own() -> None:
+    with sandbox() as box:
+        first, second = iter(mulligan.turns(limit=3)), iter(mulligan.turns(limit=3))
+        first_turn, second_turn = next(first), next(second)
+        for turn, page in ((first_turn, 1), (second_turn, 2), (next(first), 1), (second_turn, 3)):
+            turn.call([read_page], "read_page", {"page": page})
+        first.close()
+        second.close()
+        runs = [step.run for step in box.steps]
+        assert runs[0] == runs[2] != runs[1] == runs[3]
+        assert sorted(str(status_of(history)) for history in box.runs) == ["failure", "success"]
+
+
+def test_a_loop_inside_the_turn_of_another_belongs_to_its_run() -> None:
+    with sandbox() as box:
+        for turn in mulligan.turns(limit=1):
+            turn.call([read_page], "read_page", {"page": 2})
+            for inner_turn in mulligan.turns(limit=1):
+                inner_turn.call([read_page], "read_page", {"page": 3})
+        assert len({step.run for step in box.steps}) == 1

@@ -12,7 +12,7 @@ from mulligan.capture.call import CallExecution, prepare_call
 from mulligan.capture.call_record import RepairedRequest
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.player import aexecute_plan, execute_plan, run_in_thread, run_sync
-from mulligan.capture.run import ActiveRun, scope
+from mulligan.capture.run import ActiveRun, ContextValue, current_run, scope
 from mulligan.capture.signature import Signature, code_of
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.capture.value_recording import find_user_texts, summarize_arguments
@@ -64,12 +64,17 @@ class Turns:
     def __iter__(self) -> Iterator[Turn]:
         capture = self._source()
         self.calls, self.is_limit_reached = [], False
-        with scope(capture) as run:
+        # The current run is that of now. At the first turn it may be the run of another loop that is stepped in turn.
+        return self._iterate(capture, scope(capture))
+
+    def _iterate(self, capture: CaptureContext, run_scope: ActiveRun | ContextValue) -> Iterator[Turn]:
+        with run_scope as run:
             run.make_explicit()
             run.begin_loop()
             for number in range(1, self.limit + 1):
                 turn = Turn(capture, run, number, self)
-                yield turn
+                with run.as_current():
+                    yield turn
             self.is_limit_reached = turn.has_calls
 
     @property
@@ -131,8 +136,10 @@ class Turn:
         return await self._call(request, is_async=True)
 
     async def _call(self, request: ToolRequest, *, is_async: bool) -> ToolOutcome:
-        # Use the run of the loop: a worker thread has no current run.
-        with scope(self._capture, self._run) as run:
+        # A worker thread has no current run, and loops that are stepped in turn replace each other's.
+        current = current_run(self._capture)
+        is_of_other_loop = current is not None and current is not self._run and current.has_loop and self._run.is_open
+        with self._run.as_current() if is_of_other_loop else scope(self._capture, self._run) as run:
             return await request.execute(run, self._register_call, is_async=is_async)
 
     def _register_call(self, call: CallExecution) -> None:

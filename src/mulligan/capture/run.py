@@ -232,6 +232,8 @@ class ActiveRun(AsyncScope):
 
     is_implicit = False
     """Whether it was created for one call outside any run."""
+    has_loop = False
+    """Whether a loop of turns belongs to the run."""
     is_inherited = False
     """Whether the run belongs to the parent process, from which this one was forked."""
     user_messages: tuple[UserMessages, ...] = ()
@@ -342,6 +344,7 @@ class ActiveRun(AsyncScope):
 
     def begin_loop(self) -> None:
         """Mark that an agent loop begins: its conversation may have a new message of the user."""
+        self.has_loop = True
         if not self._is_inside_call:
             self.awaits_user_messages, self.user_messages = True, ()
 
@@ -821,11 +824,14 @@ class ActiveRun(AsyncScope):
         # A run may be entered repeatedly, by several threads. The last one to exit ends it.
         with _lock:
             entered = self._entered
+            call_scope = self.capture.current_scope.get()
             for token in reversed(entered):
                 try:
                     self.capture.current_scope.reset(token)
                 except ValueError:
                     continue  # of another thread or task
+                if call_scope is not None and call_scope.run is not self and call_scope.run.is_open:
+                    self.capture.current_scope.set(call_scope)  # a loop that was left behind ends inside a later run
                 entered.remove(token)
                 break
             else:
@@ -841,19 +847,20 @@ class ContextValue(AsyncScope):
     Not a `contextlib.contextmanager`: that modifies exceptions, and some are frozen.
     """
 
-    __slots__ = ("_compute", "_token", "_variable")
+    __slots__ = ("_compute", "_token", "_value", "_variable")
 
     def __init__(self, variable: ContextVar[Any], compute: Callable[[], Any]) -> None:
         self._variable = variable
         self._compute = compute
 
     def __enter__(self) -> Any:
-        value = self._compute()
+        value = self._value = self._compute()
         self._token = self._variable.set(value)
         return value.run if isinstance(value, CallScope) else self
 
     def __exit__(self, kind: Raised, error: BaseException | None, trace: TracebackType | None) -> None:
-        reset(self._variable, self._token)
+        if self._variable.get() is self._value:  # otherwise a generator is closed late: another value is current
+            reset(self._variable, self._token)
 
 
 def mark_corrected(error: BaseException) -> ContextValue:
