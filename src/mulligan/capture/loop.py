@@ -138,8 +138,8 @@ class Turn:
     async def _call(self, request: ToolRequest, *, is_async: bool) -> ToolOutcome:
         # A worker thread has no current run, and loops that are stepped in turn replace each other's.
         current = current_run(self._capture)
-        is_of_other_loop = current is not None and current is not self._run and current.has_loop and self._run.is_open
-        with self._run.as_current() if is_of_other_loop else scope(self._capture, self._run) as run:
+        has_other_loop = current is not None and current is not self._run and current.has_loop and self._run.is_open
+        with self._run.as_current() if has_other_loop else scope(self._capture, self._run) as run:
             return await request.execute(run, self._register_call, is_async=is_async)
 
     def _register_call(self, call: CallExecution) -> None:
