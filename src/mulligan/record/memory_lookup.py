@@ -37,6 +37,8 @@ from mulligan.store.urls import StoreLocation, is_remote
 
 LOCK_TIMEOUT_SECONDS = 0.05
 """Seconds that a failed call waits for a locked file: once for its own record, once to note the schema of its tool."""
+MEMORY_FLUSH_SECONDS = 2.0
+"""Wait for the recorder of a store in memory. Such a store never hangs: only a busy machine delays it."""
 FLUSH_TIMEOUT_SECONDS = 0.25
 """Seconds that a failed call waits until its own record is stored and a store in the network is open."""
 LOOKUP_TIMEOUT_SECONDS = 0.1
@@ -248,6 +250,8 @@ class MemoryLookup:
         # After one timeout, do not wait for the recorder again until it has caught up.
         is_networked = self._location is not None and self._location.is_networked
         seconds = FLUSH_TIMEOUT_SECONDS if is_networked else LOCK_TIMEOUT_SECONDS
+        if self._location is None:
+            seconds = MEMORY_FLUSH_SECONDS
         if self._max_delay_seconds is not None:
             seconds = min(seconds, self._max_delay_seconds / 2)
         self._is_recorder_current = self._recorder.flush(seconds if self._is_recorder_current else 0)
