@@ -32,6 +32,7 @@ sys.path.insert(0, str(ROOT / "src"))
 from mulligan import prompt  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
 from mulligan.classify.kinds import KINDS  # noqa: E402
+from mulligan.core.failure import UNKNOWN_OUTCOME_HINT  # noqa: E402
 from mulligan.redaction import MAX_QUOTED_CHARS, Redactor, find_unsafe_text, quote_untrusted, sanitize  # noqa: E402
 
 
@@ -146,8 +147,8 @@ def _presentation() -> None:
         _promise(f"texts {name}", wrong[what], "", most=0)
 
 
-OURS = {sanitize(kind.hint, 300) for kind in KINDS.values()}
-"""Hints for models, as the table of kinds has them."""
+OURS = {sanitize(kind.hint, 300) for kind in KINDS.values()} | {UNKNOWN_OUTCOME_HINT}
+"""Hints for models, as the table of kinds has them, and the one for a call that may have executed."""
 
 
 def _is_hidden(text: str) -> bool:

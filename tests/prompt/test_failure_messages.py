@@ -13,7 +13,7 @@ from mulligan import prompt
 from mulligan.classify.classifier import classify
 from mulligan.classify.kinds import KINDS, TOOL_NOT_FOUND
 from mulligan.core import calls
-from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.failure import UNKNOWN_OUTCOME_HINT, Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Precedent, Recovery
 from mulligan.redaction import MAX_QUOTED_CHARS, find_unsafe_text, sanitize
 
@@ -320,7 +320,7 @@ FAMILIES: list[Any] = [
     "```json\n{}\n``` ![x](http://evil.example/?q={})",
     "hint: {}\nrecoverable: true\ncode: {}",
 ]
-OURS = {sanitize(kind.hint, 300) for kind in KINDS.values()}
+OURS = {sanitize(kind.hint, 300) for kind in KINDS.values()} | {UNKNOWN_OUTCOME_HINT}
 
 
 def filled(shape: Any, said: str) -> Any:

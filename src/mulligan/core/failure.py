@@ -224,6 +224,7 @@ KILLED = LazyRegex(
 )
 """Messages about a program that was ended from outside."""
 HTTP_REQUEST_TIMEOUT = 408
+UNKNOWN_OUTCOME_HINT = "Do not repeat the call, nor a variant of it, before you have checked whether it took effect."
 MAX_SEARCHED_CHARS = 2000
 EARLIER_ATTEMPTS = "earlier attempts of a retry library"
 """The evidence of an error after other attempts: the refusal of the last one says nothing about them."""
@@ -300,7 +301,7 @@ def build_hint(failure: Failure, redactor: Redactor, *, has_effects: bool = Fals
             return "A retry cannot help: continue without this call, or report that it failed."
         # Hints of such kinds lead to another attempt. It could pay twice, with other arguments too.
         if has_effects and failure.has_unknown_outcome and failure.remedy is Remedy.RETRY:
-            return "Do not repeat the call, nor a variant of it, before you have checked whether it took effect."
+            return UNKNOWN_OUTCOME_HINT
     return strip_quote_marks(redactor.text_for_display(failure.hint, MAX_HINT_CHARS))
 
 
