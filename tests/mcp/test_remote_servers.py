@@ -331,3 +331,9 @@ def test_login_signs_in_on_its_own(server, browser):
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == f"Signed in to {server.url}.\n"
     assert read_tokens()[1]["tokens"]["access_token"] == "acc3ss-1"
+
+
+def test_proxy_whose_input_is_no_pipe_ends_cleanly():
+    command = [sys.executable, "-m", "mulligan", "proxy", "--url", "http://127.0.0.1:9/mcp"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
