@@ -75,7 +75,7 @@ _COMMON_PROGRAMS = frozenset(
 )
 """Programs whose names occur in many texts without commands: a flag or a pipe must be there too, or they come first."""
 _OTHER_SIGNS = frozenset(
-    b"7z.exe expect setx netsh auth.txt sasl_passwd bcrypt hashpw -u --user --cookie --puk --key".split()
+    b"7z.exe expect setx netsh consul auth.txt sasl_passwd bcrypt hashpw -u --user --cookie --puk --key".split()
 )
 """Words of commands with a secret that is no slot of a program."""
 _FLAG_SIGN = LazyRegex(r"-(?<![^ \t\"'].)-?[A-Za-z]")
@@ -117,16 +117,7 @@ def may_hold_secret(raw: bytes, text: str, lower_text: str, has_names: bool) -> 
         or "|" in text
         or ("<" in text and "<<" in text)
         or ("/" in text and " /" in text)
-        or (
-            has_names
-            and (
-                "set" in lower_text
-                or "echo " in lower_text
-                or "config" in lower_text
-                or " put " in lower_text
-                or "word '" in lower_text
-            )
-        )
+        or (has_names and ("set" in lower_text or "echo " in lower_text or "config" in lower_text))
         or (text[:1].islower() and (text[:24].partition(" ")[0].encode() in _first_words()))
     ):
         return False
