@@ -42,7 +42,7 @@ ROWS = [
 
 
 @pytest.mark.parametrize(("program", "command"), ROWS, ids=[command for _, command in ROWS])
-def test_each_place_of_the_table_is_redacted(program: str, command: str) -> None:
+def test_each_slot_of_the_table_is_redacted(program: str, command: str) -> None:
     (arguments,) = Redactor().record({"command": command})
     assert SECRET not in arguments["command"]
 

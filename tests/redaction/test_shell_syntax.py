@@ -1,4 +1,4 @@
-"""Shell commands, parsed into words with their places."""
+"""Shell commands, parsed into words with their positions."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_here_string_is_a_command_of_its_own() -> None:
     ]
 
 
-def test_a_command_in_quotes_keeps_its_places() -> None:
+def test_a_command_in_quotes_keeps_its_positions() -> None:
     inner = 'psql -c \\"select 1\\"'
     (command,) = parse_commands(unescape_nested(inner))
     assert [word.text for word in command.words] == ["psql", "-c", "select 1"]

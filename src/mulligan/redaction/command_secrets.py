@@ -88,7 +88,7 @@ _PATTERN = LazyRegex(r"\[\^|%[ds]|\.\*|\\[1-9Ssw]|\(\?|\w:/(?!/)")
 _SHELL_ASSIGNMENT = LazyRegex(r"[A-Za-z_]\w*=")
 _ASSIGNMENT = LazyRegex(
     r"(?:^|(?<=[\s,;&?{@(\"'\x1f/|]))(?:--?|\$env:|\$|/p:)?(?P<name>[A-Za-z_][\w.:\[\]/-]{0,80}?)"
-    r"[\"'\]]{0,2}[ \t]{0,2}(?P<sign>:?=)[ \t]{0,2}(?P<value>[\"'][^\"']*[\"']?|[^\s,;&\"'|]+)"
+    r"[\"'\]]{0,2}[ \t]{0,2}:?=[ \t]{0,2}(?P<value>[\"'][^\"']*[\"']?|[^\s,;&\"'|]+)"
 )
 _SUBSTITUTION_END = LazyRegex(r"[/|#]")
 _FLAG = LazyRegex(r"--?(?P<name>[A-Za-z][\w.-]{1,60}?)(?:[=:](?P<value>.*))?\Z", re.DOTALL)

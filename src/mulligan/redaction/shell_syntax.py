@@ -1,8 +1,8 @@
 """Shell commands, parsed: words, pipelines and documents of POSIX shells, and of PowerShell as far as agents use it.
 
 The parser accepts any text in linear time. It is not a shell: it expands nothing, and what it cannot read is a word.
-Every word has its place in the text. `shlex` has no places and rejects an open quote; a full grammar would reject the
-error texts that repeat half a command.
+Every word has its position in the text. `shlex` has no positions and rejects an open quote; a full grammar would
+reject the error texts that repeat half a command.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mulligan.redaction.regex import LazyRegex
 
 ESCAPE_FILLER = "\x1f"
-"""Character that replaces a backslash where a quoted command is parsed, so that places stay the same."""
+"""Character that replaces a backslash where a quoted command is parsed, so that positions stay the same."""
 
 _TOKEN = LazyRegex(
     # The most frequent tokens come first: a plain word, and the space after it.
@@ -35,7 +35,7 @@ _WORD_TOKENS = frozenset(("text", "quoted", "escape", "apostrophe", "other"))
 
 
 class Word(NamedTuple):
-    """A word of a command and its place in the text."""
+    """A word of a command and its position in the text."""
 
     text: str
     """The word without its quotes and backslashes."""
