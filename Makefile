@@ -8,8 +8,7 @@ TIERS := test test-contracts test-safety test-durability test-postgres test-fram
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
 
-PYTEST_ALONE = .venv/bin/python -m pytest $(PYTEST_OPTIONS)
-PYTEST = $(PYTEST_ALONE) -n auto --maxprocesses 2 --dist worksteal
+PYTEST = .venv/bin/python -m pytest -n auto --maxprocesses 2 --dist worksteal
 
 help: ## print these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{ name[++n] = $$1; text[n] = $$2; if (length($$1) > width) width = length($$1) } \
@@ -60,7 +59,7 @@ test-learning: ## learn lessons and fixes through the command and a server
 
 test-browser: ## run the tests that need a browser (Chromium of the system; skipped, with the reason, without one)
 	@scripts/environment base dev browser
-	@$(PYTEST_ALONE) -m browser -rs tests/browser $(ARGS)
+	@.venv/bin/python -m pytest -m browser -rs tests/browser $(ARGS)
 
 screenshots: ## write a picture of every page of the dashboard, light and dark, into docs/dashboard
 	@scripts/environment base dev browser
@@ -68,7 +67,7 @@ screenshots: ## write a picture of every page of the dashboard, light and dark, 
 
 test-api: ## try the server with thousands of requests made from its OpenAPI document
 	@scripts/environment base dev api
-	@$(PYTEST_ALONE) -m api -rs tests/api $(ARGS)
+	@.venv/bin/python -m pytest -m api -rs tests/api $(ARGS)
 
 test-wheel: ## build the wheel, install it into an empty environment, and run commands from it
 	@scripts/environment base
