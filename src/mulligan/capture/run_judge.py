@@ -203,6 +203,8 @@ class ArgumentVariation:
         self._constant_names = list(keywords.items())
         self.varying: set[str] = set()
         """Arguments in which two successes differ."""
+        self.values: dict[str, list[Any]] = {name: [value] for name, value in self.first.items()}
+        """Different values of each argument in the first calls. An absent argument has the value None."""
         self.item_names: set[str] = set()
         """Arguments that are the only difference between two successes: they name items."""
         self.is_settled = False
@@ -224,6 +226,11 @@ class ArgumentVariation:
         self._calls += 1
         current, last = self._by_name(positional, keywords), self.last
         self.last = current
+        if self._calls <= MAX_LEARNING_CALLS:
+            for name in self.values.keys() | current.keys():
+                value, values = current.get(name), self.values.setdefault(name, [None])
+                if value not in values:
+                    values.append(value)
         differing = _differing(self.first, current)
         self.varying |= differing
         if len(differing) == 1:
@@ -236,6 +243,18 @@ class ArgumentVariation:
         self._constant_names = [(name, value) for name, value in self._constant_names if name not in varying]
         all_vary = not self._constant and not self._constant_names
         self.is_settled = all_vary and self._calls >= MAX_LEARNING_CALLS
+
+    def has_other_item(self, candidate: PossibleCorrection, roots: Collection[str]) -> bool:
+        """Return whether a success shows that one of these arguments of a possible correction names items."""
+        if candidate.replaced is not None and self._calls <= MAX_LEARNING_CALLS:
+            return any(
+                candidate.is_other_item(root, value) for root in roots for value in self.values.get(root, (None,))
+            )
+        arguments = candidate.call.last.arguments
+        # A call is judged before its arguments are added. A tool that is called in two ways has two variations.
+        return not self.varying.isdisjoint(roots) or (
+            isinstance(arguments, Mapping) and not differing_names(self.first, arguments).isdisjoint(roots)
+        )
 
     def _by_name(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
         return {**dict(zip(self._names, positional)), **keywords}  # noqa: B905 - fewer values than names are possible
@@ -282,6 +301,7 @@ class RunJudge:
         turn: tuple[int, int] | None = None,
         receiver: Receiver | None = None,
         lost_answers: tuple[Any, ...] = (),
+        reads_only: bool = False,
     ) -> CallFacts:
         """Return the facts about a call that starts now. Corrections are looked up only after a failure of the run."""
         delivered = self.progress.delivered
@@ -300,6 +320,7 @@ class RunJudge:
             privileged=privileged,
             is_destructive=is_destructive,
             lost_answers=lost_answers,
+            reads_only=reads_only,
         )
 
     def item_scope(self, declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:
@@ -362,15 +383,11 @@ class RunJudge:
     def _is_item(self, candidate: PossibleCorrection) -> bool:
         key = candidate.call.first.tool_key
         roots = {path.partition(".")[0] for path in candidate.paths}
-        arguments = candidate.call.last.arguments
-        for variation in list(self.variations.values()):
-            if variation.key != key or variation.scope != candidate.facts.item:
-                continue
-            if not roots.isdisjoint(variation.varying):
-                return True
-            # A call is judged before its arguments are added. A tool that is called in two ways has two variations.
-            if isinstance(arguments, Mapping) and not roots.isdisjoint(differing_names(variation.first, arguments)):
-                return True
+        if any(
+            variation.key == key and variation.scope == candidate.facts.item and variation.has_other_item(candidate, roots)
+            for variation in list(self.variations.values())
+        ):
+            return True
         if candidate.texts and self._has_similar_text(candidate):
             return True
         names = roots | {mark_text_item(path.partition(".")[0]) for path in candidate.texts}

@@ -145,7 +145,9 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     if action is RETRY_ACTION and link.method == "prerequisite":
         if len(before.recent) == MAX_RECENT_SUCCESSES and before.recent[0].call > failed.id:
             return None  # the list of recent calls is full: earlier prerequisites may be missing from it
-        latest = {success.name: success for success in before.recent if success.call > failed.id}
+        changing_tools = frozenset(link.intermediate_tools)
+        later_successes = (success for success in before.recent if success.call > failed.id)
+        latest = {success.name: success for success in later_successes if success.name in changing_tools}
         calls_between = sorted(latest.values(), key=lambda success: success.call)
         if calls_between:
             action = FixAction(type="prerequisite", tools=tuple(success.name for success in calls_between))
