@@ -59,6 +59,8 @@ from mulligan.redaction.plain_data import is_resource
 
 MAX_STORED_SUGGESTIONS = 3
 """Suggestions that are stored with a stop reason, for the model or a person."""
+MAX_TOLD_PRECEDENTS = 3
+"""What recovered the same failure before: so many are told to a model."""
 NOTE_PREFIX = "mulligan:"
 """Start of every note on an exception."""
 INTERNAL_ERROR = "recovery failed with an internal error, see the log"
@@ -567,6 +569,9 @@ class CallExecution(RecordedCall, eq=False):
                 # suggestions from memory are shown as precedents instead
                 if suggestion.source != "memory" and (suggestion.changes or suggestion.source == "reflection")
             ]
+            if self.recovery_failed is not None:
+                told_fixes = [precedent.fix for precedent in self.recovery_failed.precedents[:MAX_TOLD_PRECEDENTS]]
+                self.run.judge.note_told(self.rules.template.tool_key, told_fixes)
             self.stop = RecoveryStop(
                 reason=reason, suggestions=tuple(recoveries[:MAX_STORED_SUGGESTIONS]), spiral=spiral
             )
@@ -732,7 +737,7 @@ class CallExecution(RecordedCall, eq=False):
         return self.prompt.answer(
             failure,
             tool=author or tool,
-            precedents=self.recovery_failed.precedents[:3] if self.recovery_failed else (),
+            precedents=self.recovery_failed.precedents[:MAX_TOLD_PRECEDENTS] if self.recovery_failed else (),
             names=names,
             all_names=all_names,
             shareable=shareable,

@@ -48,6 +48,8 @@ MAX_TASK_PATH = 8
 """Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
+MAX_TOLD_FIXES = 16
+"""Fixes told after failures of one tool that a run remembers, the latest."""
 MAX_CUT_OFF_CALLS = 100
 """Calls of a run that were cut off and are compared with later ones."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
@@ -286,6 +288,8 @@ class RunJudge:
         self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
         """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
+        self._told: dict[str, tuple[str, ...]] = {}
+        """By tool key: the fixes that the model has read after failures of the tool, by id."""
         self.settled_calls: set[int] = set()
         """Calls whose answer was lost and whose outcome is settled."""
         self.cut_off: dict[int, Step] = {}
@@ -384,8 +388,9 @@ class RunJudge:
         key = candidate.call.first.tool_key
         roots = {path.partition(".")[0] for path in candidate.paths}
         if any(
-            variation.key == key and variation.scope == candidate.facts.item and variation.has_other_item(candidate, roots)
+            variation.has_other_item(candidate, roots)
             for variation in list(self.variations.values())
+            if variation.key == key and variation.scope == candidate.facts.item
         ):
             return True
         if candidate.texts and self._has_similar_text(candidate):
@@ -443,6 +448,8 @@ class RunJudge:
             self._withdraw_refuted(step, facts)
         before = self.progress
         self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
+        if links and (told := self._told.get(step.tool_key)):
+            links = [msgspec.structs.replace(link, told=told) for link in links]
         if links and (facts.privileged or facts.is_destructive):
             links = [mark_privileged(link, facts) for link in links]
         if has_long_text(step.arguments):
@@ -457,6 +464,12 @@ class RunJudge:
                 ]
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
+
+    def note_told(self, tool_key: str, fixes: Iterable[str]) -> None:
+        """Note the fixes that a model reads after a failure of a tool: what then succeeds may have followed them."""
+        told = tuple(dict.fromkeys((*self._told.get(tool_key, ()), *filter(None, fixes))))
+        if told:
+            self._told[tool_key] = told[-MAX_TOLD_FIXES:]
 
     def note_cut_off(self, step: Step, successes: Iterable[Step]) -> None:
         """Note a call that was cancelled, unless one of these was concurrent and has the same arguments: a race."""

@@ -49,8 +49,8 @@ from mulligan.core.failure import Remedy
 from mulligan.core.privileged_arguments import names_identity_or_money, split_words
 from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.read_only_calls import may_prepare_command
-from mulligan.core.rejections import rejects_arguments
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
+from mulligan.core.rejections import rejects_arguments
 from mulligan.core.stated_limits import supports_value
 
 MAX_OPEN_FAILURES = 100
@@ -888,7 +888,9 @@ def _iter_provisional_corrections(call: Call) -> Iterator[PossibleCorrection]:
                        if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH]  # fmt: skip
             texts = tuple(change.path for change in changes if all(map(is_long_text, (change.before, change.after))))
             paths = tuple(change.path for change in changes if change.path not in texts)
-            replaced = {root_of(change.path): change.before for change in changes} if "handler" in link.evidence else None
+            replaced = (
+                {root_of(change.path): change.before for change in changes} if "handler" in link.evidence else None
+            )
             yield PossibleCorrection(call, LOGGED, paths, texts, intent, link.failed_call, replaced)
 
 

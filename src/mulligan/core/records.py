@@ -282,6 +282,8 @@ class Link(Record, frozen=True):
     """Why both calls have the same intent."""
     provisional: bool = False
     """Whether a later success of the run may still show that a changed argument names an item."""
+    told: tuple[str, ...] = ()
+    """The fixes that the model read after the failed call, by id."""
 
 
 class Prerequisite(Record, frozen=True):
@@ -511,6 +513,8 @@ class Precedent(Record, frozen=True):
     """Below 1 for a similar failure; 0 if derived from exemplars."""
     shareable: bool = False
     """Whether its values may be shown to a model."""
+    fix: str = ""
+    """The id of the fix."""
 
 
 SHOWN_ONLY_TO = "shown only to "

@@ -1,6 +1,9 @@
 """stub"""
 from __future__ import annotations
+
 from typing import Any
+
+
 def rejects_arguments(failure: Any) -> bool:
     from mulligan.classify.classifier import Classifier
     if failure is None: return False

@@ -18,7 +18,7 @@ from mulligan.core import calls
 from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls
 from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
-from mulligan.core.privileged_arguments import is_privileged, split_words
+from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     HIDDEN_VALUE,
     LAST_PATH_SEGMENT,
@@ -35,7 +35,15 @@ from mulligan.core.records import (
 )
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import DAY, IMPORT_PREFIX, Revocation, TrialReport, hash_value, is_import_principal
+from mulligan.store.base import (
+    DAY,
+    IMPORT_PREFIX,
+    Revocation,
+    TrialReport,
+    hash_arguments,
+    hash_value,
+    is_import_principal,
+)
 
 LOCAL_PRINCIPAL = "local"
 """Principal of records that name none."""
@@ -66,6 +74,17 @@ TRIAL_ACTORS: tuple[TrialActor, ...] = ("caller", "fix", "rule")
 """Ordered by the numbers that the database stores for them."""
 
 
+class TrialDetails(Record, frozen=True):
+    """What decides whether a trial is evidence, and for which calls."""
+
+    told: bool = False
+    """Whether the model had read the fix, or for a prerequisite any advice. Then a success is no evidence for it."""
+    number: float | None = None
+    """The replaced value, if it is a number: several of them show a bound."""
+    conditions: dict[str, str] = {}
+    """Hashes of the unchanged arguments."""
+
+
 class Trial(msgspec.Struct, frozen=True):
     """One use of a fix: a failed call or attempt, the action of the next one, and its outcome.
 
@@ -88,6 +107,7 @@ class Trial(msgspec.Struct, frozen=True):
     """Hash of the replaced values."""
     other_values: str = ""
     """Hash of the unchanged arguments."""
+    details: TrialDetails | None = None
 
     @property
     def fix(self) -> str:
@@ -95,7 +115,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        return self.step.failure.fingerprint if self.step.failure else ""
+        return _fingerprint(self.step)
 
 
 def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[Trial]:
@@ -157,8 +177,38 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     return Trial(
         failed.id, call.id, step, action, call.has_succeeded, call.last.started_at, "caller",
         tuple((success.name, success.arguments) for success in calls_between),
-        *_hash_trial(failed.last, call.last, link.changes),
+        *_hash_trial(failed.last, call.last, link.changes), _find_details(step, action, link),
     )  # fmt: skip
+
+
+def _find_details(failed: Step, action: FixAction, link: Link) -> TrialDetails:
+    is_told = bool(link.told) if action.tools else fix_id(failed.tool_key, _fingerprint(failed), action) in link.told
+    arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
+    roots = {change.path.partition(".")[0] for change in link.changes}
+    others = {str(name): value for name, value in arguments.items() if name not in roots}
+    return TrialDetails(told=is_told, number=_find_number(link.changes), conditions=hash_conditions(others))
+
+
+MAX_CONDITIONS = 8
+"""Unchanged arguments of a trial whose values are stored as hashes."""
+
+
+def hash_conditions(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hashes of short values, by argument."""
+    hashes = ((name[:80], value) for name, value in hash_arguments(arguments) if value)
+    return dict(list(hashes)[:MAX_CONDITIONS])
+
+
+def _find_number(changes: Sequence[Change]) -> float | None:
+    """Return the number that the only change replaced."""
+    if len(changes) != 1 or isinstance(changes[0].before, bool) or not isinstance(changes[0].before, int | float):
+        return None
+    number = float(changes[0].before) if abs(changes[0].before) < 2**63 else math.inf
+    return number if math.isfinite(number) else None
+
+
+def _fingerprint(step: Step) -> str:
+    return step.failure.fingerprint if step.failure else ""
 
 
 _CURED_BY_TIME = frozenset({"rate_limit", "unavailable", "connection_error"})
@@ -268,42 +318,15 @@ def _is_requoted(before: Any, after: Any) -> bool:
     return bool(plain_before) and plain_before == plain_after
 
 
-_RUN_SPECIFIC_NAMES = frozenset(
-    "id ids uid uuid guid ref reference version revision rev etag sha hash commit date day month year time timestamp "
-    "when start end since until from offset page cursor index row line number no num seq position key name title label "
-    "subject message text content note comment question prompt query search term keyword".split()
-)
-"""Last words of argument names with run-specific values: identifiers, dates, pages, texts."""
+MAX_SHARED_CHARS = 60
+"""Longer texts belong to their run."""
 
 
 def is_shareable(path: str, value: Any) -> bool:
-    """Return whether a value may be repeated in another run: a setting, not an identifier, amount, path or text."""
-    words = [word.casefold() for word in split_words(path.rpartition(".")[2])]
-    # `per_page` is a size, not a page.
-    is_run_specific = bool(words) and words[0] != "per" and words[-1] in _RUN_SPECIFIC_NAMES
-    if is_privileged(path) or is_run_specific:
+    """Return whether a value may be repeated in another run, if it recurs there: a short one, and not privileged."""
+    if isinstance(value, str) and (len(value) > MAX_SHARED_CHARS or "\n" in value):
         return False
-    return value is None or isinstance(value, bool | int | float) or _is_word(value)
-
-
-def _is_word(value: Any) -> bool:
-    """Return whether a text may be an enum member (`json`, `utf-8`, `us-east-1`), not an id, date or version."""
-    if not isinstance(value, str) or not 0 < len(value) <= 40 or any(letter in " /@:" for letter in value):
-        return False
-    if not any(letter.isdigit() for letter in value):
-        return True
-    return _NUMBERED_WORD.fullmatch(value) is not None or _TECHNICAL_WORD.fullmatch(value.casefold()) is not None
-
-
-_NUMBERED_WORD = LazyRegex(r"[A-Za-z]{2,20}(?:[-_][A-Za-z]{2,20}){0,3}[-_][0-9]{1,2}")
-_TECHNICAL_WORD = LazyRegex(
-    r"(?:utf|ucs|iso|latin|cp|windows|koi|big)[-_]?[0-9]{1,4}(?:[-_](?:[0-9]{1,2}|le|be|sig|r|u))?"  # encodings
-    r"|(?:sha|md|crc|base|aes|rsa|ed|blake)[-_]?[0-9]{1,5}|hs256|rs256|es256"  # hashes, keys
-    r"|mp[34]|m4[av]|h26[0-9]|x26[0-9]|vp[89]|av1|opus|jp2|jpeg2000|[248]k|[0-9]{3,4}[pi]"  # sound, pictures
-    r"|h[123]|http[-_]?[123](?:\.[01])?|ipv[46]|tls[-_]?v?1(?:\.[0-3])?|oauth[12]|s3|pop3|imap4"  # networks
-    r"|u?int[0-9]{1,3}|b?f(?:loat|p)?[0-9]{1,3}|bzip2|bz2|lz4|7z|html5|hdf5|x86(?:_64)?|amd64|arm64|[ab][0-6]|[23]d"
-)
-"""Names of encodings, algorithms and formats with digits, which would otherwise look like ids."""
+    return not is_privileged(path) and (value is None or isinstance(value, str | bool | int | float))
 
 
 # Votes and fix records
@@ -323,7 +346,9 @@ class Vote(msgspec.Struct, frozen=True):
     content: str = ""
     old_value: str = ""
     other_values: str = ""
-    also_replaced: tuple[tuple[str, str], ...] = ()
+    details: TrialDetails | None = None
+    """None for a vote of version 0.1.0, or one that was reported."""
+    also_replaced: tuple[tuple[str, str, TrialDetails | None], ...] = ()
     """Old and other values of further successful trials of the run, which are no votes."""
 
     @classmethod
@@ -337,7 +362,7 @@ class Vote(msgspec.Struct, frozen=True):
         return cls(
             run.id, principal, run.agent, trial.at, vote_day(principal, trial.at, stored_at), trial.successful,
             trial.actor,
-            trial.content, trial.old_value, trial.other_values,
+            trial.content, trial.old_value, trial.other_values, trial.details,
         )  # fmt: skip
 
 
@@ -364,6 +389,31 @@ MAX_DISTINCT_TRIALS = 100
 """Distinct trials stored per fix."""
 MAX_OLD_VALUES = 8
 """Distinct old values stored per fix, and distinct other values stored per old value."""
+
+
+class Episode(msgspec.Struct, array_like=True, frozen=True, order=True):
+    """A failure of one run, and whether a fix overcame it."""
+
+    at: int
+    run: str
+    old_value: str
+    other_values: str
+    successful: bool
+    told: bool
+    agent: str = ""
+    number: float | None = None
+    conditions: dict[str, str] = {}
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether it succeeded without advice."""
+        return self.successful and not self.told
+
+
+MAX_EPISODES = 32
+"""Latest episodes stored per fix."""
+UNTOLD_BEFORE_EPISODES = 2
+"""Successes of a fix before which nothing could be told. Later ones of version 0.1.0 may have followed advice."""
 
 
 class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -395,6 +445,8 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Votes for promotion by content hash."""
     old_values: dict[str, list[str]] = {}
     """Hashes of the replaced values, each with the hashes of the other arguments."""
+    episodes: list[Episode] = []
+    """Latest trials. Empty in a record of version 0.1.0: use `list_episodes`."""
 
     @classmethod
     def from_trial(cls, trial: Trial) -> FixRecord:
@@ -403,6 +455,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         return cls(id=trial.fix, tool=step.name, fingerprint=trial.fingerprint, action=trial.action, key=key)
 
     def add(self, vote: Vote) -> None:
+        self._add_episodes(vote)
         is_applied = vote.actor == "fix"
         self.recent = sorted([*self.recent, (vote.at, vote.run, vote.successful, is_applied)])[-MAX_RECENT_VOTES:]
         if is_applied:
@@ -425,6 +478,21 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         if vote.actor != "rule":
             self._add_distinct_trial(vote)
 
+    def _add_episodes(self, vote: Vote) -> None:
+        """Add what the run shows. A success of an automatic repair shows nothing."""
+        replaced = {(vote.old_value, vote.other_values): vote.details}
+        if vote.actor == "fix" and vote.successful:
+            replaced = {}
+        replaced |= {(old, other): details for old, other, details in vote.also_replaced if vote.successful}
+        episodes = list_episodes(self)
+        untold_count = sum(episode.is_evidence for episode in episodes)
+        for (old, other), details in replaced.items():
+            told = details.told if details is not None else untold_count >= UNTOLD_BEFORE_EPISODES
+            more = (details.number, details.conditions) if details is not None else ()
+            episodes = [*episodes, Episode(vote.at, vote.run, old, other, vote.successful, told, vote.agent, *more)]
+            untold_count += vote.successful and not told
+        self.episodes = sorted(episodes, key=_order_episodes)[-MAX_EPISODES:] if replaced else self.episodes
+
     def _add_distinct_trial(self, vote: Vote) -> None:
         content = vote.content or vote.run
         trial = DistinctTrial(vote.day, vote.run, vote.principal, vote.successful)
@@ -438,7 +506,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     def add_old_value(self, vote: Vote) -> None:
         """Add the values that a successful trial replaced, also of one that is no vote."""
         own_values = [(vote.old_value, vote.other_values)] if vote.actor != "fix" else []
-        for old, other in (*own_values, *vote.also_replaced):
+        for old, other in (*own_values, *(replaced[:2] for replaced in vote.also_replaced)):
             if old:
                 other_values = sorted({*self.old_values.get(old, ()), other})[:MAX_OLD_VALUES]
                 self.old_values = dict(sorted({**self.old_values, old: other_values}.items())[:MAX_OLD_VALUES])
@@ -475,6 +543,25 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         return record
 
 
+def _order_episodes(episode: Episode) -> tuple[Any, ...]:
+    return episode.at, episode.run, episode.old_value, episode.other_values, episode.successful
+
+
+def list_episodes(record: FixRecord) -> list[Episode]:
+    """Return the episodes of a fix. Those of version 0.1.0 are derived from its counts."""
+    if record.episodes or not record.trials:
+        return record.episodes
+    agent = next(iter(top_agents(record.agents)), "")
+    pairs = [(old, other) for old, others in record.old_values.items() for other in others]
+    pairs = (pairs or [("", "")] * record.successes)[:MAX_EPISODES]
+    episodes = [
+        Episode(record.last_tried_at, f"earlier {number}", old, other, True, number >= UNTOLD_BEFORE_EPISODES, agent)
+        for number, (old, other) in enumerate(pairs)
+    ]
+    failed_runs = [(at, run) for at, run, is_success, _ in record.recent if not is_success]
+    return [*episodes, *(Episode(at, run, "", "", False, True, agent) for at, run in failed_runs)]
+
+
 def is_revoked(revocation: Revocation, principal: str, tool: str, started_at: int) -> bool:
     """Return whether a revocation covers a principal's run, started at this time, for this tool.
 
@@ -499,15 +586,19 @@ def select_counted_votes(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
     Each run has one vote: its first failure, else its first success.
     """
     first_votes: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
-    replaced: dict[tuple[str, str], set[tuple[str, str]]] = {}
+    replaced: dict[tuple[str, str], dict[tuple[str, str], TrialDetails | None]] = {}
     for tried_call, vote in votes:
         voter, rank = (vote.run, vote.principal), (vote.successful, vote.at, tried_call, vote)
         if voter not in first_votes or rank[:3] < first_votes[voter][:3]:
             first_votes[voter] = rank
         if vote.old_value and vote.successful and vote.actor != "fix":
-            replaced.setdefault(voter, set()).add((vote.old_value, vote.other_values))
+            replaced.setdefault(voter, {})[vote.old_value, vote.other_values] = vote.details
     counted_votes = (
-        msgspec.structs.replace(vote, also_replaced=tuple(sorted(replaced[voter]))) if voter in replaced else vote
+        msgspec.structs.replace(
+            vote, also_replaced=tuple((*pair, details) for pair, details in sorted(replaced[voter].items()))
+        )
+        if voter in replaced
+        else vote
         for voter, (*_, vote) in first_votes.items()
     )
     return sorted(counted_votes, key=lambda vote: (vote.at, vote.run))

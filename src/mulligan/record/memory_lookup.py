@@ -449,4 +449,5 @@ def to_precedent(fix: Fix) -> Precedent:
         occurrences=fix.trials,
         similarity=0.0 if fix.type == "exemplar" else fix.similarity,
         shareable=fix.showable,
+        fix=fix.id,
     )

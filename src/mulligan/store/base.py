@@ -322,6 +322,16 @@ def _hash_scalar(value: Any) -> str:
     return hash_value(value) if is_hashed else ""
 
 
+def _list_numbers(arguments: Mapping[str, Any] | None) -> tuple[tuple[str, float], ...]:
+    """Return the arguments of a call that are finite numbers."""
+    numbers = (
+        (str(name)[:200], float(value))
+        for name, value in list((arguments or {}).items())[:50]
+        if type(value) in (int, float) and abs(value) < 2**63
+    )
+    return tuple((name, value) for name, value in numbers if value == value)
+
+
 class FixQuery(Record, frozen=True):
     """Filters for fixes: of one failure (tool and fingerprint), of a tool, or all."""
 
@@ -353,6 +363,8 @@ class FixQuery(Record, frozen=True):
     """The position of the last fix of the previous page."""
     argument_hashes: ArgumentHashes = ()
     """Hashes of the call's values. A fix that replaced other values is left out. Empty if they are unknown."""
+    argument_numbers: tuple[tuple[str, float], ...] = ()
+    """Those of the call's values that are numbers: a bound that other numbers showed may apply to them."""
 
     def position_of(self, fix: Fix) -> tuple[float, bool, int, int, str]:
         """Return the sort key of a fix."""
@@ -370,10 +382,10 @@ class FixQuery(Record, frozen=True):
         """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
         text = build_template(failure.message, arguments) if arguments is not None else ""
         shape = argument_types(arguments)
-        hashes = {"argument_hashes": hash_arguments(arguments)}
+        values = {"argument_hashes": hash_arguments(arguments), "argument_numbers": _list_numbers(arguments)}
         return cls(
             tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), argument_types=shape,
-            **hashes | fields,
+            **values | fields,
         )  # fmt: skip
 
 

@@ -1,0 +1,252 @@
+"""Decides whether a model is told a fix, one function a rule (LEARNING.md, "Telling").
+
+Evidence is what happened without advice. A success of a model that was told a fix does not count for it; a failure
+counts against it. A value that a tool never accepted is wrong in itself, so little evidence is enough. A value that
+succeeds elsewhere failed because of the state of the world: what to do then is often a choice, and takes much evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
+from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change
+from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
+from mulligan.store.base import hash_value
+
+MIN_SHARE_OF_REJECTED = 0.5
+"""Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""
+MIN_SHARE_OF_ACCEPTED = 0.75
+"""The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
+MAX_CONDITION_VALUES = 12
+"""Values of an argument on which a fix may depend."""
+_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
+_CONVERSIONS = (LAST_PATH_SEGMENT, REQUOTED)
+
+
+class AcceptedValues(msgspec.Struct, frozen=True):
+    """The values of one argument in recent successful calls of a tool."""
+
+    hashes: dict[str, frozenset[str]] = {}
+    """The hash of each value, with the agents that succeeded with it."""
+
+    def accepts(self, value: str, agent: str) -> bool:
+        """Return whether a value succeeded, in the agent's own calls if any of them has succeeded."""
+        agents = self.hashes.get(value, frozenset())
+        is_known_agent = any(agent in others for others in self.hashes.values())
+        return agent in agents if is_known_agent else bool(agents)
+
+
+Profile = Mapping[str, AcceptedValues]
+"""By argument."""
+
+
+class FailedCall(msgspec.Struct, frozen=True):
+    """What is known of the call that a fix is wanted for. For a list of all fixes, nothing is."""
+
+    agent: str = ""
+    hashes: Mapping[str, str] = {}
+    """By argument: the hash of its value; empty if unknown."""
+    numbers: Mapping[str, float] = {}
+    """By argument: its value, if that is a number."""
+
+
+def explain_silence(
+    record: FixRecord, peers: Sequence[FixRecord], call: FailedCall, replaced: str, profile: Callable[[], Profile]
+) -> str:
+    """Return why a model is not told a fix; empty if it is told.
+
+    `peers` are the fixes of the same pattern and tool, this one included, that change one of its arguments, or for a
+    prerequisite those that change nothing. `replaced` is the hash of the values that the fix would replace in the
+    failed call; empty if they are unknown.
+    """
+    reason = _find_failures_at_the_end(record) or _find_unspeakable_value(record)
+    if reason:
+        return reason
+    rivals = [peer for peer in peers if peer.id != record.id and peer.successes and not _find_failures_at_the_end(peer)]
+    if record.action.type == "prerequisite" and not record.action.changes:
+        return _judge_prerequisite(record, rivals, peers)
+    values = [change for change in record.action.changes if is_concrete(change)]
+    if record.action.tools or not values:
+        return _judge_form(record, rivals)
+    olds = [replaced] if replaced else sorted({episode.old_value for episode in list_episodes(record)})
+    reasons = [_judge_value(record, rivals, call, old, values, profile) for old in olds] or ["it never succeeded"]
+    return "" if "" in reasons else reasons[0]
+
+
+def is_concrete(change: Change) -> bool:
+    """Return whether a change sets a value, instead of converting the form of the call's own value."""
+    return change.operation not in _FORMS and change.after not in (RUN_SPECIFIC, HIDDEN_VALUE, *_CONVERSIONS)
+
+
+# Rules for every fix
+
+
+def _find_failures_at_the_end(record: FixRecord) -> str:
+    is_failing = [is_success for _, _, is_success, _ in record.recent][-2:] == [False, False]
+    return "failed twice in a row" if is_failing else ""
+
+
+def _find_unspeakable_value(record: FixRecord) -> str:
+    """Return why a value may not be said. A call that supplies it may be, and so may a change of form."""
+    for change in record.action.changes if not record.action.tools else ():
+        if change.path != TOOL_NAME_PATH and is_privileged(change.path) and change.operation not in _FORMS:
+            return f"{change.path} is a privileged argument"
+        if change.after == RUN_SPECIFIC:
+            return f"the value of {change.path} is specific to its run"
+        if change.after == HIDDEN_VALUE:
+            return f"the value of {change.path} is hidden at redaction level shared"
+    return ""
+
+
+def _judge_share(successes: int, others: int, min_share: float) -> str:
+    """Return why a fix has not succeeded often enough without advice; empty if it has."""
+    if wilson_lower_bound(successes, successes + others) >= min_share:
+        return ""
+    if not others:
+        return f"succeeded without advice {_times(successes)}, which may be chance"
+    return f"succeeded without advice {_times(successes)}, and {_times(others)} something else did or it failed"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+# Calls in between
+
+
+def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: Sequence[FixRecord]) -> str:
+    """Judge calls after which the same call succeeded: perhaps time did it."""
+    retries = [peer for peer in peers if peer.action == RETRY_ACTION]
+    if any(peer.successes for peer in retries):
+        return "the same call also succeeded without it"
+    has_contrast = any(peer.trials for peer in retries)  # repeated without these calls, it failed again
+    tools = frozenset(record.action.tools)
+    others = [peer for peer in rivals if not tools.issubset(peer.action.tools)]
+    successes = _count_untold(list_episodes(record))
+    other_count = record.trials - record.successes + sum(_count_untold(list_episodes(peer)) for peer in others)
+    return _judge_share(successes, other_count, MIN_SHARE_OF_REJECTED if has_contrast else MIN_SHARE_OF_ACCEPTED)
+
+
+def _count_untold(episodes: Iterable[Episode]) -> int:
+    """Count the successes without advice. Those with equal values before and after count once."""
+    return len({(episode.old_value, episode.other_values) if episode.old_value else episode.run
+                for episode in episodes if episode.is_evidence})  # fmt: skip
+
+
+# Changes of form, and lookups
+
+
+def _judge_form(record: FixRecord, rivals: Sequence[FixRecord]) -> str:
+    """Judge a change whose result each call supplies itself. Advice does not make it succeed: told or not, it counts."""
+    against = [rival for rival in rivals if any(_contradicts(rival, change) for change in record.action.changes)]
+    others = record.trials - record.successes + sum(rival.successes for rival in against)
+    return _judge_share(record.successes, others, MIN_SHARE_OF_REJECTED)
+
+
+def _contradicts(record: FixRecord, change: Change) -> bool:
+    """Return whether a fix changes the same argument to something else."""
+    return any(other.path == change.path and _result_of(other) != _result_of(change) for other in record.action.changes)
+
+
+def _result_of(change: Change) -> tuple[str, str, str]:
+    """Return the result of a change. Equal values are equal results, whether clamped or substituted."""
+    return change.path, "value" if is_concrete(change) else change.operation, hash_value(change.after)
+
+
+# Values
+
+
+def _judge_value(
+    record: FixRecord,
+    rivals: Sequence[FixRecord],
+    call: FailedCall,
+    old_value: str,
+    values: Sequence[Change],
+    profile: Callable[[], Profile],
+) -> str:
+    """Judge a value that other calls used, for a call whose old value has this hash."""
+    against = [rival for rival in rivals if any(_contradicts(rival, change) for change in values)]
+    episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
+    if not any(episode.successful for episode in episodes):
+        return _judge_unseen_value(record, against, call, values, profile)
+    other_episodes = [
+        episode
+        for rival in against
+        for episode in list_episodes(rival)
+        if episode.successful and (episode.old_value == old_value or not _has_same_paths(rival, record))
+    ]
+    if call.agent and any(episode.agent == call.agent for episode in episodes) and other_episodes:
+        # Where agents differ, each is told its own experience.
+        episodes = [episode for episode in episodes if episode.agent == call.agent]
+        other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
+    accepted = profile()
+    is_accepted = (
+        any(accepted[root].accepts(old_value, call.agent) for root in _roots(values) if root in accepted)
+        and len(values) == 1
+    )
+    min_share = MIN_SHARE_OF_ACCEPTED if is_accepted else MIN_SHARE_OF_REJECTED
+    reason = _judge_share(_count_untold(episodes), _count_against(episodes, other_episodes), min_share)
+    if not reason or not other_episodes:
+        return reason
+    for name in _find_conditions(episodes, other_episodes, call):
+        same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
+        if not _judge_share(_count_untold(same), _count_against(same, ()), min_share):
+            return ""
+    return reason
+
+
+def _roots(changes: Iterable[Change]) -> set[str]:
+    return {change.path.partition(".")[0] for change in changes}
+
+
+def _has_same_paths(one: FixRecord, other: FixRecord) -> bool:
+    return {change.path for change in one.action.changes} == {change.path for change in other.action.changes}
+
+
+def _count_against(episodes: Iterable[Episode], other_episodes: Iterable[Episode]) -> int:
+    """Count the runs in which a fix failed, told or not, or something else succeeded without being advised."""
+    failed_runs = {episode.run for episode in episodes if not episode.successful}
+    return len(failed_runs) + _count_untold(other_episodes)
+
+
+def _find_conditions(episodes: Sequence[Episode], other_episodes: Sequence[Episode], call: FailedCall) -> Iterable[str]:
+    """Yield the unchanged arguments whose value decides between this fix and the others."""
+    for name, value in call.hashes.items():
+        own = {episode.conditions[name] for episode in episodes if episode.successful and name in episode.conditions}
+        others = {episode.conditions[name] for episode in other_episodes if name in episode.conditions}
+        is_known = all(name in episode.conditions for episode in (*episodes, *other_episodes) if episode.successful)
+        if value in own and is_known and own.isdisjoint(others) and len(own | others) <= MAX_CONDITION_VALUES:
+            yield name
+
+
+def _judge_unseen_value(
+    record: FixRecord,
+    against: Sequence[FixRecord],
+    call: FailedCall,
+    values: Sequence[Change],
+    profile: Callable[[], Profile],
+) -> str:
+    """Judge a value for a call whose old value it never replaced: a bound, or the only value that is accepted."""
+    [change, *more] = values
+    if more or any(rival.successes for rival in against):
+        return f"it never replaced the value that {change.path} has here"
+    evidence = [episode for episode in list_episodes(record) if episode.is_evidence]
+    old_count = len({episode.old_value for episode in evidence})
+    accepted = profile().get(change.path.partition(".")[0], AcceptedValues())
+    if isinstance(change.after, int | float) and not isinstance(change.after, bool):
+        number, bound = call.numbers.get(change.path), change.after
+        olds = [episode.number for episode in evidence]
+        if number is None or not olds or None in olds:
+            return f"it never replaced the value that {change.path} has here"
+        is_upper = all(old > bound for old in olds if old is not None) and number > bound
+        is_lower = all(old < bound for old in olds if old is not None) and number < bound
+        if not (is_upper or is_lower) or old_count < 2:
+            return f"{change.path}={change.after} is no bound of what {change.path} was in earlier calls"
+        return ""
+    if accepted.hashes.keys() - {hash_value(change.after)}:
+        return f"{change.path} takes other values too"
+    return _judge_share(old_count, 0, MIN_SHARE_OF_ACCEPTED)
