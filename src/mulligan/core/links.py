@@ -888,9 +888,8 @@ def _iter_provisional_corrections(call: Call) -> Iterator[PossibleCorrection]:
                        if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH]  # fmt: skip
             texts = tuple(change.path for change in changes if all(map(is_long_text, (change.before, change.after))))
             paths = tuple(change.path for change in changes if change.path not in texts)
-            replaced = (
-                {root_of(change.path): change.before for change in changes} if "handler" in link.evidence else None
-            )
+            is_handled = "handler" in link.evidence
+            replaced = {root_of(change.path): change.before for change in changes} if is_handled else None
             yield PossibleCorrection(call, LOGGED, paths, texts, intent, link.failed_call, replaced)
 
 

@@ -81,7 +81,7 @@ class TrialDetails(Record, frozen=True):
     """Whether the model had read the fix, or for a prerequisite any advice. Then a success is no evidence for it."""
     number: float | None = None
     """The replaced value, if it is a number: several of them show a bound."""
-    conditions: dict[str, str] = {}
+    conditions: dict[str, str] = msgspec.field(default_factory=dict)
     """Hashes of the unchanged arguments."""
 
 
@@ -402,7 +402,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True, order=True):
     told: bool
     agent: str = ""
     number: float | None = None
-    conditions: dict[str, str] = {}
+    conditions: dict[str, str] = msgspec.field(default_factory=dict)
 
     @property
     def is_evidence(self) -> bool:

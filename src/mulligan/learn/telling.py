@@ -141,7 +141,7 @@ def _count_untold(episodes: Iterable[Episode]) -> int:
 
 
 def _judge_form(record: FixRecord, rivals: Sequence[FixRecord]) -> str:
-    """Judge a change whose result each call supplies itself. Advice does not make it succeed: told or not, it counts."""
+    """Judge a change whose result each call supplies itself. A success counts, whether the model was told or not."""
     against = [rival for rival in rivals if any(_contradicts(rival, change) for change in record.action.changes)]
     others = record.trials - record.successes + sum(rival.successes for rival in against)
     return _judge_share(record.successes, others, MIN_SHARE_OF_REJECTED)

@@ -276,38 +276,16 @@ def votes(
         "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
         (tenant, fix, since, without, limit),
     )
-    return fixes.select_counted_votes(
-        (
-            tried_call,
-            Vote(
-                run,
-                author,
-                agent,
-                at,
-                day,
-                bool(is_success),
-                fixes.TRIAL_ACTORS[actor],
-                content,
-                old_value,
-                other_values,
-                decode(details, TrialDetails) if details else None,
-            ),
-        )  # fmt: skip
-        for (
-            tried_call,
-            run,
-            author,
-            agent,
-            at,
-            day,
-            is_success,
-            actor,
-            content,
-            old_value,
-            other_values,
-            details,
-        ) in rows  # fmt: skip
-    )
+    return fixes.select_counted_votes(map(_to_vote, rows))
+
+
+def _to_vote(row: Sequence[Any]) -> tuple[int, Vote]:
+    tried_call, run, author, agent, at, day, is_success, actor, content, old_value, other_values, details = row
+    vote = Vote(
+        run, author, agent, at, day, bool(is_success), fixes.TRIAL_ACTORS[actor], content, old_value, other_values,
+        decode(details, TrialDetails) if details else None,
+    )  # fmt: skip
+    return tried_call, vote
 
 
 # Revocations
