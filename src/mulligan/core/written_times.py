@@ -1,0 +1,241 @@
+"""Written forms of dates, times and durations, and conversions between them.
+
+A form of a date is a template such as `MM/DD/YYYY`. Templates are our own and not those of `strptime`, whose names of
+months depend on the locale of the process. Times without a zone are read as UTC.
+"""
+
+from __future__ import annotations
+
+import datetime
+import functools
+import re
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+_DATES = (
+    "YYYY-MM-DD", "YYYYMMDD", "YYYY/MM/DD", "YYYY.MM.DD", "MM/DD/YYYY", "DD/MM/YYYY", "MM-DD-YYYY", "DD-MM-YYYY", "DD.MM.YYYY",
+    "MONTH D, YYYY", "MON D, YYYY", "D MONTH YYYY", "D MON YYYY", "D-MON-YYYY", "MM/DD/YY", "DD/MM/YY",
+)  # fmt: skip
+_MONTHS = ("YYYY-MM", "YYYYMM", "MM/YYYY", "MM/YY", "MONTH YYYY", "MON YYYY")
+_TIMES = ("hh:mm", "hh:mm:ss", "hhmm", "h:mm AM", "h AM")
+_INSTANTS = (
+    "YYYY-MM-DDThh:mm:ssZ", "YYYY-MM-DDThh:mm:ss", "YYYY-MM-DDThh:mmZ", "YYYY-MM-DDThh:mm", "YYYY-MM-DD hh:mm:ss",
+    "YYYY-MM-DD hh:mm", "YYYY-MM-DDThh:mm:ss.000Z", "YYYY-MM-DDThh:mm:ss+00:00", "YYYYMMDDThhmmssZ", "MM/DD/YYYY hh:mm",
+    "DD/MM/YYYY hh:mm", "DD.MM.YYYY hh:mm", "MM/DD/YYYY h:mm AM", "MON D, YYYY h:mm AM", "MONTH D, YYYY h:mm AM",
+)  # fmt: skip
+_EPOCHS = {"epoch": 1, "epoch-ms": 1000}
+_MIN_EPOCH_SECONDS, _MAX_EPOCH_SECONDS = 10**8, 10**10
+"""Numbers that are taken for seconds since 1970: from 1973 to 2286."""
+_MAX_TEXT_CHARS = 40
+_MONTH_NAMES = "January February March April May June July August September October November December".split()
+_MONTH_NUMBERS = {word.lower(): number for number, name in enumerate(_MONTH_NAMES, 1) for word in (name, name[:3])}
+_TOKEN = re.compile("YYYY|YY|MONTH|MON|MM|DD|D|hh|h|mm|ss|AM")
+_SIGNS = re.compile(r"[^\w\s]")
+_PATTERNS = {
+    "YYYY": r"(?P<year>\d{4})", "YY": r"(?P<year>\d{2})", "MONTH": f"(?P<month>{'|'.join(_MONTH_NAMES)})",
+    "MON": f"(?P<month>{'|'.join(name[:3] for name in _MONTH_NAMES)})", "MM": r"(?P<month>\d\d?)", "DD": r"(?P<day>\d\d?)",
+    "D": r"(?P<day>\d\d?)", "hh": r"(?P<hour>\d\d?)", "h": r"(?P<hour>\d\d?)", "mm": r"(?P<minute>\d\d)",
+    "ss": r"(?P<second>\d\d)", "AM": "?(?P<half>[ap]m)",
+}  # fmt: skip
+_MILLISECONDS = {"unit-ms": 1, "unit-s": 1000, "unit-min": 60_000, "unit-h": 3_600_000, "unit-d": 86_400_000}
+_LETTERS = {"D": 86400, "H": 3600, "M": 60, "S": 1}
+_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+_WORDED_DURATION = re.compile(
+    r"(?:(\d+) ?d(?:ays?)?)?[ ,]*(?:(\d+) ?h(?:(?:ou)?rs?)?)?[ ,]*(?:(\d+) ?m(?:in(?:ute)?s?)?)?[ ,]*"
+    r"(?:(\d+) ?s(?:ec(?:ond)?s?)?)?",
+    re.IGNORECASE,
+)
+_HOURS_MINUTES = re.compile(r"()(\d+) ?h ?(\d\d?)()", re.IGNORECASE)
+_CLOCK = re.compile(r"()(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
+_DURATION_PHRASES = {
+    "unit-ms": "a number of milliseconds", "unit-s": "a number of seconds", "unit-min": "a number of minutes",
+    "unit-h": "a number of hours", "unit-d": "a number of days", "iso": "an ISO 8601 duration (PT1H30M)",
+    "iso-D": "an ISO 8601 duration in days (P2D)", "iso-H": "an ISO 8601 duration in hours (PT2H)",
+    "iso-M": "an ISO 8601 duration in minutes (PT90M)", "iso-S": "an ISO 8601 duration in seconds (PT90S)",
+    "short": "a duration like 1h30m", "short-D": "a duration like 2d", "short-H": "a duration like 2h",
+    "short-M": "a duration like 90m", "short-S": "a duration like 90s", "clock": "HH:MM", "clock-s": "HH:MM:SS",
+}  # fmt: skip
+_STYLES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
+    (_ISO_DURATION, ("iso", "iso-D", "iso-H", "iso-M", "iso-S")),
+    (_CLOCK, ("clock", "clock-s")),
+    (_WORDED_DURATION, ("short", "short-D", "short-H", "short-M", "short-S")),
+    (_HOURS_MINUTES, ("short",)),
+)
+
+
+class WrittenTime(NamedTuple):
+    """A time with the fields that were written: a date has no hour, a time of day no year."""
+
+    moment: datetime.datetime
+    fields: frozenset[str]
+
+
+def time_forms(value: Any) -> tuple[str, ...]:
+    """Return the forms of a date or time that a value has. `03/05/2026` has two."""
+    forms = list(_EPOCHS) if _read_integer(value) is not None else []
+    if isinstance(value, str) and len(value) <= _MAX_TEXT_CHARS:
+        if not (value[:1].isdigit() or value[:3].lower() in _MONTH_NUMBERS):
+            return ()
+        forms += _forms_by_signs().get("".join(_SIGNS.findall(value)), ())
+    return tuple(form for form in forms if _read_time(value, form) is not None)
+
+
+def convert_time(value: Any, parameter: str) -> str | int | None:
+    """Write a time in another form: `before>after`. Return None if the value does not have the first form."""
+    before, _, after = parameter.partition(">")
+    written_time = _read_time(value, before)
+    if written_time is None or (after not in _EPOCHS and after not in _all_forms()):
+        return None
+    moment, fields = written_time
+    missing = _fields_of(after) - fields
+    if missing - ({"hour", "minute", "second"} if "day" in fields else {"second"}):
+        return None  # a month has no first day, and a time of day no date
+    if after in _EPOCHS:
+        return int(moment.timestamp()) * _EPOCHS[after]
+    if "hour" in _fields_of(after) and moment.minute and "mm" not in after:
+        return None
+    texts = {
+        "YYYY": f"{moment.year:04}", "YY": f"{moment.year % 100:02}", "MONTH": _MONTH_NAMES[moment.month - 1],
+        "MON": _MONTH_NAMES[moment.month - 1][:3], "MM": f"{moment.month:02}", "DD": f"{moment.day:02}", "D": str(moment.day),
+        "hh": f"{moment.hour:02}", "h": str(moment.hour % 12 or 12), "mm": f"{moment.minute:02}", "ss": f"{moment.second:02}",
+        "AM": "AM" if moment.hour < 12 else "PM",
+    }  # fmt: skip
+    return _TOKEN.sub(lambda match: texts[match[0]], after)
+
+
+def keeps_time(parameter: str) -> bool:
+    """Return whether the second form of `before>after` has all fields of the first."""
+    before, _, after = parameter.partition(">")
+    return _fields_of(before) <= _fields_of(after)
+
+
+def describe_time_form(form: str) -> str:
+    """Return the words for a form of a date or time, to follow "as"."""
+    return {"epoch": "seconds since 1970", "epoch-ms": "milliseconds since 1970", "": "another time format"}.get(form, form)
+
+
+def duration_forms(value: Any) -> tuple[str, ...]:
+    """Return the forms of a duration that a value may have. A number may be in any unit."""
+    if not isinstance(value, str) or value.isdecimal():
+        return tuple(_MILLISECONDS)
+    if not value[:1].isdigit() and value[:1] != "P":
+        return ()
+    return tuple(form for pattern, forms in _STYLES if pattern.fullmatch(value) for form in forms)
+
+
+def convert_duration(value: Any, parameter: str) -> str | int | float | None:
+    """Write a duration in another form: `before>after`. Return None if the value does not have the first form."""
+    before, _, after = parameter.partition(">")
+    milliseconds = _read_duration(value, before)
+    if milliseconds is None or before.partition("-")[0] == after.partition("-")[0]:
+        return None
+    if after in _MILLISECONDS:
+        whole, remainder = divmod(milliseconds, _MILLISECONDS[after])
+        return milliseconds / _MILLISECONDS[after] if remainder else whole
+    seconds, remainder = divmod(milliseconds, 1000)
+    if remainder or seconds == 0 or after not in _DURATION_PHRASES:
+        return None
+    style, _, letter = after.partition("-")
+    if style == "clock":
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}"
+        return f"{clock}:{seconds % 60:02}" if letter else None if seconds % 60 else clock
+    counts = dict(_split_seconds(seconds, letter))
+    if style == "short":
+        return "".join(f"{count}{unit.lower()}" for unit, count in counts.items()) or None
+    times = "".join(f"{count}{unit}" for unit, count in counts.items() if unit != "D")
+    days = f"{counts['D']}D" if "D" in counts else ""
+    return f"P{days}{'T' * bool(times)}{times}" if counts else None
+
+
+def describe_duration_form(form: str) -> str:
+    """Return the words for a form of a duration, to follow "as"."""
+    return _DURATION_PHRASES.get(form, "another format of durations")
+
+
+@functools.cache
+def _all_forms() -> dict[str, re.Pattern[str]]:
+    patterns = {}
+    for form in (*_DATES, *_MONTHS, *_TIMES, *_INSTANTS):
+        parts = re.split(f"({_TOKEN.pattern})", form)
+        pattern = "".join(_PATTERNS.get(part) or re.escape(part) for part in parts)
+        if "YYYYMM" in form or "hhmm" in form:
+            pattern = pattern.replace(r"\d\d?", r"\d\d")  # digits without separators have fixed positions
+        patterns[form] = re.compile(pattern, re.IGNORECASE | re.ASCII)
+    return patterns
+
+
+@functools.cache
+def _forms_by_signs() -> dict[str, list[str]]:
+    forms: dict[str, list[str]] = {}
+    for form in _all_forms():
+        forms.setdefault("".join(_SIGNS.findall(form)), []).append(form)
+    return forms
+
+
+@functools.cache
+def _fields_of(form: str) -> frozenset[str]:
+    pattern = _all_forms().get(form)
+    if pattern is None:
+        return frozenset({"year", "month", "day", "hour", "minute", "second"})
+    implied = {"minute"} if "hour" in pattern.groupindex else set()
+    return frozenset(pattern.groupindex.keys() - {"half"} | implied)
+
+
+def _read_integer(value: Any) -> int | None:
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() and len(value) < 16 else None
+    return value if isinstance(value, int) else None
+
+
+def _read_time(value: Any, form: str) -> WrittenTime | None:
+    if form in _EPOCHS:
+        number = _read_integer(value)
+        if number is None or not _MIN_EPOCH_SECONDS <= number // _EPOCHS[form] < _MAX_EPOCH_SECONDS:
+            return None
+        moment = datetime.datetime.fromtimestamp(number // _EPOCHS[form], datetime.UTC)
+        return WrittenTime(moment, _fields_of(form))
+    pattern = _all_forms().get(form)
+    match = pattern.fullmatch(value) if pattern is not None and isinstance(value, str) else None
+    if match is None:
+        return None
+    texts = match.groupdict()
+    month = texts.get("month") or "1"
+    hour, year = int(texts.get("hour") or 0), int(texts.get("year") or 2000)
+    if texts.get("half"):
+        if not 1 <= hour <= 12:
+            return None
+        hour = hour % 12 + (12 if texts["half"].lower() == "pm" else 0)
+    try:
+        moment = datetime.datetime(
+            year if year > 99 else year + 2000, _MONTH_NUMBERS.get(month.lower()) or int(month), int(texts.get("day") or 1),
+            hour, int(texts.get("minute") or 0), int(texts.get("second") or 0), tzinfo=datetime.UTC,
+        )  # fmt: skip
+    except ValueError:
+        return None
+    return WrittenTime(moment, _fields_of(form))
+
+
+def _read_duration(value: Any, form: str) -> int | None:
+    if form in _MILLISECONDS:
+        number = float(value) if isinstance(value, float) else _read_integer(value)
+        milliseconds = number * _MILLISECONDS[form] if number is not None else -1
+        return int(milliseconds) if milliseconds > 0 and milliseconds == int(milliseconds) else None
+    if not isinstance(value, str):
+        return None
+    for pattern, forms in _STYLES:
+        match = pattern.fullmatch(value) if form in forms and len(value) <= _MAX_TEXT_CHARS else None
+        if match is not None and any(match.groups()):
+            return 1000 * sum(
+                int(count or 0) * seconds for count, seconds in zip(match.groups(), _LETTERS.values(), strict=True)
+            )
+    return None
+
+
+def _split_seconds(seconds: int, letter: str) -> Iterator[tuple[str, int]]:
+    """Yield the units of a duration and their counts: all in the unit of the letter, or the largest ones first."""
+    for unit, size in _LETTERS.items():
+        if unit == letter and seconds % size == 0:
+            yield unit, seconds // size
+        elif not letter and seconds >= size:
+            yield unit, seconds // size
+            seconds %= size
