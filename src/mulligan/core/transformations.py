@@ -20,19 +20,20 @@ from mulligan.core.written_times import (
     convert_time,
     describe_duration_form,
     describe_time_form,
-    duration_forms,
+    find_duration_conversions,
+    find_time_conversions,
     keeps_time,
-    time_forms,
 )
 from mulligan.redaction.regex import LazyRegex
 
 MAX_TEXT_CHARS = 200
 """Longer texts have no transformation: they are contents, not identifiers or quantities."""
 MAX_SCALED_NUMBER = 10**16
-SCALE_FACTORS = (24, 60, 100, 1000, 3600, 86400, 10**6, 10**9)
+_SCALE_DIGITS = {100: 2, 1000: 2, 10**6: 2, 10**9: 2, 60: 3, 3600: 3, 86400: 3, 24: 3}
+"""Factors between units, and how many significant digits both numbers of a single pair must have."""
 _SEPARATORS = {
     " ": "blanks", "-": "dashes", "_": "underscores", ".": "dots", "/": "slashes", ":": "colons", ",": "commas",
-    "(": "parentheses", ")": "parentheses", "'": "apostrophes",
+    "(": "parentheses", ")": "parentheses", "'": "apostrophes", "\\": "backslashes",
 }  # fmt: skip
 _WRAPPERS = ('""', "''", "``", "()", "[]", "{}", "<>", "“”", "‘’")
 _EXTENSIONS = frozenset(
@@ -59,10 +60,10 @@ _TAG = LazyRegex(r":[A-Za-z]+")
 
 
 def _apply_words(text: str, join: str, first: Callable[[str], str], other: Callable[[str], str]) -> str | None:
-    if _NO_WORDS.search(text):
+    if _NO_WORDS.search(text) or not text[0].isalnum() or not any(map(str.isalpha, text)):
         return None
     words = _WORDS.findall(text)
-    return join.join([*map(first, words[:1]), *map(other, words[1:])]) if words else None
+    return join.join([*map(first, words[:1]), *map(other, words[1:])])
 
 
 def _remove_characters(text: str, characters: str) -> str | None:
@@ -70,6 +71,8 @@ def _remove_characters(text: str, characters: str) -> str | None:
         return None
     if _DIVIDED_NUMBER.fullmatch(text) and not (characters == "," and _THOUSANDS.fullmatch(text)):
         return text  # 1.5 without its dot is another number
+    if "-" in characters and text[:1] == "-":
+        return None  # a minus sign, or an option
     return text.translate(dict.fromkeys(map(ord, characters)))
 
 
@@ -83,14 +86,17 @@ def _exchange_separator(text: str, parameter: str) -> str | None:
 
 
 def _remove_accents(text: str) -> str:
+    if text.isascii():
+        return text
     letters = unicodedata.normalize("NFKD", text)
     return "".join(letter for letter in letters if not unicodedata.combining(letter))
 
 
-def _build_slug(text: str, gap: str) -> str | None:
-    slug = _SLUG_GAP.sub(gap, _remove_accents(text).lower()).strip(gap)
-    # A sign such as the one of C++ or C# is part of the name.
-    return slug if all(character.isalnum() or character == gap for character in slug) else None
+def _build_slug(text: str, _: str) -> str | None:
+    slug = _SLUG_GAP.sub("-", _remove_accents(text).lower()).strip("-")
+    # A sign such as that of C++, C# or !archived has a meaning.
+    is_title = " " in text and text[0].isalnum()
+    return slug if is_title and all(character.isalnum() or character == "-" for character in slug) else None
 
 
 def _unwrap(text: str) -> str:
@@ -99,7 +105,12 @@ def _unwrap(text: str) -> str:
 
 def _fit_mask(text: str, mask: str) -> str | None:
     """Insert separators at fixed positions: `mask` has an x for each character of the text."""
-    if not text.isalnum() or mask.count("x") != len(text) or set(mask) - {"x", *_SEPARATORS}:
+    if (
+        not text.isalnum()
+        or (mask[0] + mask[-1]) != "xx"
+        or set(mask) - {"x", *_SEPARATORS}
+        or mask.count("x") != len(text)
+    ):
         return None
     characters = iter(text)
     return "".join(next(characters) if sign == "x" else sign for sign in mask)
@@ -137,12 +148,12 @@ def _read_fraction(text: str, _: str) -> int | float | None:
 def _write_decimals(text: str, count: str) -> str | None:
     number = Decimal(text)
     rounded = f"{number:.{min(int(count), 9)}f}"
-    return rounded if number == Decimal(rounded) else None
+    return rounded if number == Decimal(rounded) and len(rounded) >= len(text) else None
 
 
 def _scale(number: int | float, parameter: str) -> int | float | None:
     factor = int(parameter.removeprefix("/"))
-    if factor not in SCALE_FACTORS or not -MAX_SCALED_NUMBER < number < MAX_SCALED_NUMBER:
+    if factor not in _SCALE_DIGITS or not -MAX_SCALED_NUMBER < number < MAX_SCALED_NUMBER:
         return None
     exact = Decimal(repr(number))
     exact = exact / factor if parameter.startswith("/") else exact * factor
@@ -194,7 +205,7 @@ _TEXT_FUNCTIONS: dict[str, Callable[[str, str], Any]] = {
     "camel": lambda text, _: _apply_words(text, "", str.lower, str.capitalize),
     "pascal": lambda text, _: _apply_words(text, "", str.capitalize, str.capitalize),
     "spaced": lambda text, _: _apply_words(text, " ", str.lower, str.lower),
-    "slug": lambda text, _: _build_slug(text, "-"),
+    "slug": _build_slug,
     "locale": _format_locale,
     "language": _read_language,
     "split": _split_number,
@@ -209,6 +220,7 @@ _TEXT_FUNCTIONS: dict[str, Callable[[str, str], Any]] = {
     "number": _read_number,
     "fraction": _read_fraction,
     "text": lambda text, _: text,
+    "integer": lambda text, _: int(text.rstrip("0").removesuffix(".")) if re.fullmatch(r"-?\d+\.0+", text) else None,
     "decimals": _write_decimals,
     **{
         kind: lambda text, parameter, kind=kind: _change_part(text, kind, parameter)  # type: ignore[misc]
@@ -222,7 +234,7 @@ _NUMBER_FUNCTIONS: dict[str, Callable[[Any, str], Any]] = {
 }
 """Functions that take numbers as they are. The others take the text of a number."""
 _FIXED = (
-    "trim", "unwrap", "upper", "lower", "capitalized", "title", "accents", "snake", "kebab", "constant", "camel", "pascal",
+    "unwrap", "upper", "lower", "capitalized", "title", "accents", "snake", "kebab", "constant", "camel", "pascal",
     "spaced", "slug", "locale:-", "locale:_", "unpad",
 )  # fmt: skip
 """Transformations that keep all letters and digits, and need no parameter from the values."""
@@ -238,7 +250,7 @@ _PHRASES = {
     "locale": "as language{0}REGION", "language": "as a language without region", "split": "with {0!r} before the number",
     "mask": "grouped as {0}", "wrap": "inside {0}", "pad": "with leading zeros, {0} digits", "unpad": "without leading zeros",
     "prefix": "beginning with {0}", "suffix": "ending with {0}", "cut-prefix": "without {0} at the beginning",
-    "cut-suffix": "without {0} at the end", "number": "as a number", "fraction": "as a fraction of 1", "text": "as a text",
+    "cut-suffix": "without {0} at the end", "number": "as a number", "fraction": "as a fraction of 1", "text": "as a text", "integer": "as a whole number",
     "decimals": "with {0} decimals", "last": "as its last part alone", "stem": "without the file extension",
     "host": "as the host name alone", "path": "as the path of the URL", "route": "as the path of the URL without slashes around it",
     "segment": "as part {0} of the URL's path", "query": "as the value of {0} in the URL",
@@ -312,6 +324,7 @@ def _propose_steps(old: Any, new: Any) -> Iterator[str]:
     if isinstance(old, str) and isinstance(new, str):
         left, right = _core_of(old), _core_of(new)
         if left == right:
+            yield "trim"
             yield from _propose_separators(old, new)
             yield from _FIXED
         elif left in right or right in left:
@@ -324,8 +337,8 @@ def _propose_steps(old: Any, new: Any) -> Iterator[str]:
             if not (_has_digit(old) and _has_digit(new)):
                 return
     elif not isinstance(old, str) and not isinstance(new, str):
-        if not _is_round(old) and not _is_round(new):
-            yield from _propose_scales(old, new)
+        yield "integer"
+        yield from _propose_scales(old, new, digits=min(_count_digits(old), _count_digits(new)))
         return
     old_text, new_text = _to_text(old), _to_text(new)
     if old_text is None or new_text is None:
@@ -339,10 +352,10 @@ def _propose_steps(old: Any, new: Any) -> Iterator[str]:
             yield f"decimals:{len(new_text.rpartition('.')[2])}"
         yield from _propose_affixes(old_text, new_text, is_supported=False)
     else:
-        yield from ("number", "number:,", "fraction")
+        yield from ("number", "number:,", "integer", "fraction")
     if _has_digit(old_text) and _has_digit(new_text):
-        yield from (f"date:{before}>{after}" for before in time_forms(old) for after in time_forms(new))
-        yield from (f"duration:{before}>{after}" for before in duration_forms(old) for after in duration_forms(new))
+        yield from (_name("date", conversion) for conversion in find_time_conversions(old, new))
+        yield from (_name("duration", conversion) for conversion in find_duration_conversions(old, new))
 
 
 def _propose_separators(old: str, new: str) -> Iterator[str]:
@@ -381,9 +394,10 @@ def _propose_url_parts(old: str, new: str) -> Iterator[str]:
             yield _name("query", match[1])
 
 
-def _propose_scales(old: Any, new: Any) -> Iterator[str]:
+def _propose_scales(old: Any, new: Any, *, digits: int) -> Iterator[str]:
+    """Yield scales that the significant digits of two numbers support: 1000 to 10 may be a bound, 3600 to 60 too."""
     sign = "" if abs(new) > abs(old) else "/"
-    yield from (f"scale:{sign}{factor}" for factor in SCALE_FACTORS)
+    yield from (f"scale:{sign}{factor}" for factor, min_digits in _SCALE_DIGITS.items() if digits >= min_digits)
 
 
 def _propose_supported(old: Any, new: Any) -> Iterator[str]:
@@ -391,7 +405,7 @@ def _propose_supported(old: Any, new: Any) -> Iterator[str]:
     if isinstance(old, str) and isinstance(new, str):
         yield from _propose_affixes(old, new, is_supported=True)
     elif not isinstance(old, str) and not isinstance(new, str):
-        yield from _propose_scales(old, new)
+        yield from _propose_scales(old, new, digits=MAX_TEXT_CHARS)
 
 
 def _propose_pairs(old: Any, new: Any) -> Iterator[str]:
@@ -455,8 +469,9 @@ def _has_digit(text: str) -> bool:
     return any(map(str.isdigit, text))
 
 
-def _is_round(number: int | float) -> bool:
-    return len(f"{Decimal(repr(number)):f}".replace(".", "").strip("-0")) < 2
+def _count_digits(number: int | float) -> int:
+    """Return the number of significant digits."""
+    return len(f"{Decimal(repr(number)):f}".replace(".", "").strip("-0"))
 
 
 def _is_boundary(before: str, after: str) -> bool:
@@ -483,8 +498,8 @@ def _describe_step(step: str) -> str:
     kind, _, parameter = step.partition(":")
     parameter = parameter.replace("%2B", "+").replace("%25", "%")
     if kind == "without":
-        words = dict.fromkeys(_SEPARATORS.get(character, repr(character)) for character in parameter)
-        return f"without {' and '.join(words) or 'signs'}"
+        words = list(dict.fromkeys(_SEPARATORS.get(character, repr(character)) for character in parameter))
+        return f"without {' and '.join(filter(None, (', '.join(words[:-1]), *words[-1:])))}"
     if kind == "swap":
         before, after = (_SEPARATORS.get(sign, repr(sign)) for sign in (parameter[:1], parameter[2:]))
         return f"with {after} instead of {before}"

@@ -26,15 +26,14 @@ _INSTANTS = (
 _EPOCHS = {"epoch": 1, "epoch-ms": 1000}
 _MIN_EPOCH_SECONDS, _MAX_EPOCH_SECONDS = 10**8, 10**10
 """Numbers that are taken for seconds since 1970: from 1973 to 2286."""
-_MAX_TEXT_CHARS = 40
 _MONTH_NAMES = "January February March April May June July August September October November December".split()
 _MONTH_NUMBERS = {word.lower(): number for number, name in enumerate(_MONTH_NAMES, 1) for word in (name, name[:3])}
 _TOKEN = re.compile("YYYY|YY|MONTH|MON|MM|DD|D|hh|h|mm|ss|AM")
-_SIGNS = re.compile(r"[^\w\s]")
+_SIGNS = re.compile(r"[^\w\s,]")
 _PATTERNS = {
     "YYYY": r"(?P<year>\d{4})", "YY": r"(?P<year>\d{2})", "MONTH": f"(?P<month>{'|'.join(_MONTH_NAMES)})",
     "MON": f"(?P<month>{'|'.join(name[:3] for name in _MONTH_NAMES)})", "MM": r"(?P<month>\d\d?)", "DD": r"(?P<day>\d\d?)",
-    "D": r"(?P<day>\d\d?)", "hh": r"(?P<hour>\d\d?)", "h": r"(?P<hour>\d\d?)", "mm": r"(?P<minute>\d\d)",
+    "D": r"(?P<day>\d\d?)(?:st|nd|rd|th)?", "hh": r"(?P<hour>\d\d?)", "h": r"(?P<hour>\d\d?)", "mm": r"(?P<minute>\d\d)",
     "ss": r"(?P<second>\d\d)", "AM": "?(?P<half>[ap]m)",
 }  # fmt: skip
 _MILLISECONDS = {"unit-ms": 1, "unit-s": 1000, "unit-min": 60_000, "unit-h": 3_600_000, "unit-d": 86_400_000}
@@ -55,12 +54,12 @@ _DURATION_PHRASES = {
     "short": "a duration like 1h30m", "short-D": "a duration like 2d", "short-H": "a duration like 2h",
     "short-M": "a duration like 90m", "short-S": "a duration like 90s", "clock": "HH:MM", "clock-s": "HH:MM:SS",
 }  # fmt: skip
-_STYLES: tuple[tuple[re.Pattern[str], tuple[str, ...]], ...] = (
-    (_ISO_DURATION, ("iso", "iso-D", "iso-H", "iso-M", "iso-S")),
-    (_CLOCK, ("clock", "clock-s")),
-    (_WORDED_DURATION, ("short", "short-D", "short-H", "short-M", "short-S")),
-    (_HOURS_MINUTES, ("short",)),
-)
+_DURATION_STYLES: dict[str, tuple[re.Pattern[str], ...]] = {
+    "iso": (_ISO_DURATION,),
+    "clock": (_CLOCK,),
+    "worded": (_WORDED_DURATION, _HOURS_MINUTES),
+}
+"""Forms of durations that are read. Each is written in several ways, those in words as `short`."""
 
 
 class WrittenTime(NamedTuple):
@@ -70,14 +69,11 @@ class WrittenTime(NamedTuple):
     fields: frozenset[str]
 
 
-def time_forms(value: Any) -> tuple[str, ...]:
-    """Return the forms of a date or time that a value has. `03/05/2026` has two."""
-    forms = list(_EPOCHS) if _read_integer(value) is not None else []
-    if isinstance(value, str) and len(value) <= _MAX_TEXT_CHARS:
-        if not (value[:1].isdigit() or value[:3].lower() in _MONTH_NUMBERS):
-            return ()
-        forms += _forms_by_signs().get("".join(_SIGNS.findall(value)), ())
-    return tuple(form for form in forms if _read_time(value, form) is not None)
+def find_time_conversions(old: Any, new: Any) -> Iterator[str]:
+    """Yield the pairs of forms, `before>after`, that two values may have. `03/05/2026` has two forms."""
+    after_forms = _list_time_forms(new)
+    if after_forms:
+        yield from (f"{before}>{after}" for before in _list_time_forms(old) for after in after_forms)
 
 
 def convert_time(value: Any, parameter: str) -> str | int | None:
@@ -111,23 +107,25 @@ def keeps_time(parameter: str) -> bool:
 
 def describe_time_form(form: str) -> str:
     """Return the words for a form of a date or time, to follow "as"."""
-    return {"epoch": "seconds since 1970", "epoch-ms": "milliseconds since 1970", "": "another time format"}.get(form, form)
+    return {"epoch": "seconds since 1970", "epoch-ms": "milliseconds since 1970", "": "another time format"}.get(
+        form, form
+    )
 
 
-def duration_forms(value: Any) -> tuple[str, ...]:
-    """Return the forms of a duration that a value may have. A number may be in any unit."""
-    if not isinstance(value, str) or value.isdecimal():
-        return tuple(_MILLISECONDS)
-    if not value[:1].isdigit() and value[:1] != "P":
-        return ()
-    return tuple(form for pattern, forms in _STYLES if pattern.fullmatch(value) for form in forms)
+def find_duration_conversions(old: Any, new: Any) -> Iterator[str]:
+    """Yield the pairs of forms, `before>after`, that two values may have. A number may be in any unit."""
+    styles = _list_duration_styles(new)
+    if styles:
+        prefixes = tuple("short" if style == "worded" else style for style in styles)
+        after_forms = [form for form in _DURATION_PHRASES if form.startswith(prefixes)]
+        yield from (f"{before}>{after}" for before in _list_duration_styles(old) for after in after_forms)
 
 
 def convert_duration(value: Any, parameter: str) -> str | int | float | None:
     """Write a duration in another form: `before>after`. Return None if the value does not have the first form."""
     before, _, after = parameter.partition(">")
     milliseconds = _read_duration(value, before)
-    if milliseconds is None or before.partition("-")[0] == after.partition("-")[0]:
+    if milliseconds is None or (before in _MILLISECONDS and after in _MILLISECONDS):
         return None
     if after in _MILLISECONDS:
         whole, remainder = divmod(milliseconds, _MILLISECONDS[after])
@@ -157,7 +155,7 @@ def _all_forms() -> dict[str, re.Pattern[str]]:
     patterns = {}
     for form in (*_DATES, *_MONTHS, *_TIMES, *_INSTANTS):
         parts = re.split(f"({_TOKEN.pattern})", form)
-        pattern = "".join(_PATTERNS.get(part) or re.escape(part) for part in parts)
+        pattern = "".join(_PATTERNS.get(part) or re.escape(part).replace(",", ",?") for part in parts)
         if "YYYYMM" in form or "hhmm" in form:
             pattern = pattern.replace(r"\d\d?", r"\d\d")  # digits without separators have fixed positions
         patterns[form] = re.compile(pattern, re.IGNORECASE | re.ASCII)
@@ -179,6 +177,21 @@ def _fields_of(form: str) -> frozenset[str]:
         return frozenset({"year", "month", "day", "hour", "minute", "second"})
     implied = {"minute"} if "hour" in pattern.groupindex else set()
     return frozenset(pattern.groupindex.keys() - {"half"} | implied)
+
+
+def _list_time_forms(value: Any) -> list[str]:
+    forms = list(_EPOCHS) if _read_integer(value) is not None else []
+    if isinstance(value, str) and (value[:1].isdigit() or value[:3].lower() in _MONTH_NUMBERS):
+        forms += _forms_by_signs().get("".join(_SIGNS.findall(value)), ())
+    return [form for form in forms if _read_time(value, form) is not None]
+
+
+def _list_duration_styles(value: Any) -> list[str]:
+    if not isinstance(value, str) or value.isdecimal():
+        return list(_MILLISECONDS)
+    if not value[:1].isdigit() and value[:1] != "P":
+        return []
+    return [style for style in _DURATION_STYLES if _read_duration(value, style) is not None]
 
 
 def _read_integer(value: Any) -> int | None:
@@ -222,12 +235,11 @@ def _read_duration(value: Any, form: str) -> int | None:
         return int(milliseconds) if milliseconds > 0 and milliseconds == int(milliseconds) else None
     if not isinstance(value, str):
         return None
-    for pattern, forms in _STYLES:
-        match = pattern.fullmatch(value) if form in forms and len(value) <= _MAX_TEXT_CHARS else None
+    for pattern in _DURATION_STYLES.get(form, ()):
+        match = pattern.fullmatch(value)
         if match is not None and any(match.groups()):
-            return 1000 * sum(
-                int(count or 0) * seconds for count, seconds in zip(match.groups(), _LETTERS.values(), strict=True)
-            )
+            counts = zip(match.groups(), _LETTERS.values(), strict=True)
+            return 1000 * sum(int(count or 0) * seconds for count, seconds in counts)
     return None
 
 
