@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 _DATES = (
-    "YYYY-MM-DD", "YYYYMMDD", "YYYY/MM/DD", "YYYY.MM.DD", "MM/DD/YYYY", "DD/MM/YYYY", "MM-DD-YYYY", "DD-MM-YYYY", "DD.MM.YYYY",
-    "MONTH D, YYYY", "MON D, YYYY", "D MONTH YYYY", "D MON YYYY", "D-MON-YYYY", "MM/DD/YY", "DD/MM/YY",
+    "YYYY-MM-DD", "YYYYMMDD", "YYYY/MM/DD", "YYYY.MM.DD", "MM/DD/YYYY", "DD/MM/YYYY", "MM-DD-YYYY", "DD-MM-YYYY",
+    "DD.MM.YYYY", "MONTH D, YYYY", "MON D, YYYY", "D MONTH YYYY", "D MON YYYY", "D-MON-YYYY", "MM/DD/YY", "DD/MM/YY",
 )  # fmt: skip
 _MONTHS = ("YYYY-MM", "YYYYMM", "MM/YYYY", "MM/YY", "MONTH YYYY", "MON YYYY")
 _TIMES = ("hh:mm", "hh:mm:ss", "hhmm", "h:mm AM", "h AM")
@@ -32,9 +32,9 @@ _TOKEN = re.compile("YYYY|YY|MONTH|MON|MM|DD|D|hh|h|mm|ss|AM")
 _SIGNS = re.compile(r"[^\w\s,]")
 _PATTERNS = {
     "YYYY": r"(?P<year>\d{4})", "YY": r"(?P<year>\d{2})", "MONTH": f"(?P<month>{'|'.join(_MONTH_NAMES)})",
-    "MON": f"(?P<month>{'|'.join(name[:3] for name in _MONTH_NAMES)})", "MM": r"(?P<month>\d\d?)", "DD": r"(?P<day>\d\d?)",
-    "D": r"(?P<day>\d\d?)(?:st|nd|rd|th)?", "hh": r"(?P<hour>\d\d?)", "h": r"(?P<hour>\d\d?)", "mm": r"(?P<minute>\d\d)",
-    "ss": r"(?P<second>\d\d)", "AM": "?(?P<half>[ap]m)",
+    "MON": f"(?P<month>{'|'.join(name[:3] for name in _MONTH_NAMES)})", "MM": r"(?P<month>\d\d?)",
+    "DD": r"(?P<day>\d\d?)", "D": r"(?P<day>\d\d?)(?:st|nd|rd|th)?", "hh": r"(?P<hour>\d\d?)",
+    "h": r"(?P<hour>\d\d?)", "mm": r"(?P<minute>\d\d)", "ss": r"(?P<second>\d\d)", "AM": "?(?P<half>[ap]m)",
 }  # fmt: skip
 _MILLISECONDS = {"unit-ms": 1, "unit-s": 1000, "unit-min": 60_000, "unit-h": 3_600_000, "unit-d": 86_400_000}
 _LETTERS = {"D": 86400, "H": 3600, "M": 60, "S": 1}
@@ -65,7 +65,7 @@ _DURATION_STYLES: dict[str, tuple[re.Pattern[str], ...]] = {
 class WrittenTime(NamedTuple):
     """A time with the fields that were written: a date has no hour, a time of day no year."""
 
-    moment: datetime.datetime
+    instant: datetime.datetime
     fields: frozenset[str]
 
 
@@ -82,19 +82,19 @@ def convert_time(value: Any, parameter: str) -> str | int | None:
     written_time = _read_time(value, before)
     if written_time is None or (after not in _EPOCHS and after not in _all_forms()):
         return None
-    moment, fields = written_time
+    instant, fields = written_time
     missing = _fields_of(after) - fields
     if missing - ({"hour", "minute", "second"} if "day" in fields else {"second"}):
         return None  # a month has no first day, and a time of day no date
     if after in _EPOCHS:
-        return int(moment.timestamp()) * _EPOCHS[after]
-    if "hour" in _fields_of(after) and moment.minute and "mm" not in after:
+        return int(instant.timestamp()) * _EPOCHS[after]
+    if "hour" in _fields_of(after) and instant.minute and "mm" not in after:
         return None
     texts = {
-        "YYYY": f"{moment.year:04}", "YY": f"{moment.year % 100:02}", "MONTH": _MONTH_NAMES[moment.month - 1],
-        "MON": _MONTH_NAMES[moment.month - 1][:3], "MM": f"{moment.month:02}", "DD": f"{moment.day:02}", "D": str(moment.day),
-        "hh": f"{moment.hour:02}", "h": str(moment.hour % 12 or 12), "mm": f"{moment.minute:02}", "ss": f"{moment.second:02}",
-        "AM": "AM" if moment.hour < 12 else "PM",
+        "YYYY": f"{instant.year:04}", "YY": f"{instant.year % 100:02}", "MONTH": _MONTH_NAMES[instant.month - 1],
+        "MON": _MONTH_NAMES[instant.month - 1][:3], "MM": f"{instant.month:02}", "DD": f"{instant.day:02}",
+        "D": str(instant.day), "hh": f"{instant.hour:02}", "h": str(instant.hour % 12 or 12),
+        "mm": f"{instant.minute:02}", "ss": f"{instant.second:02}", "AM": "AM" if instant.hour < 12 else "PM",
     }  # fmt: skip
     return _TOKEN.sub(lambda match: texts[match[0]], after)
 
@@ -128,8 +128,8 @@ def convert_duration(value: Any, parameter: str) -> str | int | float | None:
     if milliseconds is None or (before in _MILLISECONDS and after in _MILLISECONDS):
         return None
     if after in _MILLISECONDS:
-        whole, remainder = divmod(milliseconds, _MILLISECONDS[after])
-        return milliseconds / _MILLISECONDS[after] if remainder else whole
+        count, remainder = divmod(milliseconds, _MILLISECONDS[after])
+        return milliseconds / _MILLISECONDS[after] if remainder else count
     seconds, remainder = divmod(milliseconds, 1000)
     if remainder or seconds == 0 or after not in _DURATION_PHRASES:
         return None
@@ -205,27 +205,26 @@ def _read_time(value: Any, form: str) -> WrittenTime | None:
         number = _read_integer(value)
         if number is None or not _MIN_EPOCH_SECONDS <= number // _EPOCHS[form] < _MAX_EPOCH_SECONDS:
             return None
-        moment = datetime.datetime.fromtimestamp(number // _EPOCHS[form], datetime.UTC)
-        return WrittenTime(moment, _fields_of(form))
+        instant = datetime.datetime.fromtimestamp(number // _EPOCHS[form], datetime.UTC)
+        return WrittenTime(instant, _fields_of(form))
     pattern = _all_forms().get(form)
     match = pattern.fullmatch(value) if pattern is not None and isinstance(value, str) else None
     if match is None:
         return None
     texts = match.groupdict()
-    month = texts.get("month") or "1"
+    month = _MONTH_NUMBERS.get((texts.get("month") or "jan").lower()) or int(texts["month"])
     hour, year = int(texts.get("hour") or 0), int(texts.get("year") or 2000)
     if texts.get("half"):
         if not 1 <= hour <= 12:
             return None
         hour = hour % 12 + (12 if texts["half"].lower() == "pm" else 0)
+    year = year if year > 99 else year + 2000
+    minute, second = int(texts.get("minute") or 0), int(texts.get("second") or 0)
     try:
-        moment = datetime.datetime(
-            year if year > 99 else year + 2000, _MONTH_NUMBERS.get(month.lower()) or int(month), int(texts.get("day") or 1),
-            hour, int(texts.get("minute") or 0), int(texts.get("second") or 0), tzinfo=datetime.UTC,
-        )  # fmt: skip
+        instant = datetime.datetime(year, month, int(texts.get("day") or 1), hour, minute, second, tzinfo=datetime.UTC)
     except ValueError:
         return None
-    return WrittenTime(moment, _fields_of(form))
+    return WrittenTime(instant, _fields_of(form))
 
 
 def _read_duration(value: Any, form: str) -> int | None:
