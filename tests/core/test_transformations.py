@@ -222,6 +222,7 @@ def test_other_value_has_no_transformation(old, new):
     ("old", "new", "name"),
     [
         (" New York ", "New York", "trim"),
+        ("New York\n", "New York", "trim"),
         ("us", "US", "upper"),
         ("978-3-16", "978316", "without:-"),
         ("due date", "due_date", "swap: >_"),

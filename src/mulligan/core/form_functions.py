@@ -37,6 +37,7 @@ _NUMBER = LazyRegex(r"([-+#$€£]?) ?(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?( ?[%€])
 _COMMA_NUMBER = LazyRegex(r"([-+#$€£]?) ?(\d{1,3}(?:[. ]\d{3})+|\d+)(,\d+)( ?[%€])?")
 TRAILING_NUMBER = LazyRegex(r"((?:.*[^\d.,])?)(\d+)", re.DOTALL)
 _LOCALE = LazyRegex(r"([A-Za-z]{2,3})[-_]([A-Za-z]{2})")
+_SURROGATE = LazyRegex(r"[\ud800-\udfff]")
 _WORD = LazyRegex(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
 _NO_WORDS = LazyRegex(r"[^\w\s-]")
 _SLUG_GAP = LazyRegex(r"""[\s_./,:;!?'"()&-]+""")
@@ -45,7 +46,7 @@ _SLUG_GAP = LazyRegex(r"""[\s_./,:;!?'"()&-]+""")
 def is_scalar(value: Any) -> bool:
     """Return whether a value is a short text or a number that a transformation can take."""
     if isinstance(value, str):
-        return len(value) <= MAX_TEXT_CHARS and value.isprintable()
+        return len(value) <= MAX_TEXT_CHARS and (value.isprintable() or not _SURROGATE.search(value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     return math.isfinite(value) and abs(value) < MAX_SCALED_NUMBER

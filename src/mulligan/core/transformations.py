@@ -76,7 +76,11 @@ def find_transformations(old: Any, new: Any) -> tuple[str, ...]:
     """
     if not (is_scalar(old) and is_scalar(new)) or _is_same(old, new):
         return ()
-    return tuple(dict.fromkeys(name for name in _propose(old, new) if _explains(name, old, new)))
+    for propose in (_propose_steps, _propose_pairs):
+        names = tuple(dict.fromkeys(name for name in propose(old, new) if _explains(name, old, new)))
+        if names:
+            return names
+    return ()
 
 
 def apply_transformation(name: str, value: Any) -> Any:
@@ -127,13 +131,9 @@ def keeps_identity(name: str) -> bool:
     return all(map(_step_keeps_identity, name.split("+", 2)))
 
 
-def _propose(old: Any, new: Any) -> Iterator[str]:
-    """Yield names that may turn one value into the other. The order is from simple to special."""
-    names = [name for name in _propose_steps(old, new) if _explains(name, old, new)]
-    yield from names or _propose_pairs(old, new)
-
-
 def _propose_steps(old: Any, new: Any) -> Iterator[str]:
+    """Yield single steps that may turn one value into the other, from simple to special. Words that share nothing and
+    have no digits end the search early."""
     if isinstance(old, str) and isinstance(new, str):
         left, right = _core_of(old), _core_of(new)
         if left == right:
