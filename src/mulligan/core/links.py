@@ -50,7 +50,7 @@ from mulligan.core.privileged_arguments import names_identity_or_money, split_wo
 from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.read_only_calls import may_prepare_command
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
-from mulligan.core.rejections import rejects_arguments
+from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.stated_limits import supports_value
 
 MAX_OPEN_FAILURES = 100

@@ -52,6 +52,8 @@ class FailedCall(msgspec.Struct, frozen=True):
     """By argument: the hash of its value; empty if unknown."""
     numbers: Mapping[str, float] = {}
     """By argument: its value, if that is a number."""
+    is_rejection: bool = True
+    """Whether its error rejects what was asked. Otherwise it failed because of the state of the world."""
 
 
 def explain_silence(
@@ -123,8 +125,9 @@ def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: S
     retries = [peer for peer in peers if peer.action == RETRY_ACTION]
     if any(peer.successes for peer in retries):
         return "the same call also succeeded without it"
-    has_contrast = any(peer.trials for peer in retries)  # repeated without these calls, it failed again
     tools = frozenset(record.action.tools)
+    # Contrast: repeated without one of these calls, it failed again.
+    has_contrast = any(peer.trials > peer.successes for peer in peers if not tools.issubset(peer.action.tools))
     others = [peer for peer in rivals if not tools.issubset(peer.action.tools)]
     successes = _count_untold(list_episodes(record))
     other_count = record.trials - record.successes + sum(_count_untold(list_episodes(peer)) for peer in others)
@@ -183,24 +186,26 @@ def _judge_value(
         # Where agents differ, each is told its own experience.
         episodes = [episode for episode in episodes if episode.agent == call.agent]
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
-    accepted = profile()
-    is_accepted = (
-        any(accepted[root].accepts(old_value, call.agent) for root in _roots(values) if root in accepted)
-        and len(values) == 1
-    )
-    min_share = MIN_SHARE_OF_ACCEPTED if is_accepted else MIN_SHARE_OF_REJECTED
-    reason = _judge_share(_count_untold(episodes), _count_against(episodes, other_episodes), min_share)
-    if not reason or not other_episodes:
-        return reason
-    for name in _find_conditions(episodes, other_episodes, call):
+    min_share = MIN_SHARE_OF_REJECTED
+    if not call.is_rejection or _is_accepted(profile(), values, old_value, call.agent):
+        min_share = MIN_SHARE_OF_ACCEPTED
+    if not other_episodes:
+        return _judge_share(_count_untold(episodes), _count_against(episodes, ()), min_share)
+    # Where several values succeeded, another argument may decide which.
+    conditions = list(_find_conditions(episodes, other_episodes, call))
+    for name in conditions:
         same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
         if not _judge_share(_count_untold(same), _count_against(same, ()), min_share):
             return ""
-    return reason
+    if conditions:
+        return f"with other values of {' or '.join(conditions)}, something else succeeded"
+    return _judge_share(_count_untold(episodes), _count_against(episodes, other_episodes), MIN_SHARE_OF_ACCEPTED)
 
 
-def _roots(changes: Iterable[Change]) -> set[str]:
-    return {change.path.partition(".")[0] for change in changes}
+def _is_accepted(profile: Profile, changes: Sequence[Change], old_value: str, agent: str) -> bool:
+    """Return whether the tool accepts the replaced value in other calls. Of several values together, it is unknown."""
+    accepted = profile.get(changes[0].path.partition(".")[0])
+    return len(changes) == 1 and accepted is not None and accepted.accepts(old_value, agent)
 
 
 def _has_same_paths(one: FixRecord, other: FixRecord) -> bool:
@@ -214,12 +219,12 @@ def _count_against(episodes: Iterable[Episode], other_episodes: Iterable[Episode
 
 
 def _find_conditions(episodes: Sequence[Episode], other_episodes: Sequence[Episode], call: FailedCall) -> Iterable[str]:
-    """Yield the unchanged arguments whose value decides between this fix and the others."""
-    for name, value in call.hashes.items():
+    """Yield the unchanged arguments whose value seems to decide between this fix and the others."""
+    for name in call.hashes:
         own = {episode.conditions[name] for episode in episodes if episode.successful and name in episode.conditions}
         others = {episode.conditions[name] for episode in other_episodes if name in episode.conditions}
         is_known = all(name in episode.conditions for episode in (*episodes, *other_episodes) if episode.successful)
-        if value in own and is_known and own.isdisjoint(others) and len(own | others) <= MAX_CONDITION_VALUES:
+        if own and is_known and own.isdisjoint(others) and len(own | others) <= MAX_CONDITION_VALUES:
             yield name
 
 

@@ -16,6 +16,7 @@ import msgspec
 from mulligan.classify.fingerprint import build_template
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, UnsupportedOperationError
+from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.records import (
     Fix,
     FixState,
@@ -365,6 +366,8 @@ class FixQuery(Record, frozen=True):
     """Hashes of the call's values. A fix that replaced other values is left out. Empty if they are unknown."""
     argument_numbers: tuple[tuple[str, float], ...] = ()
     """Those of the call's values that are numbers: a bound that other numbers showed may apply to them."""
+    is_rejection: bool = True
+    """Whether the error rejects what was asked, and not the state of the world."""
 
     def position_of(self, fix: Fix) -> tuple[float, bool, int, int, str]:
         """Return the sort key of a fix."""
@@ -382,7 +385,11 @@ class FixQuery(Record, frozen=True):
         """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
         text = build_template(failure.message, arguments) if arguments is not None else ""
         shape = argument_types(arguments)
-        values = {"argument_hashes": hash_arguments(arguments), "argument_numbers": _list_numbers(arguments)}
+        values = {
+            "argument_hashes": hash_arguments(arguments),
+            "argument_numbers": _list_numbers(arguments),
+            "is_rejection": rejects_arguments(failure),
+        }
         return cls(
             tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), argument_types=shape,
             **values | fields,
