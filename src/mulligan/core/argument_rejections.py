@@ -12,7 +12,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Literal
 
-from mulligan.core.failure import Failure, Remedy
+from mulligan.core.failure import Failure
 from mulligan.redaction.regex import LazyRegex
 
 TextVerdict = Literal["rejection", "state", "neither"]
@@ -22,7 +22,8 @@ MAX_TAIL_CHARS = 500
 """Characters of an error text that are read, at its beginning and at its end."""
 CACHED_VERDICTS = 256
 STATE_STATUSES = frozenset({404, 408, 409, 410, 412, 423, 425, 429})
-"""HTTP statuses about the state of a resource or a service. 5xx count too. 400 and 422 are used for everything."""
+"""HTTP statuses about the state of a resource or a service. 400 and 422 are used for everything."""
+MIN_SERVER_ERROR = 500
 
 _OPTION = (
     r"(?:argument|parameter|param|option|flag|switch|keyword|field|column|property|attribute|operator|function|format|"
@@ -37,14 +38,18 @@ _THING = (
     r"(?:ticket|voucher|coupon|card|passport|licen[cs]e|contract|permit|visa|certificate|signature|session|membership|"
     r"subscription|offer|account|device|sensor|service|server|pump|alarm|seller|drone|vehicle|truck|phone|robot)"
 )
-_SUPPLY = r"(?:balance|budget|credit|stock|inventory|capacity|quota|supply|available|remaining|funds|fuel|seats)"
+_SUPPLY = (
+    r"(?:balance|budget|credit|stock|inventory|capacity|quota|supply|available|remaining|funds|fuel|seats|amount|paid)"
+)
 
 _DECISIVE_STATE = LazyRegex(
     r"\b(?:"
-    r"any ?more\b|try (?:again )?later|timed out|rate limit|too many requests|service not known|consent\b|approv(?:al|ed)|"
+    r"any ?more\b|try (?:again )?later|timed out|rate limit|too many requests|service not known|consent\b|"
+    r"approv(?:al|ed)|"
     r"you (?:must|need to|have to|should) (?:be|have|log|sign|pay|first)\b|"
     r"(?:must|has to|have to|needs? to) be (?:in (?:the |a )?(?:status|state|draft)|at (?:the|work|home)\b)|"
-    rf"{_THING}\b(?: [^\s.]{{1,14}}){{0,2}}? (?:(?:is|are|was|were) )?(?:not |in|un|out of )(?:valid|enabled|accepted|range|known)|"
+    rf"{_THING}\b(?: [^\s.]{{1,14}}){{0,2}}? (?:(?:is|are|was|were) )?(?:not |in|un|out of )(?:valid|enabled|"
+    rf"accepted|range|known)|"
     r"of (?:the|this|that|his|her|their|our) [\w ]{1,30}(?:is|are) (?:unknown|not known)|"
     r"(?:bad|invalid|malformed|unexpected|empty) (?:\w{1,12} )?(?:response|reply|answer)\b|unsupported operand"
     r")"
@@ -53,20 +58,26 @@ _DECISIVE_STATE = LazyRegex(
 
 _STRONG_REJECTION = LazyRegex(
     r"\b(?:"
-    rf"(?:invalid|illegal|malformed|wrong|bad|incorrect|missing|extra|improper|unexpected) (?:[\w'\"]{{1,20}} ){{0,2}}?{_FORM}|"
+    rf"(?:invalid|illegal|malformed|wrong|bad|incorrect|missing|extra|improper|"
+    rf"unexpected) (?:[\w'\"]{{1,20}} ){{0,2}}?{_FORM}|"
     rf"(?:un(?:known|recogni[sz]ed|supported)|ambiguous|no such) (?:\w{{1,14}} ){{0,2}}?{_OPTION}|no such table\b|"
-    rf"{_OPTION}[^.\n]{{0,40}} (?:do(?:es)?(?: not|n't) exist|(?:is|are) not possible)|"
+    rf"{_OPTION}[^.\n]{{0,40}} (?:do(?:es)?(?: not|n't) exist|(?:is|are) (?:not (?:possible|allowed|valid)|"
+    r"missing|required|invalid))|"
     r"(?:not|isn't|aren't) (?:\w{1,10} )?(?:supported|recogni[sz]ed|a valid|understood|well-formed|of type|"
-    r"one of (?!your|our|the )|divisible|a number|numeric|among the (?:\w{1,10} )?(?:permitted|allowed|valid|supported))\b|"
-    r"(?:does|do|did)(?: not|n't) (?:support|understand|recogni[sz]e|accept (?:['\"\d]|an? |the (?:value|option))|"
+    r"one of (?!your|our|the )|divisible|a number|numeric|among the (?:\w{1,10} )?(?:permitted|allowed|valid|"
+    r"supported))\b|"
+    r"(?:does|do|did)(?: not|n't) (?:support|understand|know (?:this|that|the) (?:\w{1,12} )?(?:unit|format|option|"
+    r"mode|type|language)|recogni[sz]e|accept (?:['\"\d]|an? |the (?:value|option))|"
     r"match (?:the )?(?:\w{1,12} )?(?:format|pattern|schema|length|regex|type|any of|grammar)|"
     r"(?:follow|conform to|comply with) [^.\n]{1,40}?(?:scheme|format|pattern|syntax|style|convention|schema))|"
     r"unsupported\b|malformed\b|unrecogni[sz]ed\b|unparsable\b|unterminated\b|mutually exclusive\b|"
     r"(?:could not|couldn't|cannot|can't|can not|unable to|failed to) (?:be )?(?:convert|parse|decod|encod|interpret|"
     r"cast\b|coerc|deserializ)(?!\w{0,4} (?:the )?(?:response|reply|answer|body))|"
     r"(?:wrong|bad|invalid) (?:checksum|case|spelling|word)\b|check ?digit|"
-    r"(?:syntax|parse|parsing|validation) ?error\b|type mismatch|"
-    r"expected (?:an? |one of|type |[^.\n]{1,60}?\b(?:got|but|received|instead|not) )|"
+    r"(?:syntax|parse|parsing) ?errors?\b|type mismatch|"
+    r"does not appear to be an?\b|"
+    r"expected (?:an? |one of|type |(?:int|integer|float|number|str|string|bool|boolean|list|dict|object|array)\b|"
+    r"[^.\n]{1,60}?\b(?:got|but|received|instead|not) )|"
     r"(?:must|should|has to|have to|needs? to) (?:only |all |either |not )?(?:be (?:an? |one of|in |between|"
     r"at (?:least|most)|less|greater|smaller|larger|shorter|longer|positive|negative|non-?|equal|of |unique|numeric|"
     r"integer|whole|given|written|entered|specified|expressed|formatted|string|valid|english|multiple|<|>|\d|before|"
@@ -74,12 +85,14 @@ _STRONG_REJECTION = LazyRegex(
     r"match|contain|consist|start with|begin with|end with|look like|have (?:exactly|no|the form|\d)|satisfy|"
     r"come first|exceed)|"
     r"(?:may|can|could)(?: ?not|n't) be (?:empty|null|none|negative|zero|blank|in the (?:future|past)|"
-    r"\w{3,8}er than|more than|before|after|combined|mixed)|(?:cannot|can't|may not) (?:contain|start with|be used (?:for|with|in|together))|"
+    r"\w{3,8}er than|more than|before|after|combined|mixed)|(?:cannot|can't|may not) (?:contain|start with|"
+    r"be used (?:for|with|in|together))|"
     r"out of range (?:for|of)|out of range:|out of bounds\b|"
     r"outside (?:the )?(?:\w{1,10} )?(?:scale|range|bounds|interval)|"
     r"choose (?:from|one of|between)|(?:allowed|accepted|permitted|valid) (?:values|options|choices)|"
     r"positional arguments?\b|required property|input should|extra inputs|field required|additional properties|"
-    r"codec can't|not in range\(|"
+    r"no support for|(?:cannot|can't) (?:sort|filter|group|order|aggregate|read ['\"]\w{1,20}['\"] as)\b|"
+    r"requires? (?:the |a |an )?(?:\w{1,12} )?(?:plan|tier|edition)\b|codec can't|not in range\(|"
     r"provide (?:either|exactly|only|one of)|not both\b"
     r")"
 )
@@ -108,8 +121,9 @@ _STATE = LazyRegex(
     r"(?:has|have) been|remain(?:s|ing)?\b|left\b|"
     r"(?:you|users?|they|visitors|guests) (?:is|are) not (?:allowed|permitted)|"
     r"(?:cancell?ation|refund|return|exchange|transfer|booking|withdrawal|payment|access|upload|entry|registration|"
-    r"submission|purchase|check-?in|operation|action|trade|\w{3,12}ing)s? (?:is|are) not (?:allowed|permitted|enabled)|"
-    r"fail(?:ed|ure)|crash|died|denied|unauthori[sz]ed|forbidden|permission|protected|sealed|blocked|"
+    r"submission|purchase|check-?in|operation|action|trade)s?(?: [^\s.]{1,14}){0,4}? not (?:allowed|permitted|"
+    r"enabled)|\w{3,12}ing (?:is|are) not (?:allowed|permitted|enabled)|"
+    r"crash|died|denied|unauthori[sz]ed|forbidden|permission|protected|sealed|blocked|"
     r"deadlock|being \w{3,14}ed"
     r")"
 )
@@ -117,7 +131,8 @@ _STATE = LazyRegex(
 
 _WEAK_REJECTION = LazyRegex(
     r"\b(?:"
-    r"invalid\b(?! (?:state|status|credentials|password|login|api|request|user|token|data))|(?:not|isn't|aren't) valid\b|"
+    r"(?<!\.)invalid\b(?! (?:state|status|credentials|password|login|api|request|user|token|data))|(?:not|isn't|"
+    r"aren't) valid\b|"
     r"unknown(?=\.?$|[;,])|not known\b(?! (?:when|where|who|why|if|whether|how))|"
     r"(?:not|isn't|aren't) (?:be )?(?:allowed|permitted|accepted|enabled|offered by|possible with|"
     rf"available (?:to|for|on|in|with) {_CALLER})|"
@@ -128,18 +143,21 @@ _WEAK_REJECTION = LazyRegex(
     r"(?:above|over|below|under|than) [^.\s]{0,3}\d[^.\n]{0,20} (?:is|are) (?:not|refused|rejected)|"
     r"maximum (?:is|of|allowed|length|size|\w{1,14} (?:is|length))|minimum (?:is|of|allowed|length|size)|"
     r"multiples? of|whole numbers?|(?:two|three|four|five|eight|\d{1,3})[- ](?:letters?|digits?|characters?|decimals?)|"
-    r"decimals for|(?:upper|lower) ?case|with(?:out)? (?:blanks|spaces)|iso \d|e\.164|yyyy|"
+    r"(?:start|end|from|to|since|until|begin) precedes|beyond what\b|isn't something\b|want e\.g\.|nonsense\b|"
+    r"validation errors?\b|decimals for|(?:upper|lower)[- ]?case|with(?:out)? (?:blanks|spaces)|iso \d|e\.164|yyyy|"
     r"expects?\b|accepts (?:only|\d|one of)|fraction between|"
     r"(?:ids?|codes?|references|names?|numbers?) (?:look like|are written)|is out of range|"
-    r"(?:use|choose) \w{1,16}(?:, \w{1,16}){0,4},? or \w|a (?:shorter|smaller|longer|larger|valid) \w|"
+    r"(?:use|choose) \w{1,16}(?:, \w{1,16}){0,4},? or \w|(?:choose|use|enter|give|provide|specify|pick) an? (?:shorter|"
+    r"smaller|longer|larger|valid) \w|"
     r"(?:date|time|start|end|day|arrival|departure) (?:lies|is|comes|falls) (?:before|after)|"
-    rf"(?:{_OPTION}) (?:is|are) (?:missing|required)|"
     r"only the (?:first|default)|(?:may|can) only (?:filter|sort|contain|use|select|be (?:one of|used|combined))|"
     r"only (?:takes?|understands?|accepts?|supports?|allows?|knows?)\b|premium\b|"
     r"(?:plan|tier|key|edition|licen[cs]e)s? (?:does not|doesn't|may not|cannot|can't|do not) \w|"
     r"please (?:use|give|write|enter|specify|pass|send) (?!another|a different|your )|"
-    rf"needs? an? {_OPTION}|not an? (?:iso|isbn|iban|uuid|url|uri|email|integer|number|date|json|xml|boolean|list|string)\b|"
-    r"must be (?!\w{2,14}(?:ed|en|id|nt|gned)\b|in |at |on |open|closed|online|empty|ready|active|home|available|free|clean|"
+    rf"needs? an? {_OPTION}|not an? (?:iso|isbn|iban|uuid|url|uri|email|integer|number|date|json|xml|boolean|list|"
+    rf"string)\b|"
+    r"must be (?!\w{2,14}(?:ed|en|id|nt|gned)\b|in |at |on |open|closed|online|empty|ready|active|home|available|"
+    r"free|clean|"
     r"dry|full|back|done|live|awake|alive)\w|you (?:asked for|gave|passed|sent|entered|specified|supplied) ['\"\d]|"
     rf"(?:disabled (?:in|for|on)|off for) (?:shared\b|{_CALLER})|instead of \d"
     r")"
@@ -147,14 +165,24 @@ _WEAK_REJECTION = LazyRegex(
 """Words that reject a call unless the text also speaks about the state of the world."""
 
 
+_CODE_BOUNDARY = LazyRegex(r"[_.:/-]|(?<=[a-z])(?=[A-Z])")
+"""Ends of words in an error code: `INVALID_FORMAT`, `InvalidParameterValue`."""
+STATE_CODES = frozenset(
+    "timeout connection_error unavailable api_error rate_limit auth_error conflict file_not_found command_not_found "
+    "no_results edit_mismatch stale_file build_failure test_failure".split()
+)
+"""Codes of kinds about a service, a resource or executed code. Their texts quote what they please."""
+
+
 def rejects_arguments(failure: Failure) -> bool:
     """Return whether the error rejects what was asked: a wrong word, format or size, or an unsupported option.
 
     False if it is about the state of the world (nothing found, taken, used up), and if the text says neither.
     """
-    if failure.remedy is Remedy.RETRY or (failure.status or 0) >= 500 or failure.status in STATE_STATUSES:
+    status = failure.status or 0
+    if failure.kind.code in STATE_CODES or status >= MIN_SERVER_ERROR or status in STATE_STATUSES:
         return False
-    for text in (failure.message, failure.code, failure.detail):
+    for text in (failure.message, _CODE_BOUNDARY.sub(" ", failure.code[:MAX_TAIL_CHARS]), failure.detail):
         verdict = judge_text(_cut_middle(text)) if text else "neither"
         if verdict != "neither":
             return verdict == "rejection"
