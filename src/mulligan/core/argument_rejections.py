@@ -112,7 +112,7 @@ _STATE = LazyRegex(
     r"(?:level|temperature|pressure|demand|traffic|wind|risk|score|income|rating|voltage|water|price)s? (?:is|are) too|"
     r"try again|retry|wait\b|later\b(?! than)|pending|process(?:ing|ed)|running|overload|unavailable(?!;)|"
     r"maintenance|conflict|duplicate|exists?\b|declined|"
-    r"no (?!such |more than |less than |greater |larger |longer |shorter )\w{2,}|nothing\b|nobody\b|"
+    r"no (?!such |more than |less than |greater |larger |longer |shorter )\w{2,}|no(?:thing|body)\b|"
     r"none (?:left|found|available|of)|zero results|not[ _](?:found|listed|registered|"
     r"published|connected|ready|released|signed|assigned|finished|started|running|installed|available(?! (?:to|for|on|"
     rf"in|with) {_CALLER})|completed?|"

@@ -1,4 +1,4 @@
-"""Decisions of people: learned changes and prerequisites that no model is told and no memory executes.
+"""Decisions of people: learned changes and prerequisites that models do not read and memory does not execute.
 
 A person decides whether a check is skipped, who may see something, and what is paid, removed or undone. That earlier
 users decided so says nothing about this one. A wrong alarm only silences a fix, so doubt counts as a decision.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mulligan.core.privileged_arguments import split_words
-from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Change
+from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Change, Effects
 from mulligan.redaction.regex import LazyRegex
 
 CHECK_OFF = "switches a check off"
@@ -37,7 +37,8 @@ _READING_VERBS = _words(
     "get list read fetch search find query show describe view lookup look count check compare convert translate "
     "summarize render calculate compute estimate preview parse load scan track geocode resolve browse download export "
     "inspect analyze explain complete plan recommend suggest forecast detect extract lint format head tail cat ls grep "
-    "glob select open print display click scroll poll wait validate monitor resize embed ask"
+    "glob display poll wait validate monitor resize embed ask transcode encode decode "
+    "draw plot crop"
 )
 """Verbs of tools that change nothing for others, or only what they return."""
 _NEGATIONS = _words(
@@ -49,9 +50,11 @@ _CONSENTS = _words(
     "allowed approve approved approval authorize authorized consent consented opt optin overwrite replace clobber "
     "override bypass skip ignore waive unsafe insecure dangerous dangerously trust trusted privileged sudo admin root "
     "elevated escalate purge permanent permanently irreversible hard destroy delete remove prune cascade exist exists "
-    "disable disabled permit grant unlock unrestricted unlimited public publicly everyone anonymous external share shared "
+    "disable disabled permit grant unlock unrestricted unlimited public publicly everyone anonymous external share "
+    "shared "
     "notify auto autoapprove autoconfirm yes proceed anyway final finalize immediate immediately waiver surcharge pay "
-    "charge purchase upgrade premium paid offlabel outside"
+    "charge purchase upgrade premium paid offlabel outside break emergency ok "
+    "untrusted reveal expose"
 )
 """Words of switches that consent to something when on."""
 _CHECKS = _words(
@@ -60,16 +63,27 @@ _CHECKS = _words(
     "protected protection redact redacted anonymize anonymized anonymous pseudonymize mask masked scan review reviewed "
     "approval approve confirm confirmation canary paper simulate simulation simulated test preview readonly respect "
     "enforce enforced guard guardrail guardrails moderation moderate filter lock locked audit audited signature "
-    "signed notify warn warning warnings consent limit limited restrict restricted private internal only double "
+    "signed notify warn warning warnings consent limit limited restrict restricted private internal double "
     "screening inspect inspection quarantine cooldown reversible refundable insurance insured hold escrow ask prompt "
-    "interactive authenticate authenticated authentication auth mfa"
+    "interactive authenticate authenticated authentication auth mfa block blocked prevent "
+    "deny expected etag match precondition"
 )
 """Words of switches that protect something when on."""
+_SWITCH_WORDS = _CONSENTS | _CHECKS
+_PURE_CONSENTS = _CONSENTS - _CHECKS
 _SENSITIVE = _words(
     "identifier identifiers private personal pii sensitive hidden confidential secret secrets deleted names salary "
     "salaries internal identity raw unredacted restricted drafts"
 )
 """Contents that `include_*` of a tool that reads must not reveal."""
+_PREPARING_VERBS = _words(
+    "create add insert login log authenticate connect open start init initialize select use set switch focus navigate "
+    "goto go scroll click type prepare mkdir make register upload save write append begin enter join fill hover press "
+    "refresh reload sync build compile install configure mount attach wake warm checkout cd import call signin setup "
+    "run define declare collect mark update edit put post fix activate enable index stage commit pull clone verify"
+)
+"""Verbs of prerequisites that prepare a call."""
+_INCLUSIONS = _words("include with show reveal return")
 _PLAIN_WORDS = _words(
     "pretty header headers fresh cache cached refresh reload stream streaming verbose compact async background case "
     "whitespace blank blanks spaces regex fuzzy json html markdown utc debug quiet color colour colors sorted sort "
@@ -79,16 +93,34 @@ _PLAIN_WORDS = _words(
     "language download"
 )
 """Words of switches that concern only form or speed."""
+_PLAIN_NAMES = _PLAIN_WORDS | _words(
+    "use with force ignore skip no enable allow include show is as the follow keep add"
+)
+"""Words of which a name consists that concerns only form or speed: `ignore_case`, `skip_header`."""
 _ACCESS_NOUNS = _words(
     "environment env branch audience visibility access role roles permission permissions scope scopes acl cidr "
-    "recipient recipients segment privilege privileges sharing share stage exposure audience_type grant grants seat "
-    "origin origins allowlist whitelist reach privacy firewall source_ip ingress viewers readers members everyone"
+    "recipient recipients segment privilege privileges sharing share stage exposure grant grants seat "
+    "origin origins allowlist whitelist reach privacy firewall ingress viewers readers members everyone visible "
+    "viewable readable editable distribution principal"
 )
 """Nouns of arguments that say who may see or do something, or where something takes effect."""
 _MONEY_NOUNS = _words(
-    "price cost costs budget amount fee fees surcharge tip bid bids spend spending payment pay deposit bonus donation "
-    "credit discount refund limit_price salary rate_limit_price stake premium compensation"
+    "price fare cost costs budget amount fee fees surcharge tip bid bids spend spending payment pay deposit bonus "
+    "donation "
+    "credit discount refund salary stake premium compensation"
 )
+_NUMERIC_CHECKS = _CHECKS - {"limit", "limited", "test", "match", "filter", "preview"}
+_SIZE_WORDS = _words(
+    "result results token tokens word words length char chars characters width height size row rows item items page "
+    "pages retry retries attempts offset index depth zoom margin padding decimals digits quality level"
+)
+"""Words of numbers that limit only the form or the length of something."""
+_GUARDED_NOUNS = _words(
+    "access role roles permission permissions privilege privileges acl policy policies quota limit limits budget "
+    "payment "
+    "consent firewall protection lock"
+)
+"""Nouns of prerequisites that change who may do how much."""
 _OFF_VALUES = _words("off none no false disabled disable never skip skipped 0 optional permissive unsafe warn ignore")
 _ON_VALUES = _words("on yes true enabled force forced always y accept accepted agree agreed confirmed")
 _LADDERS: tuple[Mapping[str, int], ...] = tuple(
@@ -119,10 +151,10 @@ _LADDERS: tuple[Mapping[str, int], ...] = tuple(
             "final published publish release released approved signed live confirmed public binding firm",
         ),
         (
-            "strict full high maximum always required enforce enforced block reject deny",
-            "normal standard medium default moderate warn",
-            "lenient relaxed low basic minimal loose permissive",
-            "off none disabled never skip ignore allow optional",
+            "strict always required enforce enforced block reject deny fail error raise abort ask",
+            "moderate warn",
+            "lenient relaxed loose permissive",
+            "off none disabled never skip ignore allow optional replace overwrite force truncate",
         ),
     )
 )
@@ -134,10 +166,12 @@ _DECISIVE_VERBS = _words(
     "erase destroy truncate uninstall overwrite force override bypass skip sign accept agree confirm consent waive "
     "share invite promote elevate escalate sudo publish unpublish subscribe unsubscribe upgrade withdraw order hire "
     "fire dismiss discard release reopen evict eject detach archive close abort stop shutdown merge donate tip topup "
-    "recharge deposit impersonate assume add_member add_permission whitelist allowlist empty free prune suspend "
-    "trash unlink rm rmdir forget forgive write_off downgrade reinstate recover resurrect rescind void annul replace"
+    "recharge deposit impersonate assume whitelist allowlist empty free prune suspend "
+    "trash unlink rm rmdir forget forgive downgrade reinstate recover resurrect rescind void annul replace decline "
+    "reject increase raise extend lift relax lower reduce"
 )
 """Verbs of prerequisites that a person decides on."""
+_DECISIVE_WORDS = _DECISIVE_VERBS | _GUARDED_NOUNS | _MONEY_NOUNS
 
 _CONSENT_TEXT = LazyRegex(
     r"\b(?:forc(?:e|es|ed|ing)\b|skip|ignor|overrid|overwrit|bypass|without (?:\w{1,12} )?(?:check|approv|ask|confirm|"
@@ -160,7 +194,7 @@ _WORLD_RANGE = LazyRegex(r"(?:0\.0\.0\.0/0|::/0|\*|0?[67][67][67]|a?\+?rwx)\Z")
 def find_decision(
     tool: str,
     changes: Sequence[Change] = (),
-    prerequisites: Iterable[str] = (),
+    prerequisites: Mapping[str, Effects | None] | None = None,
     *,
     description: str = "",
     argument_texts: Mapping[str, str] | None = None,
@@ -168,11 +202,11 @@ def find_decision(
 ) -> str:
     """Return why a learned change or prerequisite is a decision of a person, or an empty text.
 
-    `argument_texts` are the descriptions in the schema by path, `destructive_tools` the names that carry the annotation
-    `destructiveHint`. Declared effects do not excuse: they say what a call does, not who may decide it.
+    `prerequisites` are the names of the tools with their declared effects, `argument_texts` the descriptions in the
+    schema by path, `destructive_tools` the names that carry the annotation `destructiveHint`.
     """
-    for name in prerequisites:
-        if name in destructive_tools or _is_decisive(name):
+    for name, effects in (prerequisites or {}).items():
+        if name in destructive_tools or _is_decisive(name, effects):
             return DECISIVE_PREREQUISITE.format(name[:MAX_READ_CHARS])
     acts = tool in destructive_tools or not _is_reading(tool, description)
     texts = argument_texts or {}
@@ -188,11 +222,13 @@ def _judge_change(change: Change, acts: bool, text: str) -> str:
     """Return why one change is a decision, or an empty text."""
     words = _split(change.path)
     before, after = change.before, change.after
-    if after in (HIDDEN_VALUE, RUN_SPECIFIC) if isinstance(after, str) else False:
-        is_marked = not words.isdisjoint(_CONSENTS | _CHECKS) and words.isdisjoint(_PLAIN_WORDS)
-        return UNKNOWN_SWITCH if is_marked and acts else ""
-    if change.operation == "drop":
-        after = False if _read_switch(before, words) else None
+    if isinstance(after, str) and after in (HIDDEN_VALUE, RUN_SPECIFIC):
+        is_switch = not words.isdisjoint(_SWITCH_WORDS) and words.isdisjoint(_PLAIN_WORDS)
+        return UNKNOWN_SWITCH if is_switch and acts else ""
+    if after is None:
+        if before is None or _read_switch(before, words) is None:
+            return CHECK_OFF if acts and not words.isdisjoint(_CHECKS) else ""
+        after = False
     switch = _read_switch(after, words)
     if switch is not None and _read_switch(before, words) is not switch:
         return _judge_switch(words, switch, acts, text)
@@ -203,23 +239,24 @@ def _judge_change(change: Change, acts: bool, text: str) -> str:
 
 def _judge_switch(words: frozenset[str], is_on: bool, acts: bool, text: str) -> str:
     """Return why switching an argument on or off is a decision, or an empty text."""
-    if not words.isdisjoint(_PLAIN_WORDS) and (words.isdisjoint(_CHECKS) or not acts):
+    is_plain = words <= _PLAIN_NAMES if acts else words.isdisjoint(_ACCESS_NOUNS)
+    if is_plain and not words.isdisjoint(_PLAIN_WORDS):
         return ""
     is_negated = not words.isdisjoint(_NEGATIONS)
     is_check = not words.isdisjoint(_CHECKS)
     if is_on:
         if is_negated and is_check:
             return CHECK_OFF
-        if not words.isdisjoint(_CONSENTS) and not (is_check and words.isdisjoint(_CONSENTS - _CHECKS) and not acts):
+        if not words.isdisjoint(_CONSENTS if acts else _PURE_CONSENTS):
             return CONSENT_ON
         if not words.isdisjoint(_MONEY_NOUNS):
             return MORE_MONEY
-        if "include" in words and not words.isdisjoint(_SENSITIVE):
+        if not words.isdisjoint(_INCLUSIONS) and not words.isdisjoint(_SENSITIVE):
             return WIDER_ACCESS
         if _CONSENT_TEXT.search(text):
             return CONSENT_ON
         return UNKNOWN_SWITCH if acts and not is_check else ""
-    if is_negated and words.isdisjoint({"notify"}):
+    if is_negated and "notify" not in words:
         return ""
     if is_check or {"read", "only"} <= words or _CHECK_TEXT.search(text):
         return CHECK_OFF
@@ -230,9 +267,13 @@ def _judge_number(words: frozenset[str], before: float, after: float, acts: bool
     """Return why another number is a decision, or an empty text."""
     if acts and after > before and not words.isdisjoint(_MONEY_NOUNS):
         return MORE_MONEY
-    if after < before and not words.isdisjoint(_CHECKS - {"limit", "limited", "test"}):
+    if after < before and not words.isdisjoint(_NUMERIC_CHECKS):
         return CHECK_OFF
-    return ""
+    if not acts or not words.isdisjoint(_SIZE_WORDS):
+        return ""
+    is_lower_bound, is_upper_bound = not words.isdisjoint({"min", "minimum"}), not words.isdisjoint({"max", "maximum"})
+    is_relaxed = (after < before and is_lower_bound) or (after > before and is_upper_bound) or after == 0 < before
+    return CHECK_OFF if is_relaxed else ""
 
 
 def _judge_word(words: frozenset[str], before: object, after: object, acts: bool, text: str) -> str:
@@ -242,15 +283,12 @@ def _judge_word(words: frozenset[str], before: object, after: object, acts: bool
         return ""
     is_access = not words.isdisjoint(_ACCESS_NOUNS) or bool(_ACCESS_TEXT.search(text))
     if not (acts or is_access):
-        return CHECK_OFF if not words.isdisjoint(_CHECKS) and not new.isdisjoint(_OFF_VALUES) else ""
+        return CHECK_OFF if not words.isdisjoint(_CHECKS) and not _join_words(new).isdisjoint(_OFF_VALUES) else ""
     if any(_WORLD_RANGE.match(value) for value in new):
         return WIDER_ACCESS
     old_words, new_words = _join_words(old), _join_words(new)
-    is_check = not words.isdisjoint(_CHECKS)
     is_narrower = False
     for ladder in _LADDERS:
-        if ladder is _STRICTNESS and not is_check:
-            continue
         old_level = max((ladder[word] for word in old_words if word in ladder), default=None)
         new_level = max((ladder[word] for word in new_words if word in ladder), default=None)
         if new_level is None or (old_level is None and old):
@@ -260,37 +298,51 @@ def _judge_word(words: frozenset[str], before: object, after: object, acts: bool
         is_narrower = True
     if is_narrower:
         return ""
+    if not words.isdisjoint(_MONEY_NOUNS) and old:
+        return MORE_MONEY
     is_careful = any(ladder.get(word) == 0 for ladder in _LADDERS[:-1] for word in old_words)
     return WIDER_ACCESS if acts and (is_access or is_careful) and old else ""
 
 
-def _is_decisive(name: str) -> bool:
-    """Return whether a tool undoes, grants, removes, pays or restores, by the words of its name."""
+def _is_decisive(name: str, effects: Effects | None) -> bool:
+    """Return whether a tool undoes, grants, removes, pays or restores.
+
+    Declared effects do not excuse such a word. Without them, a verb that is not known to be harmless is decisive.
+    """
     words = [word.casefold() for word in split_words(name[:MAX_READ_CHARS])]
-    is_reading = bool(words) and words[0] in _READING_VERBS - {"open", "click", "select"}
-    return not is_reading and not _DECISIVE_VERBS.isdisjoint(words)
+    if _READING_VERBS.isdisjoint(words[:1]) and words[:2] != ["sign", "in"]:
+        is_harmless = effects in ("none", "idempotent") or not _PREPARING_VERBS.isdisjoint(words)
+        return not is_harmless or not _DECISIVE_WORDS.isdisjoint(words)
+    return False
 
 
 def _is_reading(tool: str, description: str) -> bool:
-    """Return whether a tool only reads or computes, by a verb of its name, else by the first word of its description."""
+    """Return whether a tool only reads or computes: by a verb of its name, else by the start of its description."""
     words = [word.casefold() for word in split_words(tool[:MAX_READ_CHARS])]
     if not words or not _DECISIVE_VERBS.isdisjoint(words[:1]):
         return False
     if words[0] in _READING_VERBS or words[-1] in _READING_VERBS:
         return True
     verb = description[:MAX_READ_CHARS].strip().partition(" ")[0].lower()
-    return verb in _READING_VERBS or verb.removesuffix("s") in _READING_VERBS or verb in ("returns", "return", "searches")
+    return (
+        verb in _READING_VERBS or verb.removesuffix("s") in _READING_VERBS or verb in ("returns", "return", "searches")
+    )
 
 
 def _split(path: str) -> frozenset[str]:
-    return frozenset(word.casefold() for word in split_words(path[-MAX_READ_CHARS:]))
+    """Return the words of a path. `unmask` and `insecure` are the negation of a check."""
+    words = {word.casefold() for word in split_words(path[-MAX_READ_CHARS:])}
+    for word in tuple(words):
+        if word[:2] in ("un", "in") and word[2:] in _CHECKS:
+            words |= {"no", word[2:]}
+    return frozenset(words)
 
 
 def _read_switch(value: object, words: frozenset[str]) -> bool | None:
     """Return a value as on or off, or None if it is neither. Words count for arguments that are named as switches."""
     if isinstance(value, bool):
         return value
-    if isinstance(value, str) and not words.isdisjoint(_CHECKS | _CONSENTS) and len(value) <= MAX_READ_CHARS:
+    if isinstance(value, str) and not words.isdisjoint(_SWITCH_WORDS) and len(value) <= MAX_READ_CHARS:
         word = value.strip().casefold()
         return False if word in _OFF_VALUES else True if word in _ON_VALUES else None
     return None
@@ -301,17 +353,17 @@ def _is_number(value: object) -> bool:
 
 
 def _read_values(value: object) -> frozenset[str]:
-    """Return a word, or the words of a list, in lower case. Empty for other values and for long texts."""
+    """Return a word, or the words of a list. Empty for other values and for long texts."""
     values = value[:MAX_READ_ITEMS] if isinstance(value, list | tuple) else (value,)
     return frozenset(
-        item.strip().casefold()
+        item.strip()
         for item in values
         if isinstance(item, str) and len(item) <= MAX_READ_CHARS and item.count(" ") <= 3
     )
 
 
 def _join_words(values: Iterable[str]) -> frozenset[str]:
-    return frozenset(word for value in values for word in (value, *split_words(value)))
+    return frozenset(word.casefold() for value in values for word in (value, *split_words(value)))
 
 
 def _is_same_form(old: frozenset[str], new: frozenset[str]) -> bool:
@@ -326,4 +378,4 @@ def _is_same_form(old: frozenset[str], new: frozenset[str]) -> bool:
 
 
 def _strip(value: str) -> str:
-    return "".join(letter for letter in value if letter.isalnum())
+    return "".join(letter for letter in value.casefold() if letter.isalnum())
