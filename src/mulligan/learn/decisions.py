@@ -7,6 +7,7 @@ users decided so says nothing about this one. A wrong alarm only silences a fix,
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 
 from mulligan.core.privileged_arguments import split_words
 from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Change, Effects
@@ -22,6 +23,7 @@ DECISIVE_PREREQUISITE = "needs a call that undoes, grants, removes, pays or rest
 MAX_READ_CHARS = 200
 """Characters of a name or value that are read."""
 MAX_READ_ITEMS = 20
+CACHED_NAMES = 256
 MAX_TEXT_CHARS = 1000
 """Characters of a description that are read."""
 
@@ -101,13 +103,12 @@ _ACCESS_NOUNS = _words(
     "environment env branch audience visibility access role roles permission permissions scope scopes acl cidr "
     "recipient recipients segment privilege privileges sharing share stage exposure grant grants seat "
     "origin origins allowlist whitelist reach privacy firewall ingress viewers readers members everyone visible "
-    "viewable readable editable distribution principal"
+    "viewable readable editable distribution principal license licence"
 )
 """Nouns of arguments that say who may see or do something, or where something takes effect."""
 _MONEY_NOUNS = _words(
     "price fare cost costs budget amount fee fees surcharge tip bid bids spend spending payment pay deposit bonus "
-    "donation "
-    "credit discount refund salary stake premium compensation"
+    "donation credit discount refund salary stake premium compensation"
 )
 _NUMERIC_CHECKS = _CHECKS - {"limit", "limited", "test", "match", "filter", "preview"}
 _SIZE_WORDS = _words(
@@ -115,6 +116,8 @@ _SIZE_WORDS = _words(
     "pages retry retries attempts offset index depth zoom margin padding decimals digits quality level"
 )
 """Words of numbers that limit only the form or the length of something."""
+_LOWER_BOUNDS = _words("min minimum")
+_UPPER_BOUNDS = _words("max maximum limit cap ceiling ratio threshold tolerance fuzz")
 _GUARDED_NOUNS = _words(
     "access role roles permission permissions privilege privileges acl policy policies quota limit limits budget "
     "payment "
@@ -220,7 +223,7 @@ def find_decision(
 
 def _judge_change(change: Change, acts: bool, text: str) -> str:
     """Return why one change is a decision, or an empty text."""
-    words = _split(change.path)
+    words = _split_path(change.path[-MAX_READ_CHARS:])
     before, after = change.before, change.after
     if isinstance(after, str) and after in (HIDDEN_VALUE, RUN_SPECIFIC):
         is_switch = not words.isdisjoint(_SWITCH_WORDS) and words.isdisjoint(_PLAIN_WORDS)
@@ -239,8 +242,8 @@ def _judge_change(change: Change, acts: bool, text: str) -> str:
 
 def _judge_switch(words: frozenset[str], is_on: bool, acts: bool, text: str) -> str:
     """Return why switching an argument on or off is a decision, or an empty text."""
-    is_plain = words <= _PLAIN_NAMES if acts else words.isdisjoint(_ACCESS_NOUNS)
-    if is_plain and not words.isdisjoint(_PLAIN_WORDS):
+    concerns_form = words <= _PLAIN_NAMES if acts else words.isdisjoint(_ACCESS_NOUNS)
+    if concerns_form and not words.isdisjoint(_PLAIN_WORDS):
         return ""
     is_negated = not words.isdisjoint(_NEGATIONS)
     is_check = not words.isdisjoint(_CHECKS)
@@ -252,6 +255,8 @@ def _judge_switch(words: frozenset[str], is_on: bool, acts: bool, text: str) -> 
         if not words.isdisjoint(_MONEY_NOUNS):
             return MORE_MONEY
         if not words.isdisjoint(_INCLUSIONS) and not words.isdisjoint(_SENSITIVE):
+            return WIDER_ACCESS
+        if not words.isdisjoint(_GUARDED_NOUNS) and not is_check:
             return WIDER_ACCESS
         if _CONSENT_TEXT.search(text):
             return CONSENT_ON
@@ -271,7 +276,7 @@ def _judge_number(words: frozenset[str], before: float, after: float, acts: bool
         return CHECK_OFF
     if not acts or not words.isdisjoint(_SIZE_WORDS):
         return ""
-    is_lower_bound, is_upper_bound = not words.isdisjoint({"min", "minimum"}), not words.isdisjoint({"max", "maximum"})
+    is_lower_bound, is_upper_bound = not words.isdisjoint(_LOWER_BOUNDS), not words.isdisjoint(_UPPER_BOUNDS)
     is_relaxed = (after < before and is_lower_bound) or (after > before and is_upper_bound) or after == 0 < before
     return CHECK_OFF if is_relaxed else ""
 
@@ -309,8 +314,8 @@ def _is_decisive(name: str, effects: Effects | None) -> bool:
 
     Declared effects do not excuse such a word. Without them, a verb that is not known to be harmless is decisive.
     """
-    words = [word.casefold() for word in split_words(name[:MAX_READ_CHARS])]
-    if _READING_VERBS.isdisjoint(words[:1]) and words[:2] != ["sign", "in"]:
+    words = _split_name(name[:MAX_READ_CHARS])
+    if _READING_VERBS.isdisjoint(words[:1]) and words[:2] != ("sign", "in"):
         is_harmless = effects in ("none", "idempotent") or not _PREPARING_VERBS.isdisjoint(words)
         return not is_harmless or not _DECISIVE_WORDS.isdisjoint(words)
     return False
@@ -318,7 +323,7 @@ def _is_decisive(name: str, effects: Effects | None) -> bool:
 
 def _is_reading(tool: str, description: str) -> bool:
     """Return whether a tool only reads or computes: by a verb of its name, else by the start of its description."""
-    words = [word.casefold() for word in split_words(tool[:MAX_READ_CHARS])]
+    words = _split_name(tool[:MAX_READ_CHARS])
     if not words or not _DECISIVE_VERBS.isdisjoint(words[:1]):
         return False
     if words[0] in _READING_VERBS or words[-1] in _READING_VERBS:
@@ -329,9 +334,15 @@ def _is_reading(tool: str, description: str) -> bool:
     )
 
 
-def _split(path: str) -> frozenset[str]:
+@lru_cache(maxsize=CACHED_NAMES)
+def _split_name(name: str) -> tuple[str, ...]:
+    return tuple(word.casefold() for word in split_words(name))
+
+
+@lru_cache(maxsize=CACHED_NAMES)
+def _split_path(path: str) -> frozenset[str]:
     """Return the words of a path. `unmask` and `insecure` are the negation of a check."""
-    words = {word.casefold() for word in split_words(path[-MAX_READ_CHARS:])}
+    words = set(_split_name(path))
     for word in tuple(words):
         if word[:2] in ("un", "in") and word[2:] in _CHECKS:
             words |= {"no", word[2:]}
