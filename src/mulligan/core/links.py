@@ -44,13 +44,13 @@ from mulligan.core.argument_comparison import (
     root_of,
     values_of,
 )
+from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_retry, is_same_json, similarity
 from mulligan.core.failure import Remedy
 from mulligan.core.privileged_arguments import names_identity_or_money, split_words
 from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.read_only_calls import may_prepare_command
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
-from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.stated_limits import supports_value
 
 MAX_OPEN_FAILURES = 100

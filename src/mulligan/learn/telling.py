@@ -14,6 +14,7 @@ import msgspec
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change
+from mulligan.learn.decisions import find_decision
 from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
 from mulligan.store.base import hash_value
 
@@ -66,6 +67,10 @@ def explain_silence(
     failed call; empty if they are unknown.
     """
     reason = _find_failures_at_the_end(record) or _find_unspeakable_value(record)
+    # The effects of the calls in between are unknown here: their names decide.
+    reason = reason or find_decision(
+        record.tool, record.action.changes, dict.fromkeys(record.action.tools, "idempotent")
+    )
     if reason:
         return reason
     rivals = [peer for peer in peers if peer.id != record.id and peer.successes and not _find_failures_at_the_end(peer)]

@@ -14,9 +14,9 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from mulligan.classify.fingerprint import build_template
+from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, UnsupportedOperationError
-from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.records import (
     Fix,
     FixState,
