@@ -385,7 +385,7 @@ class FixQuery(Record, frozen=True):
         """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
         text = build_template(failure.message, arguments) if arguments is not None else ""
         shape = argument_types(arguments)
-        values = {
+        values: dict[str, Any] = {
             "argument_hashes": hash_arguments(arguments),
             "argument_numbers": _list_numbers(arguments),
             "is_rejection": rejects_arguments(failure),
