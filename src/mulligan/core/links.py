@@ -487,8 +487,9 @@ class RunProgress(msgspec.Struct, frozen=True):
         """Return the evidence that this call was made because of the failure, whatever its values."""
         if failure.call.id in facts.handled:
             return ("handler",)
+        cause = failure.call.failure
         # After a failure that lies in the state of the world, a model may go on with the next item.
-        if not comparison.has_unchanged or not rejects_arguments(failure.call.failure):
+        if not comparison.has_unchanged or cause is None or not rejects_arguments(cause):
             return ()
         turn, failed_turn = facts.turn, failure.facts.turn
         if turn is not None and failed_turn is not None:

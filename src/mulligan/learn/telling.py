@@ -13,7 +13,7 @@ import msgspec
 
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
-from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change
+from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
 from mulligan.learn.decisions import find_decision
 from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
 from mulligan.store.base import hash_value
@@ -66,11 +66,7 @@ def explain_silence(
     prerequisite those that change nothing. `replaced` is the hash of the values that the fix would replace in the
     failed call; empty if they are unknown.
     """
-    reason = _find_failures_at_the_end(record) or _find_unspeakable_value(record)
-    # The effects of the calls in between are unknown here: their names decide.
-    reason = reason or find_decision(
-        record.tool, record.action.changes, dict.fromkeys(record.action.tools, "idempotent")
-    )
+    reason = _find_failures_at_the_end(record) or _find_unspeakable_value(record) or _find_decision(record)
     if reason:
         return reason
     rivals = [peer for peer in peers if peer.id != record.id and peer.successes and not _find_failures_at_the_end(peer)]
@@ -107,6 +103,12 @@ def _find_unspeakable_value(record: FixRecord) -> str:
         if change.after == HIDDEN_VALUE:
             return f"the value of {change.path} is hidden at redaction level shared"
     return ""
+
+
+def _find_decision(record: FixRecord) -> str:
+    """Return why a person must decide. The effects of calls in between are unknown here: their names decide."""
+    calls: dict[str, Effects | None] = dict.fromkeys(record.action.tools, "idempotent")
+    return find_decision(record.tool, record.action.changes, calls)
 
 
 def _judge_share(successes: int, others: int, min_share: float) -> str:
