@@ -691,8 +691,8 @@ class CallExecution(RecordedCall, eq=False):
         if stop is not None:
             lines.append(stop.spiral)
             lines += [f"{NOTE_PREFIX} {suggestion}" for suggestion in prompt.suggestions(stop.suggestions[:2])]
-        precedents = filter(None, map(prompt.precedent, recovery_failed.precedents[:2]))
-        lines += [f"{NOTE_PREFIX} {precedent}" for precedent in precedents]
+        for precedent in recovery_failed.precedents[:2]:
+            lines += [f"{NOTE_PREFIX} {line}" for line in prompt.precedent_lines(precedent)]
         return "\n".join(filter(None, lines))
 
     def repair_note(self, tool: str) -> str:

@@ -162,9 +162,9 @@ class PossibleCorrection(msgspec.Struct, frozen=True):
     failed: int = 0
     """The failed call that it is compared with."""
     replaced: Mapping[str, Any] | None = None
-    """The arguments of the failed call, if its handler made the correction.
+    """The arguments of the failed call, if the correction was made because of it.
 
-    Other calls may have succeeded with what failed here: a program that corrects an error first tries the usual value.
+    Other calls may have succeeded with what failed here: who corrects an error has first tried the usual value.
     """
 
     def is_other_item(self, root: str, value: Any) -> bool:
@@ -477,7 +477,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         if not paths and not texts:
             return _match_changes(failure, call, evidence_of_change)
         calls = tuple(number for member in self._intent_of(failure) for number in member.failed_calls)
-        replaced = before if "handler" in call_evidence else None
+        replaced = before if call_evidence else None
         candidate = PossibleCorrection(call, facts, tuple(paths), texts, calls, failure.call.id, replaced)
         return None if is_item(candidate) else _match_changes(failure, call, evidence_of_change, is_provisional=True)
 
@@ -499,6 +499,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         return ()
 
 
+_CALL_EVIDENCE = frozenset({"handler", "model_turn", "next_call"})
 _KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", "conversation", "explicit"})
 _RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
 
@@ -889,8 +890,8 @@ def _iter_provisional_corrections(call: Call) -> Iterator[PossibleCorrection]:
                        if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH]  # fmt: skip
             texts = tuple(change.path for change in changes if all(map(is_long_text, (change.before, change.after))))
             paths = tuple(change.path for change in changes if change.path not in texts)
-            is_handled = "handler" in link.evidence
-            replaced = {root_of(change.path): change.before for change in changes} if is_handled else None
+            is_caused = not _CALL_EVIDENCE.isdisjoint(link.evidence)
+            replaced = {root_of(change.path): change.before for change in changes} if is_caused else None
             yield PossibleCorrection(call, LOGGED, paths, texts, intent, link.failed_call, replaced)
 
 

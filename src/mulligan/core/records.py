@@ -54,6 +54,8 @@ REQUOTED = "(requoted)"
 """In a learned change: the same text with other quotes or escapes."""
 LAST_PATH_SEGMENT = "(last part)"
 """In a learned change: the part of a path after the last slash."""
+FORM_PREFIX = "(form) "
+"""In a learned change: begins the name of a transformation (`core/transformations.py`) of the call's own value."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run", "reflection")
 
 
@@ -71,6 +73,12 @@ class Change(Record, frozen=True):
     source: ValueSource = "call"
     privileged: bool = False
     """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
+
+    @property
+    def form(self) -> str:
+        """The name of the transformation that a learned change applies to the call's own value; empty for others."""
+        is_form = isinstance(self.after, str) and self.after.startswith(FORM_PREFIX)
+        return self.after.removeprefix(FORM_PREFIX) if is_form else ""
 
 
 class Recovery(Record, frozen=True):
@@ -515,6 +523,8 @@ class Precedent(Record, frozen=True):
     """Whether its values may be shown to a model."""
     fix: str = ""
     """The id of the fix."""
+    forms: tuple[tuple[str, str], ...] = ()
+    """Arguments whose value is another form of the call's own one, each with the name of the transformation."""
 
 
 SHOWN_ONLY_TO = "shown only to "

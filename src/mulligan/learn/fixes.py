@@ -20,6 +20,7 @@ from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
+    FORM_PREFIX,
     HIDDEN_VALUE,
     LAST_PATH_SEGMENT,
     REQUOTED,
@@ -33,6 +34,7 @@ from mulligan.core.records import (
     Step,
     fix_id,
 )
+from mulligan.core.transformations import find_transformations, keeps_identity
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import (
@@ -290,12 +292,21 @@ def to_shareable(change: Change) -> Change:
         return Change(path=path, operation="trim", after=LAST_PATH_SEGMENT)
     if _is_requoted(before, after):
         return Change(path=path, operation="substitute", after=REQUOTED)
+    if change.source != "run" and operation in ("substitute", "clamp") and (form := find_form(change)):
+        return Change(path=path, operation="substitute", after=FORM_PREFIX + form)
     if change.source != "run" and not change.privileged:
         if _is_hidden(after) and is_shareable(path, None):
             return Change(path=path, operation="substitute", after=HIDDEN_VALUE)
         if is_shareable(path, after):
             return Change(path=path, operation=operation, after=after)
     return Change(path=path, operation="substitute", after=RUN_SPECIFIC)
+
+
+def find_form(change: Change) -> str:
+    """Return the transformation that a change is. One of a privileged argument must not quote a part of its value."""
+    is_private = change.privileged or is_privileged(change.path)
+    names = find_transformations(change.before, change.after)
+    return next((name for name in names if not is_private or keeps_identity(name)), "")
 
 
 _TYPE_NAMES = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}

@@ -82,7 +82,8 @@ def explain_silence(
 
 def is_concrete(change: Change) -> bool:
     """Return whether a change sets a value, instead of converting the form of the call's own value."""
-    return change.operation not in _FORMS and change.after not in (RUN_SPECIFIC, HIDDEN_VALUE, *_CONVERSIONS)
+    placeholders = (RUN_SPECIFIC, HIDDEN_VALUE, *_CONVERSIONS)
+    return change.operation not in _FORMS and change.after not in placeholders and not change.form
 
 
 # Rules for every fix
@@ -96,7 +97,8 @@ def _find_failures_at_the_end(record: FixRecord) -> str:
 def _find_unspeakable_value(record: FixRecord) -> str:
     """Return why a value may not be said. A call that supplies it may be, and so may a change of form."""
     for change in record.action.changes if not record.action.tools else ():
-        if change.path != TOOL_NAME_PATH and is_privileged(change.path) and change.operation not in _FORMS:
+        is_form = change.operation in _FORMS or bool(change.form)
+        if change.path != TOOL_NAME_PATH and is_privileged(change.path) and not is_form:
             return f"{change.path} is a privileged argument"
         if change.after == RUN_SPECIFIC:
             return f"the value of {change.path} is specific to its run"

@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
+
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS
 from mulligan.core import fork_safety
 from mulligan.core.calls import has_changes
 from mulligan.core.failure import Failure, Kind, StoreError
-from mulligan.core.records import Fix, LinkMethod, Precedent, ValueProfile
+from mulligan.core.records import Change, Fix, LinkMethod, Precedent, ValueProfile
+from mulligan.core.transformations import apply_transformation
 from mulligan.learn import profiles
 from mulligan.prompt import Prompt
 from mulligan.record.recorder import Recorder
@@ -107,12 +110,14 @@ class MemoryLookup:
 
         precedents: list[Precedent] = []
         changes: set[tuple[str, str]] = set()
-        for fix in self._query_in_time(read):
-            if has_changes(arguments, fix.changes):
+        for stored_fix in self._query_in_time(read):
+            fix = apply_forms(stored_fix, arguments)
+            if fix is None or has_changes(arguments, fix.changes):
                 continue  # the call failed with just these values
             fix_changes = {(change.path, repr(change.after)) for change in fix.changes}
             if not fix_changes or fix_changes.isdisjoint(changes):  # each value is counted once
-                precedents.append(to_precedent(fix))
+                forms = tuple((change.path, change.form) for change in stored_fix.changes if change.form)
+                precedents.append(msgspec.structs.replace(to_precedent(fix), forms=forms))
                 changes |= fix_changes
         return precedents
 
@@ -435,6 +440,19 @@ def match_recorded_failure(
                     fingerprint=candidate,
                 )
     return failure
+
+
+def apply_forms(fix: Fix, arguments: Mapping[str, Any]) -> Fix | None:
+    """Return a fix with the values that its transformations give in this call; None if one does not apply to it."""
+    changes: list[Change] = []
+    for change in fix.changes:
+        if change.form:
+            after = apply_transformation(change.form, arguments.get(change.path))
+            if after is None:
+                return None
+            change = msgspec.structs.replace(change, before=arguments.get(change.path), after=after)
+        changes.append(change)
+    return msgspec.structs.replace(fix, changes=tuple(changes))
 
 
 def to_precedent(fix: Fix) -> Precedent:
