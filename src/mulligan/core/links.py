@@ -46,12 +46,12 @@ from mulligan.core.argument_comparison import (
 )
 from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_retry, is_same_json, similarity
-from mulligan.core.failure import Remedy
+from mulligan.core.failure import Failure, Remedy
 from mulligan.core.privileged_arguments import names_identity_or_money, split_words
 from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.read_only_calls import may_prepare_command
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
-from mulligan.core.stated_limits import supports_value
+from mulligan.core.stated_limits import follows_direction, supports_value
 
 MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
@@ -717,22 +717,30 @@ def _find_changed_texts(comparison: Comparison) -> tuple[str, ...]:
 
 def _find_supported_values(failure: OpenFailure, comparison: Comparison) -> dict[str, LinkEvidence]:
     """Return the changed arguments whose new value has evidence of its own, with that evidence."""
-    return {
+    supported = {
         path: support
         for path, (old, new) in comparison.values.items()
         if (support := _find_value_support(failure, path, old, new)) is not None
     }
+    if len(comparison.values) == 1 and not supported:  # beside another changed value, a smaller number may be chance
+        [(path, values)] = comparison.values.items()
+        if follows_direction(_error_text(failure.call.failure), *values):
+            return {path: "stated_limit"}
+    return supported
 
 
 def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
     cause = failure.call.failure
-    text = f"{cause.message}\n{cause.detail}"[:4000] if cause is not None else ""
-    if supports_value(text, old, new, is_quantity=measures_quantity(path, old, new)):
+    if supports_value(_error_text(cause), old, new, is_quantity=measures_quantity(path, old, new)):
         return "stated_limit"
     if _find_sources(new, failure, leaf_of(path)):
         return "tool_result"
     is_command = root_of(path) in COMMAND_ARGUMENTS
     return "same_text" if is_same_text(cause, old, new, is_command=is_command) else None
+
+
+def _error_text(failure: Failure | None) -> str:
+    return f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
 
 
 def _is_supported(

@@ -124,11 +124,11 @@ def supports_value(text: str, old: Any, new: Any, *, is_quantity: bool = True) -
         not _satisfies(sizes[0], bound) and _satisfies(sizes[1], bound) for bound in _list_bounds(scanned)
     ):
         return True
-    return _is_listed(scanned, old, new) or follows_direction(scanned, old, new)
+    return _is_listed(scanned, old, new)
 
 
 def follows_direction(text: str, old: Any, new: Any) -> bool:
-    """Return whether an error text says that a number is too large or too small, and the new one is smaller or larger."""
+    """Return whether an error text says that a number is too large, and the new one is smaller; or the reverse."""
     if not _is_number(old) or not _is_number(new) or old == new:
         return False
     is_too_much, is_too_little = _find_directions(text[:MAX_SCANNED_CHARS])
