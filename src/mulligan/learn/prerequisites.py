@@ -31,7 +31,7 @@ from mulligan.learn.fixes import (
     top_agents,
 )
 from mulligan.learn.profiles import replaces_other_values
-from mulligan.learn.telling import FailedCall, Profile, explain_silence
+from mulligan.learn.telling import FAILED_TWICE, FailedCall, Profile, explain_silence
 from mulligan.store.base import FixQuery
 
 MAX_PREREQUISITE_CALLS = 4
@@ -321,11 +321,12 @@ def _judge_fix(
         call = FailedCall(agent, hashes, dict(query.argument_numbers), query.is_rejection)
         return explain_silence(record, peers, call, replaced, lambda: context.profile(record.tool, record.key))
 
-    # The same states hide a fix from a model and in a list for people.
-    hidden_reason = hide(query.agent) or (f"its state is {state}" if state in HIDDEN_STATES else "")
+    # The same states hide a fix from a model and in a list for people. Failures in other calls do not.
+    is_hidden = state in HIDDEN_STATES and reason != FAILED_TWICE
+    hidden_reason = hide(query.agent) or (f"its state is {state}" if is_hidden else "")
     if query.showable and hidden_reason:
         return None
-    if hidden_reason and not query.agent and state not in HIDDEN_STATES:
+    if hidden_reason and not query.agent and not is_hidden:
         agents = [agent for agent in top_agents(record.agents) if agent and not hide(agent)]
         hidden_reason = f"{SHOWN_ONLY_TO}{', '.join(agents)}: {hidden_reason}" if agents else hidden_reason
     fix = to_fix(record, (state, reason), similarity)

@@ -22,6 +22,7 @@ MIN_SHARE_OF_REJECTED = 0.5
 """Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""
 MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
+FAILED_TWICE = "failed twice in a row"
 MAX_CONDITION_VALUES = 12
 """Values of an argument on which a fix may depend."""
 _FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
@@ -66,10 +67,9 @@ def explain_silence(
     prerequisite those that change nothing. `replaced` is the hash of the values that the fix would replace in the
     failed call; empty if they are unknown.
     """
-    reason = _find_failures_at_the_end(record) or _find_unspeakable_value(record) or _find_decision(record)
-    if reason:
+    if reason := _find_unspeakable_value(record) or _find_decision(record):
         return reason
-    rivals = [peer for peer in peers if peer.id != record.id and peer.successes and not _find_failures_at_the_end(peer)]
+    rivals = [peer for peer in peers if peer.id != record.id and peer.successes]
     if record.action.type == "prerequisite" and not record.action.changes:
         return _judge_prerequisite(record, rivals, peers)
     values = [change for change in record.action.changes if is_concrete(change)]
@@ -89,9 +89,8 @@ def is_concrete(change: Change) -> bool:
 # Rules for every fix
 
 
-def _find_failures_at_the_end(record: FixRecord) -> str:
-    is_failing = [is_success for _, _, is_success, _ in record.recent][-2:] == [False, False]
-    return "failed twice in a row" if is_failing else ""
+def _has_failed_lately(episodes: Sequence[Episode]) -> bool:
+    return len(episodes) > 1 and not any(episode.successful for episode in episodes[-2:])
 
 
 def _find_unspeakable_value(record: FixRecord) -> str:
@@ -131,16 +130,22 @@ def _times(count: int) -> str:
 
 def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: Sequence[FixRecord]) -> str:
     """Judge calls after which the same call succeeded: perhaps time did it."""
-    retries = [peer for peer in peers if peer.action == RETRY_ACTION]
-    if any(peer.successes for peer in retries):
+    episodes = list_episodes(record)
+    if _has_failed_lately(episodes):
+        return FAILED_TWICE
+    if any(peer.action == RETRY_ACTION for peer in rivals):
         return "the same call also succeeded without it"
     tools = frozenset(record.action.tools)
     # Contrast: repeated without one of these calls, it failed again.
     has_contrast = any(peer.trials > peer.successes for peer in peers if not tools.issubset(peer.action.tools))
-    others = [peer for peer in rivals if not tools.issubset(peer.action.tools)]
-    successes = _count_untold(list_episodes(record))
-    other_count = record.trials - record.successes + sum(_count_untold(list_episodes(peer)) for peer in others)
-    return _judge_share(successes, other_count, MIN_SHARE_OF_REJECTED if has_contrast else MIN_SHARE_OF_ACCEPTED)
+    others = [
+        episode
+        for rival in rivals
+        if not tools.issubset(rival.action.tools) and not _has_failed_lately(list_episodes(rival))
+        for episode in list_episodes(rival)
+    ]
+    min_share = MIN_SHARE_OF_REJECTED if has_contrast else MIN_SHARE_OF_ACCEPTED
+    return _judge_share(_count_untold(episodes), _count_against(episodes, others), min_share)
 
 
 def _count_untold(episodes: Iterable[Episode]) -> int:
@@ -153,10 +158,24 @@ def _count_untold(episodes: Iterable[Episode]) -> int:
 
 
 def _judge_form(record: FixRecord, rivals: Sequence[FixRecord]) -> str:
-    """Judge a change whose result each call supplies itself. A success counts, whether the model was told or not."""
+    """Judge a change whose result each call supplies itself. A success counts, whether the model was told or not.
+
+    What else succeeded counts against it for the same old values only: others may have another form.
+    """
+    episodes = list_episodes(record)
+    if _has_failed_lately(episodes):
+        return FAILED_TWICE
     against = [rival for rival in rivals if any(_contradicts(rival, change) for change in record.action.changes)]
-    others = record.trials - record.successes + sum(rival.successes for rival in against)
-    return _judge_share(record.successes, others, MIN_SHARE_OF_REJECTED)
+    old_values = {episode.old_value for episode in episodes}
+    others = {
+        (episode.run, episode.old_value)
+        for rival in against
+        for episode in list_episodes(rival)
+        if episode.successful and episode.old_value in old_values
+    }
+    successes = {episode.old_value or episode.run for episode in episodes if episode.successful}
+    failed_runs = {episode.run for episode in episodes if not episode.successful}
+    return _judge_share(len(successes), len(others) + len(failed_runs), MIN_SHARE_OF_REJECTED)
 
 
 def _contradicts(record: FixRecord, change: Change) -> bool:
@@ -188,6 +207,7 @@ def _judge_value(
     other_episodes = [
         episode
         for rival in against
+        if not _is_superseded(rival, record)
         for episode in list_episodes(rival)
         if episode.successful and (episode.old_value == old_value or not _has_same_paths(rival, record))
     ]
@@ -198,17 +218,28 @@ def _judge_value(
     min_share = MIN_SHARE_OF_REJECTED
     if not call.is_rejection or _is_accepted(profile(), values, old_value, call.agent):
         min_share = MIN_SHARE_OF_ACCEPTED
-    if not other_episodes:
-        return _judge_share(_count_untold(episodes), _count_against(episodes, ()), min_share)
-    # Where several values succeeded, another argument may decide which.
-    conditions = list(_find_conditions(episodes, other_episodes, call))
+    others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
+    if not others:
+        return _judge_share(_count_untold(episodes), 0, min_share)
+    # Where it failed, or something else succeeded, another argument may decide.
+    conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
     for name in conditions:
         same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
         if not _judge_share(_count_untold(same), _count_against(same, ()), min_share):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"
+    if _has_failed_lately(episodes):
+        return FAILED_TWICE
     return _judge_share(_count_untold(episodes), _count_against(episodes, other_episodes), MIN_SHARE_OF_ACCEPTED)
+
+
+def _is_superseded(rival: FixRecord, record: FixRecord) -> bool:
+    """Return whether a rival failed twice since it last succeeded, and the fix succeeded since then: a limit changed."""
+    episodes = list_episodes(rival)
+    last_success = max((episode.at for episode in episodes if episode.successful), default=0)
+    is_newer = any(episode.successful and episode.at > last_success for episode in list_episodes(record))
+    return _has_failed_lately(episodes) and is_newer
 
 
 def _is_accepted(profile: Profile, changes: Sequence[Change], old_value: str, agent: str) -> bool:
@@ -227,13 +258,14 @@ def _count_against(episodes: Iterable[Episode], other_episodes: Iterable[Episode
     return len(failed_runs) + _count_untold(other_episodes)
 
 
-def _find_conditions(episodes: Sequence[Episode], other_episodes: Sequence[Episode], call: FailedCall) -> Iterable[str]:
-    """Yield the unchanged arguments whose value seems to decide between this fix and the others."""
+def _find_conditions(
+    successes: Sequence[Episode], other_episodes: Sequence[Episode], call: FailedCall
+) -> Iterable[str]:
+    """Yield the unchanged arguments whose value seems to decide whether this fix succeeds."""
     for name in call.hashes:
-        own = {episode.conditions[name] for episode in episodes if episode.successful and name in episode.conditions}
-        others = {episode.conditions[name] for episode in other_episodes if name in episode.conditions}
-        is_known = all(name in episode.conditions for episode in (*episodes, *other_episodes) if episode.successful)
-        if own and is_known and own.isdisjoint(others) and len(own | others) <= MAX_CONDITION_VALUES:
+        own = {episode.conditions.get(name) for episode in successes}
+        others = {episode.conditions.get(name) for episode in other_episodes}
+        if None not in own | others and own.isdisjoint(others) and len(own | others) <= MAX_CONDITION_VALUES:
             yield name
 
 
