@@ -55,7 +55,7 @@ REQUOTED = "(requoted)"
 LAST_PATH_SEGMENT = "(last part)"
 """In a learned change: the part of a path after the last slash."""
 FORM_PREFIX = "(form) "
-"""In a learned change: begins the name of a transformation (`core/transformations.py`) of the call's own value."""
+"""In a learned change: a transformation of the call's own value, as characters of the value, `|` and the name of it."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run", "reflection")
 
 
@@ -78,7 +78,7 @@ class Change(Record, frozen=True):
     def form(self) -> str:
         """The name of the transformation that a learned change applies to the call's own value; empty for others."""
         is_form = isinstance(self.after, str) and self.after.startswith(FORM_PREFIX)
-        return self.after.removeprefix(FORM_PREFIX) if is_form else ""
+        return self.after.removeprefix(FORM_PREFIX).partition("|")[2] if is_form else ""
 
 
 class Recovery(Record, frozen=True):

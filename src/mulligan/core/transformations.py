@@ -24,6 +24,7 @@ from mulligan.core.form_functions import (
     remove_accents,
     to_text,
 )
+from mulligan.core.records import FORM_PREFIX, Change
 from mulligan.core.written_times import (
     describe_duration_form,
     describe_time_form,
@@ -103,6 +104,26 @@ def apply_transformation(name: str, value: Any) -> Any:
         except (ArithmeticError, LookupError, TypeError, ValueError):
             return None  # a kind or parameter of another version, or a value beyond what the function can read
     return None if result is None or result == "" or _is_same(result, value) else result
+
+
+def encode_form(old: Any, name: str) -> str:
+    """Return a transformation as a learned change stores it: with the characters of the values that it is for."""
+    return f"{FORM_PREFIX}{_find_characters(old)}|{name}"
+
+
+def apply_form(change: Change, value: Any) -> Any:
+    """Apply a learned transformation to a value; None if that has other characters than those that it was learned of."""
+    is_for_value = change.after.startswith(f"{FORM_PREFIX}{_find_characters(value)}|")
+    return apply_transformation(change.form, value) if is_for_value else None
+
+
+def _find_characters(value: Any) -> str:
+    """Return which characters a value has: `a` for letters, `9` for digits, and its separators, or its type."""
+    if not isinstance(value, str):
+        return type(value).__name__
+    separators = sorted({char for char in value[:MAX_TEXT_CHARS] if not char.isalnum() and char != "|"})
+    letters, digits = any(map(str.isalpha, value)), any(map(str.isdigit, value))
+    return "a" * letters + "9" * digits + "".join(separators[:8])
 
 
 def common_transformation(pairs: Iterable[tuple[Any, Any]]) -> str | None:

@@ -20,7 +20,6 @@ from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
-    FORM_PREFIX,
     HIDDEN_VALUE,
     LAST_PATH_SEGMENT,
     REQUOTED,
@@ -34,7 +33,7 @@ from mulligan.core.records import (
     Step,
     fix_id,
 )
-from mulligan.core.transformations import find_transformations, keeps_identity
+from mulligan.core.transformations import encode_form, find_transformations, keeps_identity
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import (
@@ -293,7 +292,7 @@ def to_shareable(change: Change) -> Change:
     if _is_requoted(before, after):
         return Change(path=path, operation="substitute", after=REQUOTED)
     if change.source != "run" and operation in ("substitute", "clamp") and (form := find_form(change)):
-        return Change(path=path, operation="substitute", after=FORM_PREFIX + form)
+        return Change(path=path, operation="substitute", after=encode_form(before, form))
     if change.source != "run" and not change.privileged:
         if _is_hidden(after) and is_shareable(path, None):
             return Change(path=path, operation="substitute", after=HIDDEN_VALUE)

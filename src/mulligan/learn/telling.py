@@ -235,7 +235,7 @@ def _judge_value(
 
 
 def _is_superseded(rival: FixRecord, record: FixRecord) -> bool:
-    """Return whether a rival failed twice since it last succeeded, and the fix succeeded since then: a limit changed."""
+    """Return whether a rival has failed twice since it last succeeded, and the fix succeeded after that."""
     episodes = list_episodes(rival)
     last_success = max((episode.at for episode in episodes if episode.successful), default=0)
     is_newer = any(episode.successful and episode.at > last_success for episode in list_episodes(record))

@@ -18,7 +18,7 @@ from mulligan.core import fork_safety
 from mulligan.core.calls import has_changes
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Change, Fix, LinkMethod, Precedent, ValueProfile
-from mulligan.core.transformations import apply_transformation
+from mulligan.core.transformations import apply_form
 from mulligan.learn import profiles
 from mulligan.prompt import Prompt
 from mulligan.record.recorder import Recorder
@@ -447,7 +447,7 @@ def apply_forms(fix: Fix, arguments: Mapping[str, Any]) -> Fix | None:
     changes: list[Change] = []
     for change in fix.changes:
         if change.form:
-            after = apply_transformation(change.form, arguments.get(change.path))
+            after = apply_form(change, arguments.get(change.path))
             if after is None:
                 return None
             change = msgspec.structs.replace(change, before=arguments.get(change.path), after=after)

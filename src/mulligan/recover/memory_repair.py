@@ -13,7 +13,7 @@ from typing import Any
 from mulligan.core.calls import classify_change, is_same_json, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Fix
-from mulligan.core.transformations import apply_transformation
+from mulligan.core.transformations import apply_form
 from mulligan.recover.history import missing_value_candidates
 from mulligan.recover.policy import Arguments, EarlierCall
 from mulligan.recover.schema import CompiledSchema
@@ -198,7 +198,7 @@ def _convert_value(
     if after in (RUN_SPECIFIC, HIDDEN_VALUE, REQUOTED) or not (is_present or is_declared):
         return None
     if change.form:
-        transformed = apply_transformation(change.form, before)
+        transformed = apply_form(change, before)
         return (transformed,) if transformed is not None else None
     if isinstance(after, bool):
         is_allowed = not is_present or isinstance(before, bool | str)
