@@ -248,7 +248,7 @@ class ArgumentVariation:
 
     def has_other_item(self, candidate: PossibleCorrection, roots: Collection[str]) -> bool:
         """Return whether a success shows that one of these arguments of a possible correction names items."""
-        if candidate.replaced is not None and self._calls <= MAX_LEARNING_CALLS:
+        if candidate.replaced and self._calls <= MAX_LEARNING_CALLS:
             return any(
                 candidate.is_other_item(root, value) for root in roots for value in self.values.get(root, (None,))
             )

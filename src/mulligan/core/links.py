@@ -161,8 +161,8 @@ class PossibleCorrection(msgspec.Struct, frozen=True):
     """The failed calls that it re-issues."""
     failed: int = 0
     """The failed call that it is compared with."""
-    replaced: Mapping[str, Any] | None = None
-    """The arguments of the failed call, if the correction was made because of it.
+    replaced: tuple[Mapping[str, Any], ...] = ()
+    """The arguments of the failed calls, if the correction was made because of them.
 
     Other calls may have succeeded with what failed here: who corrects an error has first tried the usual value.
     """
@@ -172,7 +172,7 @@ class PossibleCorrection(msgspec.Struct, frozen=True):
         arguments = self.call.last.arguments
         if isinstance(arguments, Mapping) and is_certainly_same(arguments.get(root), value):
             return False
-        return self.replaced is None or not is_certainly_same(self.replaced.get(root), value)
+        return not any(is_certainly_same(failed.get(root), value) for failed in self.replaced)
 
 
 ItemTest = Callable[[PossibleCorrection], bool]
@@ -393,6 +393,7 @@ class RunProgress(msgspec.Struct, frozen=True):
                 and failure.call.id in match.carried
             ]
         calls = tuple(number for failure in intent for number in failure.failed_calls)
+        replaced = _list_arguments(intent) if not _CALL_EVIDENCE.isdisjoint(match.evidence) else ()
         for failure in intent[1:]:
             before, after = values_of(failure.call.last), values_of(call.last)
             if not isinstance(before, Mapping) or not isinstance(after, Mapping):
@@ -402,7 +403,8 @@ class RunProgress(msgspec.Struct, frozen=True):
                 break
             paths, texts = (*comparison.item_paths, *comparison.doubtful), _find_changed_texts(comparison)
             is_doubtful = match.is_provisional and bool(paths or texts)
-            if is_doubtful and is_item(PossibleCorrection(call, facts, paths, texts, calls, failure.call.id)):
+            candidate = PossibleCorrection(call, facts, paths, texts, calls, failure.call.id, replaced)
+            if is_doubtful and is_item(candidate):
                 break
             matches.append(_match_changes(failure, call, match.evidence, is_provisional=is_doubtful))
         return matches
@@ -476,8 +478,9 @@ class RunProgress(msgspec.Struct, frozen=True):
         texts = _find_changed_texts(comparison)
         if not paths and not texts:
             return _match_changes(failure, call, evidence_of_change)
-        calls = tuple(number for member in self._intent_of(failure) for number in member.failed_calls)
-        replaced = before if call_evidence else None
+        intent = self._intent_of(failure)
+        calls = tuple(number for member in intent for number in member.failed_calls)
+        replaced = _list_arguments(intent) if call_evidence else ()
         candidate = PossibleCorrection(call, facts, tuple(paths), texts, calls, failure.call.id, replaced)
         return None if is_item(candidate) else _match_changes(failure, call, evidence_of_change, is_provisional=True)
 
@@ -570,6 +573,11 @@ def repeats_cut_off_call(cut_off: Step, success: Step) -> bool:
         return True
     is_same_tool = cut_off.type == success.type and cut_off.tool_key == success.tool_key
     return is_same_tool and is_same_json(values_of(cut_off), values_of(success))
+
+
+def _list_arguments(failures: Iterable[OpenFailure]) -> tuple[Mapping[str, Any], ...]:
+    arguments = (failure.call.last.arguments for failure in failures)
+    return tuple(values for values in arguments if isinstance(values, Mapping))
 
 
 def _has_same_request(first: Call, second: Call) -> bool:
@@ -899,8 +907,10 @@ def _iter_provisional_corrections(call: Call) -> Iterator[PossibleCorrection]:
             texts = tuple(change.path for change in changes if all(map(is_long_text, (change.before, change.after))))
             paths = tuple(change.path for change in changes if change.path not in texts)
             is_caused = not _CALL_EVIDENCE.isdisjoint(link.evidence)
-            replaced = {root_of(change.path): change.before for change in changes} if is_caused else None
-            yield PossibleCorrection(call, LOGGED, paths, texts, intent, link.failed_call, replaced)
+            replaced = {root_of(change.path): change.before for change in changes}
+            yield PossibleCorrection(
+                call, LOGGED, paths, texts, intent, link.failed_call, (replaced,) if is_caused else ()
+            )
 
 
 def attach_links(history: History) -> History:

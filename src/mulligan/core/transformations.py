@@ -112,7 +112,7 @@ def encode_form(old: Any, name: str) -> str:
 
 
 def apply_form(change: Change, value: Any) -> Any:
-    """Apply a learned transformation to a value; None if that has other characters than those that it was learned of."""
+    """Apply a learned transformation to a value; None if it was learned of values with other characters."""
     is_for_value = change.after.startswith(f"{FORM_PREFIX}{_find_characters(value)}|")
     return apply_transformation(change.form, value) if is_for_value else None
 
