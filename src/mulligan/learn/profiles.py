@@ -268,19 +268,20 @@ def select_facts(
 ) -> list[ValueProfile]:
     """Return the profiles to tell after a failure: of the arguments that the error names, with a value outside.
 
-    Each profile is reduced to the one fact that the value contradicts.
+    If the error names no argument, the only one with a value outside is told. Each profile is reduced to the one fact
+    that the value contradicts.
     """
     if not is_about_values(failure):
         return []
     lines = f"{failure.message}\n{failure.detail}".splitlines()
     text = "\n".join(line for line in lines if not line.startswith("mulligan:"))  # our own notes are not the error
     members = dict(_iter_members(arguments))
-    facts: list[ValueProfile] = []
-    for profile in value_profiles:
-        if has_enough_calls(profile) and names_argument(text, profile.argument.rpartition(".")[2]):
-            fact = _find_contradicted_fact(profile, members)
-            facts += [] if fact is None else [fact]
-    return facts[:MAX_FACTS]
+    profiles = [profile for profile in value_profiles if has_enough_calls(profile)]
+    names = {profile.argument: names_argument(text, profile.argument.rpartition(".")[2]) for profile in profiles}
+    is_silent = not any(names_argument(text, path.rpartition(".")[2]) for path in (*names, *members))
+    contradicted_facts = (_find_contradicted_fact(profile, members) for profile in profiles)
+    facts = [fact for fact in contradicted_facts if fact is not None and (is_silent or names[fact.argument])]
+    return [] if is_silent and len(facts) > 1 else facts[:MAX_FACTS]
 
 
 def _find_contradicted_fact(profile: ValueProfile, members: Mapping[str, Any]) -> ValueProfile | None:

@@ -71,7 +71,8 @@ class Sanitizer:
         """Return a value on one line, shortened. Lists and objects are JSON, as a model writes them."""
         value = to_plain_data(value)  # first: a huge number or a custom repr may raise
         if isinstance(value, str):
-            return self._line(value, MAX_VALUE_CHARS)
+            # A text that reads as a number or a boolean is quoted: without quotes, a model would pass that instead.
+            return self._line(json.dumps(value) if _JSON_SCALAR.fullmatch(value) else value, MAX_VALUE_CHARS)
         # Redacts by the names inside the value too.
         value = self._redactor.value(value)
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else repr(value)
@@ -96,6 +97,7 @@ class Sanitizer:
         return is_shareable and not self._secret_kind(path)
 
 
+_JSON_SCALAR = LazyRegex(r"-?\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,4})?|true|false|null|True|False|None")
 _NAME = LazyRegex(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 
 
