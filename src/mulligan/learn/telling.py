@@ -173,7 +173,11 @@ def _judge_form(record: FixRecord, rivals: Sequence[FixRecord]) -> str:
         for episode in list_episodes(rival)
         if episode.successful and episode.old_value in old_values
     }
-    successes = {episode.old_value or episode.run for episode in episodes if episode.successful}
+    # A looked-up value is another one in each run. Its old value may be redacted.
+    is_lookup = bool(record.action.tools)
+    successes = {
+        episode.run if is_lookup else episode.old_value or episode.run for episode in episodes if episode.successful
+    }
     failed_runs = {episode.run for episode in episodes if not episode.successful}
     return _judge_share(len(successes), len(others) + len(failed_runs), MIN_SHARE_OF_REJECTED)
 
