@@ -393,7 +393,8 @@ class RunProgress(msgspec.Struct, frozen=True):
                 and failure.call.id in match.carried
             ]
         calls = tuple(number for failure in intent for number in failure.failed_calls)
-        replaced = _list_arguments(intent) if not _CALL_EVIDENCE.isdisjoint(match.evidence) else ()
+        call_evidence = _CALL_EVIDENCE.intersection(match.evidence)
+        replaced = _list_arguments(intent) if call_evidence else ()
         for failure in intent[1:]:
             before, after = values_of(failure.call.last), values_of(call.last)
             if not isinstance(before, Mapping) or not isinstance(after, Mapping):
@@ -401,8 +402,11 @@ class RunProgress(msgspec.Struct, frozen=True):
             comparison = compare_arguments(before, after, failure.call.failure)
             if comparison is None:
                 break
-            paths, texts = (*comparison.item_paths, *comparison.doubtful), _find_changed_texts(comparison)
-            is_doubtful = match.is_provisional and bool(paths or texts)
+            # Each failure of a chain is tested by its own changes, however the last one is recovered.
+            supported = _find_supported_values(failure, comparison)
+            unsupported = [path for path in comparison.item_paths if _may_name_item(supported.get(path), call_evidence)]
+            paths, texts = (*unsupported, *comparison.doubtful), _find_changed_texts(comparison)
+            is_doubtful = bool(paths or texts)
             candidate = PossibleCorrection(call, facts, paths, texts, calls, failure.call.id, replaced)
             if is_doubtful and is_item(candidate):
                 break
@@ -491,9 +495,9 @@ class RunProgress(msgspec.Struct, frozen=True):
         if failure.call.id in facts.handled:
             return ("handler",)
         cause = failure.call.failure
-        # After a failure that lies in the state of the world, a model may go on with the next item.
-        if not comparison.has_unchanged or cause is None or not rejects_arguments(cause):
-            return ()
+        is_rejected = failure.is_unknown_tool or (cause is not None and rejects_arguments(cause))
+        if not comparison.has_unchanged or not is_rejected:
+            return ()  # after a failure that lies in the state of the world, a model may go on with the next item
         turn, failed_turn = facts.turn, failure.facts.turn
         if turn is not None and failed_turn is not None:
             return ("model_turn",) if _is_next_turn(failed_turn, turn) else ()
@@ -504,6 +508,8 @@ class RunProgress(msgspec.Struct, frozen=True):
 
 _CALL_EVIDENCE = frozenset({"handler", "model_turn", "next_call"})
 _KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", "conversation", "explicit"})
+_CALL_EVIDENCE = frozenset[LinkEvidence]({"handler", "model_turn", "next_call"})
+"""Evidence that a call was made because of the failure, whatever its values."""
 _RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
 
 
