@@ -506,7 +506,6 @@ class RunProgress(msgspec.Struct, frozen=True):
         return ()
 
 
-_CALL_EVIDENCE = frozenset({"handler", "model_turn", "next_call"})
 _KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", "conversation", "explicit"})
 _CALL_EVIDENCE = frozenset[LinkEvidence]({"handler", "model_turn", "next_call"})
 """Evidence that a call was made because of the failure, whatever its values."""
