@@ -735,9 +735,11 @@ def _find_supported_values(failure: OpenFailure, comparison: Comparison) -> dict
         for path, (old, new) in comparison.values.items()
         if (support := _find_value_support(failure, path, old, new)) is not None
     }
-    if len(comparison.values) == 1 and not supported:  # beside another changed value, a smaller number may be chance
+    cause = failure.call.failure
+    # Beside another changed value, a smaller number may be chance. Too many requests are no number of this call.
+    if len(comparison.values) == 1 and not supported and cause is not None and cause.remedy is not Remedy.RETRY:
         [(path, values)] = comparison.values.items()
-        if follows_direction(_error_text(failure.call.failure), *values):
+        if measures_quantity(path, *values) and follows_direction(_error_text(cause), *values):
             return {path: "stated_limit"}
     return supported
 
