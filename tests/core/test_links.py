@@ -33,6 +33,7 @@ from mulligan.core.links import (
     attach_links,
     derive_status,
     differs_in,
+    find_refuted,
     judge_calls,
     link_recoveries,
 )
@@ -613,6 +614,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "wrap": ({"ids": "a"}, {"ids": ["a"]}),
     "trim": ({"city": " Oslo "}, {"city": "Oslo"}),
     "case": ({"unit": "METRIC"}, {"unit": "metric"}),
+    "prefix": ({"order": "W1001"}, {"order": "#W1001"}),
     "quoting": ({"command": "grep 'two words' notes"}, {"command": 'grep "two words" notes'}),
     "escaping": ({"pattern": r"a\.b"}, {"pattern": "a.b"}),
     "longer path": ({"path": "src/app.py"}, {"path": "/home/ada/src/app.py"}),
@@ -633,7 +635,6 @@ def test_same_values_in_another_form_recover_without_further_evidence(before, af
     ("before", "after"),
     [
         ({"city": "Osol"}, {"city": "Oslo"}),
-        ({"order": "W1001"}, {"order": "#W1001"}),
         ({"branch": "relase-notes"}, {"branch": "release-notes"}),
         ({"path": "src/settings.py"}, {"path": "lib/app/settings.py"}),
         ({"path": "notes/2026-01.txt"}, {"path": "notes/2026-02.txt"}),
@@ -925,6 +926,25 @@ def test_stated_limit_is_evidence_where_the_new_value_meets_it_and_the_old_does_
     assert [link.evidence for link in links] == ([("stated_limit",)] if is_met else [])
 
 
+@pytest.mark.parametrize(
+    ("before", "after", "failure", "is_met"),
+    [
+        ({"days": 9}, {"days": 5}, fail("the stay is too long"), True),
+        ({"days": 9}, {"days": 5}, fail("the stay is too short"), False),
+        ({"days": 1}, {"days": 5}, fail("the stay is too short"), True),
+        ({"days": 9, "hotel": "Plaza"}, {"days": 5, "hotel": "Ritz"}, fail("the stay is too long"), False),
+        ({"order": 9}, {"order": 5}, fail("the order is too large"), False),
+        ({"days": 9}, {"days": 5}, fail("too many requests", "rate_limit", Remedy.RETRY), False),
+        ({"days": 5}, {"days": 9}, TIMEOUT, False),
+    ],
+    ids=["smaller", "wrong direction", "larger", "two values", "names an object", "many requests", "slow service"],
+)
+def test_number_that_the_error_calls_too_large_or_too_small_is_corrected_in_that_direction(
+    before, after, failure, is_met
+):
+    assert [link.evidence for link in link_live(before, after, failure)] == ([("stated_limit",)] if is_met else [])
+
+
 @pytest.mark.parametrize("facts", [{"handled": (2,)}, {"turn": (1, 2)}], ids=["handler", "next turn"])
 def test_value_that_meets_a_stated_limit_may_differ_in_other_successes_where_the_failure_caused_the_call(facts):
     run = LiveRun()
@@ -1183,7 +1203,7 @@ def test_item_test_binds_every_evidence_of_other_values():
 @pytest.mark.parametrize(
     ("other", "is_item"), [("utf-8", False), ("latin-1", False), ("ascii", True)], ids=["usual", "new", "third"]
 )
-def test_value_that_failed_here_and_succeeds_elsewhere_is_the_usual_one_of_a_handler(place, other, is_item):
+def test_value_that_failed_here_and_succeeds_elsewhere_is_the_usual_one(place, other, is_item):
     """A program that corrects an error tries the usual value first. A third value shows that it goes through items."""
     made: list[tuple[str, str, Failure | None]] = [("a.txt", "utf-8", BROKEN), ("a.txt", "latin-1", None)]
     made.insert(0 if place == "before" else 2, ("b.txt", other, None))
@@ -1199,14 +1219,22 @@ def test_value_that_failed_here_and_succeeds_elsewhere_is_the_usual_one_of_a_han
     assert bool(links) is not is_item
 
 
-def test_usual_value_of_a_models_calls_shows_items():
+@pytest.mark.parametrize("other", ["utf-8", "ascii"])
+def test_usual_value_is_known_again_in_a_log_and_where_a_run_never_ended(other):
     steps = [
-        step(1, arguments={"file": "b.txt", "encoding": "utf-8"}),
+        step(1, arguments={"file": "b.txt", "encoding": other}),
         step(2, arguments={"file": "a.txt", "encoding": "utf-8"}, failure=REJECTED),
         step(3, arguments={"file": "a.txt", "encoding": "latin-1"}),
     ]
-    assert [link.evidence for link in link_recoveries(steps[1:])] == [("next_call",)]
-    assert link_recoveries(steps) == []
+    links = link_recoveries(steps)
+    assert [link.evidence for link in links] == ([("next_call",)] if other == "utf-8" else [])
+    change = Change(path="encoding", operation="substitute", before="utf-8", after="latin-1")
+    stored = Link(
+        run="run_a", failed_call=2, recovering_call=3, method="agent", changes=(change,), evidence=("next_call",),
+        provisional=True,
+    )  # fmt: skip
+    steps[2] = msgspec.structs.replace(steps[2], links=(stored,))
+    assert find_refuted(steps) == (() if other == "utf-8" else (3,))
 
 
 def test_argument_that_named_items_in_earlier_runs_links_nothing():
@@ -1254,10 +1282,11 @@ def test_identity_and_money_link_only_by_handler_result_or_program(name):
 
 def test_identity_and_money_link_by_an_argument_error_that_rejects_them_by_name():
     before, after = {"amount": 50, "city": "Oslo"}, {"amount": 5, "city": "Oslo"}
-    assert [link.evidence for link in link_logged(before, after, fail("amount is too large"))] == [("next_call",)]
-    assert link_logged(before, after, fail("the value is too large")) == []
-    assert link_logged(before, after, fail("amount is too large", "execution_failed")) == []
-    assert link_live(before, after, fail("amount is too large")) == []
+    failure = fail("amount is not supported")
+    assert [link.evidence for link in link_logged(before, after, failure)] == [("next_call",)]
+    assert link_logged(before, after, REJECTED) == []
+    assert link_logged(before, after, fail("amount is not supported", "execution_failed")) == []
+    assert link_live(before, after, failure) == []
 
 
 @pytest.mark.parametrize("name", ["path", "command", "url", "sql"])
