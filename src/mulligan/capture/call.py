@@ -232,6 +232,7 @@ class CallExecution(RecordedCall, eq=False):
                 move = plan.send(answer)
             except StopIteration as stop:
                 self.recovery_failed = stop.value
+                self._note_told()
             is_planned = True
         if not is_planned and self.attempt_count == 0:
             move = AttemptMove(self.arguments)  # the call itself is made in any case
@@ -569,9 +570,6 @@ class CallExecution(RecordedCall, eq=False):
                 # suggestions from memory are shown as precedents instead
                 if suggestion.source != "memory" and (suggestion.changes or suggestion.source == "reflection")
             ]
-            if self.recovery_failed is not None:
-                told_fixes = [precedent.fix for precedent in self.recovery_failed.precedents[:MAX_TOLD_PRECEDENTS]]
-                self.run.judge.note_told(self.rules.template.tool_key, told_fixes)
             self.stop = RecoveryStop(
                 reason=reason, suggestions=tuple(recoveries[:MAX_STORED_SUGGESTIONS]), spiral=spiral
             )
@@ -581,6 +579,12 @@ class CallExecution(RecordedCall, eq=False):
                 if self.limits.is_note_new:  # once per streak: a poller would fill its run with notes
                     self.run.add_note(self._repeat_note(self.tool.name), until_success_of=self.tool.name)
         return self.stop
+
+    def _note_told(self) -> None:
+        """Note which fixes the answer or the note on the exception will tell."""
+        if self.recovery_failed is not None and self.recovery_failed.precedents:
+            fixes = [precedent.fix for precedent in self.recovery_failed.precedents[:MAX_TOLD_PRECEDENTS]]
+            self.run.judge.note_told(self.rules.template.tool_key, fixes)
 
     def _name_retry_layer(self, reason: str) -> str:
         """Return the stop reason. If another layer retries, it names that one, and is logged once for each tool."""
