@@ -596,6 +596,103 @@ def test_loop_of_ours_links_turns_too(program: Program) -> None:
     assert ("model_turn",) in evidence_of(program.read_links())
 
 
+@pytest.mark.parametrize(
+    ("message", "status"), [("This format is not supported.", "recovered"), ("Nothing was recorded.", "partial")]
+)
+def test_models_next_turn_recovers_only_what_the_error_rejects(program: Program, message: str, status: str) -> None:
+    def play(song: str, format: str) -> str:
+        if format == "ogg":
+            raise ValueError(message)
+        return song
+
+    with program.mulligan.run("agent") as run:
+        for turn, format in zip(program.mulligan.turns(limit=2), ("ogg", "mp3"), strict=True):
+            turn.call([play], "play", {"song": "Air", "format": format})
+    assert run.status == program.read_status() == status
+
+
+def test_value_that_another_tool_returned_recovers_beside_other_successes(program: Program) -> None:
+    @program.mulligan.tool(effects="none")
+    def find_version(title: str) -> dict[str, int]:
+        return {"latest_version": 4}
+
+    @program.mulligan.tool
+    def save(title: str, version: int) -> str:
+        if (title, version) == ("Plan", 1):
+            raise ValueError("Somebody has changed it.")
+        return title
+
+    with program.mulligan.run("editor") as run:
+        save("Budget", 7)
+        with contextlib.suppress(ValueError):
+            save("Plan", 1)
+        find_version("anything")
+        save("Plan", 4)
+        save("Letter", 9)
+    assert run.status == program.read_status() == "recovered"
+    assert [(link.evidence, link.intermediate_tools) for link in program.read_links()] == [
+        (("tool_result",), ("find_version",))
+    ]
+
+
+@pytest.mark.parametrize(("third", "status"), [("utf-8", "recovered"), ("ascii", "partial")])
+def test_usual_value_of_other_calls_names_no_item(program: Program, third: str, status: str) -> None:
+    @program.mulligan.tool
+    def load(file: str, encoding: str, errors: str, size: int) -> str:
+        if (file, encoding) == ("b", "utf-8"):
+            raise ValueError("It broke.")
+        return file
+
+    with program.mulligan.run("loader") as run:
+        load("a", "utf-8", "strict", 8)
+        try:
+            load("b", "utf-8", "strict", 8)
+        except ValueError:
+            load("b", "latin-1", "replace", 8)  # two values, beside two that stay
+        load("c", third, "strict", 8)
+    assert run.status == program.read_status() == status
+
+
+@pytest.mark.parametrize(("effects", "method"), [("none", "retry"), ("idempotent", "prerequisite")])
+def test_tool_that_is_declared_to_only_read_is_no_prerequisite(program: Program, effects: Any, method: str) -> None:
+    is_open: list[bool] = []
+
+    @program.mulligan.tool(effects=effects)
+    def look_at(door: int) -> str:
+        is_open.append(True)
+        return "a door"
+
+    @program.mulligan.tool
+    def enter(door: int) -> str:
+        if not is_open:
+            raise ValueError("The door is shut.")
+        return "inside"
+
+    with program.mulligan.run("agent"):
+        first, second, third = program.mulligan.turns(limit=3)
+        first.call([enter], "enter", {"door": 1})
+        second.call([look_at], "look_at", {"door": 2})
+        third.call([enter], "enter", {"door": 1})
+    (link,) = program.read_links()
+    assert (link.method, link.intermediate_tools) == (method, () if effects == "none" else ("look_at",))
+
+
+def test_link_says_which_fixes_the_model_had_read(program: Program) -> None:
+    @program.mulligan.tool(effects="none")
+    def convert(number: int, unit: str) -> str:
+        if unit == "EURO":
+            raise ValueError("The currency is not known.")
+        return f"{number} {unit}"
+
+    answers = [
+        ask_in_turns(program, convert, *({"number": number, "unit": unit} for unit in ("EURO", "EUR")))[0]
+        for number in range(3)
+    ]
+    assert ["unit=EUR" in answer for answer in answers] == [False, False, True]
+    (fix,) = program.read_fixes()
+    assert [link.told for link in program.read_links()] == [(), (), (fix.id,)]
+
+
 # Prerequisites
 
 
