@@ -1611,6 +1611,8 @@ class PlannedCall(NamedTuple):
     failure: Failure | None
     evidence: int
     """Which of the failures delivered so far it is made in the handler of, and whether as a later model turn."""
+    is_lookup: bool
+    """Whether it calls another tool, which returns all items and modes."""
 
 
 class WorkerCall(NamedTuple):
@@ -1628,6 +1630,7 @@ PLANNED_CALLS = st.builds(
     mode=st.integers(1, 3),
     failure=st.sampled_from([None, BROKEN, TIMEOUT, REJECTED, fail("mode must be at most 2"), fail("order is locked")]),
     evidence=st.integers(0, 20),
+    is_lookup=st.booleans(),
 )
 WORKERS = st.lists(st.lists(PLANNED_CALLS, min_size=1, max_size=6), min_size=1, max_size=4)
 TASKS = [(1,), (1, 2), (1, 3), (4,)]
@@ -1692,6 +1695,40 @@ class Interleaving:
 def test_no_interleaving_links_across_items_or_to_a_call_in_flight(workers, has_scopes, schedule):
     """With scopes around items whatever the evidence; without them where a program corrects in its handlers only."""
     interleaving = Interleaving(workers, has_scopes=has_scopes)
+    for index in schedule:
+        interleaving.advance(index % len(workers))
+    for worker in range(len(workers)):
+        while interleaving.made[worker] is not None or interleaving.waiting[worker]:
+            interleaving.advance(worker)
+    interleaving.check_links()
+
+
+class DeclaredItems(Interleaving):
+    """Workers whose items are declared, by scopes or by an argument, and that look up the items of each other."""
+
+    def __init__(self, workers: Sequence[Sequence[PlannedCall]], *, is_argument: bool) -> None:
+        super().__init__(workers, has_scopes=True)
+        self.is_argument = is_argument
+
+    def advance(self, worker: int) -> None:
+        made = self.made[worker]
+        if made is not None and made.planned.is_lookup:
+            found = {"orders": [101, 102, 103, 104], "mode": [1, 2, 3]}
+            self.run.end_call({"order": made.planned.item}, None, made.facts, name="list_orders", result=found)
+            self.ended[self.run.steps[-1].call] = made._replace(planned=made.planned._replace(failure=None))
+            self.made[worker] = None
+            return
+        super().advance(worker)
+        made = self.made[worker]
+        if made is not None and self.is_argument:
+            facts = msgspec.structs.replace(made.facts, item=(("order", made.planned.item),), item_arguments=("order",))
+            self.made[worker] = made._replace(facts=facts)
+
+
+@given(WORKERS, st.booleans(), st.lists(st.integers(0, 3), max_size=60))
+@settings(max_examples=300)
+def test_no_interleaving_links_across_declared_items_whatever_was_looked_up(workers, is_argument, schedule):
+    interleaving = DeclaredItems(workers, is_argument=is_argument)
     for index in schedule:
         interleaving.advance(index % len(workers))
     for worker in range(len(workers)):
