@@ -65,6 +65,13 @@ class FixAction(Record, frozen=True):
     tools: tuple[str, ...] = ()
     """Prerequisites: the tools called between failure and success, each once, ordered by last call."""
 
+    @property
+    def is_form(self) -> bool:
+        """Whether it keeps the values of a call, which then supplies the result itself."""
+        return not self.tools and all(
+            change.operation in FORM_OPERATIONS or change.form or change.after == REQUOTED for change in self.changes
+        )
+
 
 RETRY_ACTION = FixAction(type="retry")
 
@@ -401,7 +408,7 @@ MAX_OLD_VALUES = 8
 """Distinct old values stored per fix, and distinct other values stored per old value."""
 
 
-class Episode(msgspec.Struct, array_like=True, frozen=True, order=True):
+class Episode(msgspec.Struct, array_like=True, frozen=True):
     """A failure of one run, and whether a fix overcame it."""
 
     at: int
@@ -409,7 +416,8 @@ class Episode(msgspec.Struct, array_like=True, frozen=True, order=True):
     old_value: str
     other_values: str
     successful: bool
-    told: bool
+    told: bool | None
+    """None if it is unknown. `list_episodes` decides then."""
     agent: str = ""
     number: float | None = None
     conditions: dict[str, str] = msgspec.field(default_factory=dict)
@@ -423,7 +431,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True, order=True):
 MAX_EPISODES = 32
 """Latest episodes stored per fix."""
 UNTOLD_BEFORE_EPISODES = 2
-"""Successes of a fix before which nothing could be told. Later ones of version 0.1.0 may have followed advice."""
+"""Successes of a fix before which nothing could be told. Where it is unknown, later ones may have followed advice."""
 
 
 class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -456,7 +464,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     old_values: dict[str, list[str]] = {}
     """Hashes of the replaced values, each with the hashes of the other arguments."""
     episodes: list[Episode] = []
-    """Latest trials. Empty in a record of version 0.1.0: use `list_episodes`."""
+    """Latest trials, as recorded. Empty in a record of version 0.1.0: use `list_episodes`."""
 
     @classmethod
     def from_trial(cls, trial: Trial) -> FixRecord:
@@ -485,8 +493,13 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             if not is_imported and vote.day not in self.days:
                 self.days = sorted([*self.days, vote.day])[-MAX_RECENT_VOTES:]
             self.add_old_value(vote)
-        if vote.actor != "rule":
+        if vote.actor != "rule" and not self._follows_advice(vote):
             self._add_distinct_trial(vote)
+
+    def _follows_advice(self, vote: Vote) -> bool:
+        """Return whether a model succeeded because it was told the fix, which promotes no value and no prerequisite."""
+        is_told = vote.details is not None and vote.details.told
+        return vote.successful and is_told and not self.action.is_form
 
     def _add_episodes(self, vote: Vote) -> None:
         """Add what the run shows. A success of an automatic repair shows nothing."""
@@ -494,14 +507,16 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         if vote.actor == "fix" and vote.successful:
             replaced = {}
         replaced |= {(old, other): details for old, other, details in vote.also_replaced if vote.successful}
-        episodes = list_episodes(self)
-        untold_count = sum(episode.is_evidence for episode in episodes)
-        for (old, other), details in replaced.items():
-            told = details.told if details is not None else untold_count >= UNTOLD_BEFORE_EPISODES
-            more = (details.number, details.conditions) if details is not None else ()
-            episodes = [*episodes, Episode(vote.at, vote.run, old, other, vote.successful, told, vote.agent, *more)]
-            untold_count += vote.successful and not told
-        self.episodes = sorted(episodes, key=_order_episodes)[-MAX_EPISODES:] if replaced else self.episodes
+        episodes = [
+            Episode(
+                vote.at, vote.run, old, other, vote.successful, None if details is None else details.told, vote.agent,
+                *(() if details is None else (details.number, details.conditions)),
+            )
+            for (old, other), details in replaced.items()
+        ]  # fmt: skip
+        if episodes:
+            earlier_episodes = self.episodes or _derive_episodes(self)
+            self.episodes = sorted([*earlier_episodes, *episodes], key=order_episode)[-MAX_EPISODES:]
 
     def _add_distinct_trial(self, vote: Vote) -> None:
         content = vote.content or vote.run
@@ -553,23 +568,41 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         return record
 
 
-def _order_episodes(episode: Episode) -> tuple[Any, ...]:
-    return episode.at, episode.run, episode.old_value, episode.other_values, episode.successful
+def order_episode(episode: Episode) -> tuple[Any, ...]:
+    """Return a sort key by time. It has all fields, so that a limit drops the same episodes in any order of votes."""
+    return (
+        episode.at, episode.run, episode.old_value, episode.other_values, episode.successful, episode.told is None,
+        episode.told is True, episode.agent, episode.number or 0.0, sorted(episode.conditions.items()),
+    )  # fmt: skip
 
 
 def list_episodes(record: FixRecord) -> list[Episode]:
-    """Return the episodes of a fix. Those of version 0.1.0 are derived from its counts."""
-    if record.episodes or not record.trials:
-        return record.episodes
+    """Return the episodes of a fix by time. Where it is unknown what was told, only the first successes are untold."""
+    episodes = record.episodes or _derive_episodes(record)
+    if all(episode.told is not None for episode in episodes):
+        return episodes
+    resolved_episodes: list[Episode] = []
+    success_count = 0
+    for episode in episodes:
+        is_told = success_count >= UNTOLD_BEFORE_EPISODES if episode.told is None else episode.told
+        resolved_episodes.append(msgspec.structs.replace(episode, told=is_told))
+        success_count += episode.successful
+    return resolved_episodes
+
+
+def _derive_episodes(record: FixRecord) -> list[Episode]:
+    """Return the episodes of a record of version 0.1.0, which has only counts, old values and recent votes."""
+    if not record.trials:
+        return []
     agent = next(iter(top_agents(record.agents)), "")
     pairs = [(old, other) for old, others in record.old_values.items() for other in others]
     pairs = (pairs or [("", "")] * record.successes)[:MAX_EPISODES]
-    episodes = [
-        Episode(record.last_tried_at, f"earlier {number}", old, other, True, number >= UNTOLD_BEFORE_EPISODES, agent)
-        for number, (old, other) in enumerate(pairs)
-    ]
+    # The latest success: failures since then are the last episodes.
+    at = max((at for at, _, is_success, is_applied in record.recent if is_success and not is_applied), default=0)
+    episodes = [Episode(at, f"earlier {number}", *pair, True, None, agent) for number, pair in enumerate(pairs)]
     failed_runs = [(at, run) for at, run, is_success, _ in record.recent if not is_success]
-    return [*episodes, *(Episode(at, run, "", "", False, True, agent) for at, run in failed_runs)]
+    episodes += [Episode(at, run, "", "", False, None, agent) for at, run in failed_runs]
+    return sorted(episodes, key=order_episode)
 
 
 def is_revoked(revocation: Revocation, principal: str, tool: str, started_at: int) -> bool:
@@ -597,7 +630,8 @@ def select_counted_votes(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
     """
     first_votes: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
     replaced: dict[tuple[str, str], dict[tuple[str, str], TrialDetails | None]] = {}
-    for tried_call, vote in votes:
+    # The latest first, so that of equal trials of a run the details of the first remain.
+    for tried_call, vote in sorted(votes, key=lambda pair: (pair[1].at, pair[0]), reverse=True):
         voter, rank = (vote.run, vote.principal), (vote.successful, vote.at, tried_call, vote)
         if voter not in first_votes or rank[:3] < first_votes[voter][:3]:
             first_votes[voter] = rank

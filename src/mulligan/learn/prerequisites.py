@@ -27,6 +27,7 @@ from mulligan.learn.fixes import (
     fix_state,
     hash_replaced,
     list_episodes,
+    order_episode,
     to_fix,
     top_agents,
 )
@@ -152,7 +153,9 @@ def _merge_records(own_record: FixRecord, records: Sequence[FixRecord]) -> FixRe
         days=sorted({day for record in records for day in record.days})[-MAX_RECENT_VOTES:],
         recent=sorted(vote for record in records for vote in record.recent)[-MAX_RECENT_VOTES:],
         distinct_trials=distinct_trials,
-        episodes=sorted(episode for record in records for episode in list_episodes(record))[-MAX_EPISODES:],
+        episodes=sorted((episode for record in records for episode in list_episodes(record)), key=order_episode)[
+            -MAX_EPISODES:
+        ],
     )
 
 

@@ -166,6 +166,8 @@ MAX_FACTS = 2
 MAX_PROFILED_ARGUMENTS = 50
 MAX_PROFILED_DEPTH = 3
 MAX_WORD_CHARS = 20
+_ENUM_WORD = LazyRegex(r"[^\W\d_]+(?:[-_][^\W\d_]+){0,3}(?:[-_][0-9]{1,2})?")
+"""A word that may be an enum member (`json`, `utf-8`, `us-east-1`), not an identifier."""
 _PERSON_WORDS = frozenset("author creator reporter manager contact person guest passenger sender nick login".split())
 """Words in names of arguments that may hold the name of a person."""
 _FORMATS = {
@@ -247,6 +249,7 @@ def _list_words(path: str, run_values: Sequence[tuple[int, str]]) -> tuple[str, 
         len(runs) >= MIN_FACT_RUNS
         and len(word) <= MAX_WORD_CHARS
         and word in (word.lower(), word.upper())  # a capitalized word may be the name of a person or a place
+        and _ENUM_WORD.fullmatch(word) is not None
         and is_shareable(path, word)
         for word, runs in runs_by_word.items()
     )

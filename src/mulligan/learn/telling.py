@@ -284,19 +284,20 @@ def _judge_unseen_value(
     [change, *more] = values
     if more or any(rival.successes for rival in against):
         return f"it never replaced the value that {change.path} has here"
-    evidence = [episode for episode in list_episodes(record) if episode.is_evidence]
-    old_count = len({episode.old_value for episode in evidence})
+    episodes = list_episodes(record)
+    old_count = len({episode.old_value for episode in episodes if episode.is_evidence})
+    failed_count = _count_against(episodes, ())
     accepted = profile().get(change.path.partition(".")[0], AcceptedValues())
     if isinstance(change.after, int | float) and not isinstance(change.after, bool):
         number, bound = call.numbers.get(change.path), change.after
-        olds = [episode.number for episode in evidence]
+        olds = [episode.number for episode in episodes if episode.successful]
         if number is None or not olds or None in olds:
             return f"it never replaced the value that {change.path} has here"
         is_upper = all(old > bound for old in olds if old is not None) and number > bound
         is_lower = all(old < bound for old in olds if old is not None) and number < bound
         if not (is_upper or is_lower) or old_count < 2:
             return f"{change.path}={change.after} is no bound of what {change.path} was in earlier calls"
-        return ""
+        return _judge_share(old_count, failed_count, MIN_SHARE_OF_REJECTED)
     if accepted.hashes.keys() - {hash_value(change.after)}:
         return f"{change.path} takes other values too"
-    return _judge_share(old_count, 0, MIN_SHARE_OF_ACCEPTED)
+    return _judge_share(old_count, failed_count, MIN_SHARE_OF_ACCEPTED)
