@@ -81,12 +81,12 @@ def test_words_that_repeat_are_told_and_others_are_not() -> None:
     assert tell([f"w{at}" for at in range(20)], {"unit": "kelvin"}, "Unknown unit.", "unit") == []
 
 
-@pytest.mark.parametrize("value", ["Ida", "ida@example.com", "two words", "x" * 30, "A-1047"])
+@pytest.mark.parametrize("value", ["Ida", "ida@example.com", "two words", "x" * 30, "A-1047", "G12"])
 def test_texts_that_may_belong_to_a_person_or_a_run_are_not_told(value: str) -> None:
     assert tell([value] * 20, {"unit": "kelvin"}, "Unknown unit.", "unit") == []
 
 
-@pytest.mark.parametrize("name", ["author", "user", "account_id", "path", "amount", "token", "title"])
+@pytest.mark.parametrize("name", ["author", "user", "account_id", "path", "amount", "token"])
 def test_arguments_that_may_name_somebody_or_are_privileged_are_not_told(name: str) -> None:
     assert tell(["alpha"] * 20, {name: "beta"}, f"Bad {name}.", name) == []
 
