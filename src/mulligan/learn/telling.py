@@ -297,7 +297,8 @@ def _judge_unseen_value(
         is_lower = all(old < bound for old in olds if old is not None) and number < bound
         if not (is_upper or is_lower) or old_count < 2:
             return f"{change.path}={change.after} is no bound of what {change.path} was in earlier calls"
-        return _judge_share(old_count, failed_count, MIN_SHARE_OF_REJECTED)
+        min_share = MIN_SHARE_OF_REJECTED if call.is_rejection else MIN_SHARE_OF_ACCEPTED
+        return _judge_share(old_count, failed_count, min_share)
     if accepted.hashes.keys() - {hash_value(change.after)}:
         return f"{change.path} takes other values too"
     return _judge_share(old_count, failed_count, MIN_SHARE_OF_ACCEPTED)
