@@ -33,6 +33,7 @@ from mulligan.store.base import (
     PatternQuery,
     Store,
     hash_arguments,
+    list_numbers,
     parse_items,
     update_schema,
 )
@@ -339,10 +340,11 @@ class MemoryLookup:
         """Query fixes. With `shown_call`, the arguments of a call, only those that a model may see for this call."""
         if not failure.fingerprint:
             return ()
+        call_arguments = arguments if shown_call is None else shown_call
         query = FixQuery.for_failure(
             tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(),
             timeout_seconds=LOOKUP_TIMEOUT_SECONDS, showable=shown_call is not None,
-            argument_hashes=hash_arguments(arguments if shown_call is None else shown_call),
+            argument_hashes=hash_arguments(call_arguments), argument_numbers=list_numbers(call_arguments),
         )  # fmt: skip
         return store.fixes(DEFAULT_TENANT, query)
 

@@ -323,7 +323,7 @@ def _hash_scalar(value: Any) -> str:
     return hash_value(value) if is_hashed else ""
 
 
-def _list_numbers(arguments: Mapping[str, Any] | None) -> tuple[tuple[str, float], ...]:
+def list_numbers(arguments: Mapping[str, Any] | None) -> tuple[tuple[str, float], ...]:
     """Return the arguments of a call that are finite numbers."""
     numbers = (
         (str(name)[:200], float(value))
@@ -387,7 +387,7 @@ class FixQuery(Record, frozen=True):
         shape = argument_types(arguments)
         values: dict[str, Any] = {
             "argument_hashes": hash_arguments(arguments),
-            "argument_numbers": _list_numbers(arguments),
+            "argument_numbers": list_numbers(arguments),
             "is_rejection": rejects_arguments(failure),
         }
         return cls(
