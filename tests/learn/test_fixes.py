@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
 from mulligan.learn import fixes
-from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, Vote, Writers
+from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, TrialDetails, Vote, Writers
 from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
@@ -687,6 +687,82 @@ def test_who_is_too_few_now_is_too_few_after_thirty_days_of_silence(store):
     assert asked(store)[0].state == "proposed"
     quiet = Writers(total=12, active=frozenset(f"honest{number}" for number in range(10)))
     assert (quiet.required_confirmations(()), quiet.required_confirmations({"mallory1", "mallory2"})) == (2, 3)
+
+
+# Episodes
+
+EPISODE_ACTIONS = st.sampled_from(
+    [
+        FixAction(changes=(Change(path="k", operation="substitute", after=10),)),
+        FixAction(type="prerequisite", tools=("a",)),
+    ]
+)
+DETAILS = st.none() | st.builds(
+    TrialDetails, told=st.booleans(), number=st.none() | st.sampled_from([1.0, 2.0]),
+    conditions=st.dictionaries(st.sampled_from("pq"), st.sampled_from("xy"), max_size=2),
+)  # fmt: skip
+EPISODE_VOTES = st.lists(
+    st.builds(
+        Vote, run=st.sampled_from([f"run_{number}" for number in range(40)]), principal=st.sampled_from(["ann", "bob"]),
+        agent=st.sampled_from("xy"), at=st.integers(0, 5), day=st.just(0), successful=st.booleans(),
+        actor=st.sampled_from(["caller", "rule"]), content=st.sampled_from("cd"),
+        old_value=st.sampled_from(["", "m", "n"]), other_values=st.sampled_from("op"), details=DETAILS,
+    ),
+    max_size=50, unique_by=lambda vote: (vote.run, vote.principal),
+)  # fmt: skip
+
+
+def count_votes(action: FixAction, votes: Iterable[Vote]) -> FixRecord:
+    return FixRecord(id="fix_a", tool="t", fingerprint="f", action=action).recount(votes)
+
+
+@given(EPISODE_ACTIONS, EPISODE_VOTES, st.randoms(use_true_random=False))
+def test_votes_in_any_order_give_the_same_record(action, votes, random):
+    shuffled = list(votes)
+    random.shuffle(shuffled)
+    assert count_votes(action, shuffled) == count_votes(action, votes)
+
+
+@given(EPISODE_ACTIONS, EPISODE_VOTES)
+def test_only_the_first_successes_are_untold_where_it_is_unknown(action, votes):
+    unknown = [msgspec.structs.replace(vote, details=None) for vote in votes[: fixes.MAX_EPISODES]]
+    evidence = [episode for episode in fixes.list_episodes(count_votes(action, unknown)) if episode.is_evidence]
+    success_count = sum(vote.successful for vote in unknown)
+    assert len(evidence) == min(fixes.UNTOLD_BEFORE_EPISODES, success_count)
+
+
+@given(EPISODE_ACTIONS, EPISODE_VOTES.map(lambda votes: votes[:12]), EPISODE_VOTES.map(lambda votes: votes[:12]))
+def test_record_of_0_1_0_and_later_votes_have_the_episodes_of_all_votes(action, earlier_votes, later_votes):
+    """It is known what was replaced, what failed and what was told since then. Of the time before, two are untold."""
+    earlier_votes = [msgspec.structs.replace(vote, details=None) for vote in earlier_votes]
+    later_votes = [msgspec.structs.replace(vote, run=f"later {vote.run}", at=vote.at + 9) for vote in later_votes]
+    record = count_votes(action, earlier_votes)
+    record.episodes = []  # as 0.1.0 stored it
+    for vote in later_votes:
+        record.add(vote)
+    recount = count_votes(action, [*earlier_votes, *later_votes])
+
+    def describe(record: FixRecord) -> Any:
+        episodes = fixes.list_episodes(record)
+        return (
+            [episode for episode in record.episodes if episode.run.startswith("later")],
+            {episode.old_value for episode in episodes if episode.successful and episode.old_value},
+            {episode.run for episode in episodes if not episode.successful},
+        )
+
+    assert describe(record) == describe(recount)
+    evidence = [episode for episode in fixes.list_episodes(record) if episode.is_evidence]
+    assert sum(not episode.run.startswith("later") for episode in evidence) <= fixes.UNTOLD_BEFORE_EPISODES
+
+
+def test_of_equal_trials_of_a_run_the_first_decides_whether_it_was_told():
+    first, second = (
+        Vote("run_a", "local", "", at, 0, True, "caller", "c", "old", "other", TrialDetails(told=told))
+        for at, told in ((1, False), (2, True))
+    )
+    for votes in ([(1, first), (2, second)], [(2, second), (1, first)]):
+        (vote,) = fixes.select_counted_votes(votes)
+        assert vote.also_replaced == (("old", "other", TrialDetails(told=False)),)
 
 
 # Revocation
