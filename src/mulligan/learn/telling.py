@@ -7,6 +7,7 @@ succeeds elsewhere failed because of the state of the world: what to do then is 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
@@ -75,9 +76,15 @@ def explain_silence(
     values = [change for change in record.action.changes if is_concrete(change)]
     if record.action.tools or not values:
         return _judge_form(record, rivals)
-    olds = [replaced] if replaced else sorted({episode.old_value for episode in list_episodes(record)})
+    olds = [replaced] if replaced else _list_old_values(list_episodes(record))
     reasons = [_judge_value(record, rivals, call, old, values, profile) for old in olds] or ["it never succeeded"]
     return "" if "" in reasons else reasons[0]
+
+
+def _list_old_values(episodes: Sequence[Episode]) -> list[str]:
+    """Return the old values that a fix replaced, those with most evidence first."""
+    counts = Counter(episode.old_value for episode in episodes if episode.is_evidence)
+    return sorted({episode.old_value for episode in episodes}, key=lambda old_value: (-counts[old_value], old_value))
 
 
 def is_concrete(change: Change) -> bool:
@@ -116,6 +123,8 @@ def _judge_share(successes: int, others: int, min_share: float) -> str:
     """Return why a fix has not succeeded often enough without advice; empty if it has."""
     if wilson_lower_bound(successes, successes + others) >= min_share:
         return ""
+    if not successes:
+        return "never succeeded without advice"
     if not others:
         return f"succeeded without advice {_times(successes)}, which may be chance"
     return f"succeeded without advice {_times(successes)}, and {_times(others)} something else did or it failed"
