@@ -690,7 +690,7 @@ def test_link_says_which_fixes_the_model_had_read(program: Program) -> None:
     ]
     assert ["unit=EUR" in answer for answer in answers] == [False, False, True]
     (fix,) = program.read_fixes()
-    assert [link.told for link in program.read_links()] == [(), (), (fix.id,)]
+    assert [link.advice for link in program.read_links()] == [(), (), (fix.id,)]
 
 
 # Prerequisites

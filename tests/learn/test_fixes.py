@@ -728,7 +728,7 @@ def test_only_the_first_successes_are_untold_where_it_is_unknown(action, votes):
     unknown = [msgspec.structs.replace(vote, details=None) for vote in votes[: fixes.MAX_EPISODES]]
     evidence = [episode for episode in fixes.list_episodes(count_votes(action, unknown)) if episode.is_evidence]
     success_count = sum(vote.successful for vote in unknown)
-    assert len(evidence) == min(fixes.UNTOLD_BEFORE_EPISODES, success_count)
+    assert len(evidence) == min(fixes.UNADVISED_SUCCESSES, success_count)
 
 
 @given(EPISODE_ACTIONS, EPISODE_VOTES.map(lambda votes: votes[:12]), EPISODE_VOTES.map(lambda votes: votes[:12]))
@@ -752,17 +752,17 @@ def test_record_of_0_1_0_and_later_votes_have_the_episodes_of_all_votes(action, 
 
     assert describe(record) == describe(recount)
     evidence = [episode for episode in fixes.list_episodes(record) if episode.is_evidence]
-    assert sum(not episode.run.startswith("later") for episode in evidence) <= fixes.UNTOLD_BEFORE_EPISODES
+    assert sum(not episode.run.startswith("later") for episode in evidence) <= fixes.UNADVISED_SUCCESSES
 
 
 def test_of_equal_trials_of_a_run_the_first_decides_whether_it_was_told():
     first, second = (
-        Vote("run_a", "local", "", at, 0, True, "caller", "c", "old", "other", TrialDetails(told=told))
+        Vote("run_a", "local", "", at, 0, True, "caller", "c", "old", "other", TrialDetails(advised=told))
         for at, told in ((1, False), (2, True))
     )
     for votes in ([(1, first), (2, second)], [(2, second), (1, first)]):
         (vote,) = fixes.select_counted_votes(votes)
-        assert vote.also_replaced == (("old", "other", TrialDetails(told=False)),)
+        assert vote.also_replaced == (("old", "other", TrialDetails(advised=False)),)
 
 
 # Revocation

@@ -59,8 +59,8 @@ from mulligan.redaction.plain_data import is_resource
 
 MAX_STORED_SUGGESTIONS = 3
 """Suggestions that are stored with a stop reason, for the model or a person."""
-MAX_TOLD_PRECEDENTS = 3
-"""What recovered the same failure before: so many are told to a model."""
+MAX_ADVISED_PRECEDENTS = 3
+"""What recovered the same failure before: so many does a model read."""
 NOTE_PREFIX = "mulligan:"
 """Start of every note on an exception."""
 INTERNAL_ERROR = "recovery failed with an internal error, see the log"
@@ -232,7 +232,7 @@ class CallExecution(RecordedCall, eq=False):
                 move = plan.send(answer)
             except StopIteration as stop:
                 self.recovery_failed = stop.value
-                self._note_told()
+                self._note_advice()
             is_planned = True
         if not is_planned and self.attempt_count == 0:
             move = AttemptMove(self.arguments)  # the call itself is made in any case
@@ -580,11 +580,11 @@ class CallExecution(RecordedCall, eq=False):
                     self.run.add_note(self._repeat_note(self.tool.name), until_success_of=self.tool.name)
         return self.stop
 
-    def _note_told(self) -> None:
+    def _note_advice(self) -> None:
         """Note which fixes the answer or the note on the exception will tell."""
         if self.recovery_failed is not None and self.recovery_failed.precedents:
-            fixes = [precedent.fix for precedent in self.recovery_failed.precedents[:MAX_TOLD_PRECEDENTS]]
-            self.run.judge.note_told(self.rules.template.tool_key, fixes)
+            fixes = [precedent.fix for precedent in self.recovery_failed.precedents[:MAX_ADVISED_PRECEDENTS]]
+            self.run.judge.note_advice(self.rules.template.tool_key, fixes)
 
     def _name_retry_layer(self, reason: str) -> str:
         """Return the stop reason. If another layer retries, it names that one, and is logged once for each tool."""
@@ -741,7 +741,7 @@ class CallExecution(RecordedCall, eq=False):
         return self.prompt.answer(
             failure,
             tool=author or tool,
-            precedents=self.recovery_failed.precedents[:MAX_TOLD_PRECEDENTS] if self.recovery_failed else (),
+            precedents=self.recovery_failed.precedents[:MAX_ADVISED_PRECEDENTS] if self.recovery_failed else (),
             names=names,
             all_names=all_names,
             shareable=shareable,

@@ -48,8 +48,8 @@ MAX_TASK_PATH = 8
 """Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
-MAX_TOLD_FIXES = 16
-"""Fixes told after failures of one tool that a run remembers, the latest."""
+MAX_ADVISED_FIXES = 16
+"""Fixes read by a model after failures of one tool that a run remembers, the latest."""
 MAX_CUT_OFF_CALLS = 100
 """Calls of a run that were cut off and are compared with later ones."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
@@ -288,7 +288,7 @@ class RunJudge:
         self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
         """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
-        self._told: dict[str, tuple[str, ...]] = {}
+        self._advice: dict[str, tuple[str, ...]] = {}
         """By tool key: the fixes that the model has read after failures of the tool, by id."""
         self.settled_calls: set[int] = set()
         """Calls whose answer was lost and whose outcome is settled."""
@@ -448,8 +448,8 @@ class RunJudge:
             self._withdraw_refuted(step, facts)
         before = self.progress
         self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
-        if links and (told := self._told.get(step.tool_key)):
-            links = [msgspec.structs.replace(link, told=told) for link in links]
+        if links and (advice := self._advice.get(step.tool_key)):
+            links = [msgspec.structs.replace(link, advice=advice) for link in links]
         if links and (facts.privileged or facts.is_destructive):
             links = [mark_privileged(link, facts) for link in links]
         if has_long_text(step.arguments):
@@ -465,11 +465,11 @@ class RunJudge:
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
 
-    def note_told(self, tool_key: str, fixes: Iterable[str]) -> None:
+    def note_advice(self, tool_key: str, fixes: Iterable[str]) -> None:
         """Note the fixes that a model reads after a failure of a tool: what then succeeds may have followed them."""
-        told = tuple(dict.fromkeys((*self._told.get(tool_key, ()), *filter(None, fixes))))
-        if told:
-            self._told[tool_key] = told[-MAX_TOLD_FIXES:]
+        advice = tuple(dict.fromkeys((*self._advice.get(tool_key, ()), *filter(None, fixes))))
+        if advice:
+            self._advice[tool_key] = advice[-MAX_ADVISED_FIXES:]
 
     def note_cut_off(self, step: Step, successes: Iterable[Step]) -> None:
         """Note a call that was cancelled, unless one of these was concurrent and has the same arguments: a race."""

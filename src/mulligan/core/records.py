@@ -290,7 +290,7 @@ class Link(Record, frozen=True):
     """Why both calls have the same intent."""
     provisional: bool = False
     """Whether a later success of the run may still show that a changed argument names an item."""
-    told: tuple[str, ...] = ()
+    advice: tuple[str, ...] = ()
     """The fixes that the model read after the failed call, by id."""
 
 

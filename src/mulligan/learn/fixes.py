@@ -85,7 +85,7 @@ TRIAL_ACTORS: tuple[TrialActor, ...] = ("caller", "fix", "rule")
 class TrialDetails(Record, frozen=True):
     """What decides whether a trial is evidence, and for which calls."""
 
-    told: bool = False
+    advised: bool = False
     """Whether the model had read the fix, or for a prerequisite any advice. Then a success is no evidence for it."""
     number: float | None = None
     """The replaced value, if it is a number: several of them show a bound."""
@@ -190,11 +190,13 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
 
 
 def _find_details(failed: Step, action: FixAction, link: Link) -> TrialDetails:
-    is_told = bool(link.told) if action.tools else fix_id(failed.tool_key, _fingerprint(failed), action) in link.told
+    is_advised = (
+        bool(link.advice) if action.tools else fix_id(failed.tool_key, _fingerprint(failed), action) in link.advice
+    )
     arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
     roots = {change.path.partition(".")[0] for change in link.changes}
     others = {str(name): value for name, value in arguments.items() if name not in roots}
-    return TrialDetails(told=is_told, number=_find_number(link.changes), conditions=hash_conditions(others))
+    return TrialDetails(advised=is_advised, number=_find_number(link.changes), conditions=hash_conditions(others))
 
 
 MAX_CONDITIONS = 8
@@ -416,7 +418,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
     old_value: str
     other_values: str
     successful: bool
-    told: bool | None
+    advised: bool | None
     """None if it is unknown. `list_episodes` decides then."""
     agent: str = ""
     number: float | None = None
@@ -425,13 +427,15 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
     @property
     def is_evidence(self) -> bool:
         """Whether it succeeded without advice."""
-        return self.successful and not self.told
+        return self.successful and not self.advised
 
 
 MAX_EPISODES = 32
 """Latest episodes stored per fix."""
-UNTOLD_BEFORE_EPISODES = 2
-"""Successes of a fix before which nothing could be told. Where it is unknown, later ones may have followed advice."""
+MAX_FOLLOWED_EPISODES = 4
+"""Of these, successes that followed advice: no evidence, but the latest of them show that the fix still helps."""
+UNADVISED_SUCCESSES = 2
+"""Successes of a fix before which there was no advice. Where it is unknown, later ones may have followed advice."""
 
 
 class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -497,9 +501,9 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             self._add_distinct_trial(vote)
 
     def _follows_advice(self, vote: Vote) -> bool:
-        """Return whether a model succeeded because it was told the fix, which promotes no value and no prerequisite."""
-        is_told = vote.details is not None and vote.details.told
-        return vote.successful and is_told and not self.action.is_form
+        """Return whether a model succeeded because it had read the fix, which promotes no value and no prerequisite."""
+        is_advised = vote.details is not None and vote.details.advised
+        return vote.successful and is_advised and not self.action.is_form
 
     def _add_episodes(self, vote: Vote) -> None:
         """Add what the run shows. A success of an automatic repair shows nothing."""
@@ -509,14 +513,14 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         replaced |= {(old, other): details for old, other, details in vote.also_replaced if vote.successful}
         episodes = [
             Episode(
-                vote.at, vote.run, old, other, vote.successful, None if details is None else details.told, vote.agent,
-                *(() if details is None else (details.number, details.conditions)),
+                vote.at, vote.run, old, other, vote.successful, None if details is None else details.advised,
+                vote.agent, *(() if details is None else (details.number, details.conditions)),
             )
             for (old, other), details in replaced.items()
         ]  # fmt: skip
         if episodes:
             earlier_episodes = self.episodes or _derive_episodes(self)
-            self.episodes = sorted([*earlier_episodes, *episodes], key=order_episode)[-MAX_EPISODES:]
+            self.episodes = select_episodes([*earlier_episodes, *episodes])
 
     def _add_distinct_trial(self, vote: Vote) -> None:
         content = vote.content or vote.run
@@ -571,21 +575,29 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 def order_episode(episode: Episode) -> tuple[Any, ...]:
     """Return a sort key by time. It has all fields, so that a limit drops the same episodes in any order of votes."""
     return (
-        episode.at, episode.run, episode.old_value, episode.other_values, episode.successful, episode.told is None,
-        episode.told is True, episode.agent, episode.number or 0.0, sorted(episode.conditions.items()),
+        episode.at, episode.run, episode.old_value, episode.other_values, episode.successful, episode.advised is None,
+        episode.advised is True, episode.agent, episode.number or 0.0, sorted(episode.conditions.items()),
     )  # fmt: skip
 
 
+def select_episodes(episodes: Iterable[Episode]) -> list[Episode]:
+    """Return the episodes to store, in order: the latest, with only a few of those that followed advice."""
+    ordered = sorted(episodes, key=order_episode)
+    followed = [episode for episode in ordered if episode.successful and episode.advised]
+    dropped = {id(episode) for episode in followed[:-MAX_FOLLOWED_EPISODES]}
+    return [episode for episode in ordered if id(episode) not in dropped][-MAX_EPISODES:]
+
+
 def list_episodes(record: FixRecord) -> list[Episode]:
-    """Return the episodes of a fix by time. Where it is unknown what was told, only the first successes are untold."""
+    """Return the episodes of a fix by time. Where advice is unknown, only the first successes count as without it."""
     episodes = record.episodes or _derive_episodes(record)
-    if all(episode.told is not None for episode in episodes):
+    if all(episode.advised is not None for episode in episodes):
         return episodes
     resolved_episodes: list[Episode] = []
     success_count = 0
     for episode in episodes:
-        is_told = success_count >= UNTOLD_BEFORE_EPISODES if episode.told is None else episode.told
-        resolved_episodes.append(msgspec.structs.replace(episode, told=is_told))
+        is_advised = success_count >= UNADVISED_SUCCESSES if episode.advised is None else episode.advised
+        resolved_episodes.append(msgspec.structs.replace(episode, advised=is_advised))
         success_count += episode.successful
     return resolved_episodes
 

@@ -18,7 +18,6 @@ import msgspec
 from mulligan.core.records import SHOWN_ONLY_TO, Fix, FixState, Prerequisite, decode, encode
 from mulligan.learn.fixes import (
     HIDDEN_STATES,
-    MAX_EPISODES,
     MAX_RECENT_VOTES,
     FixAction,
     FixRecord,
@@ -27,7 +26,7 @@ from mulligan.learn.fixes import (
     fix_state,
     hash_replaced,
     list_episodes,
-    order_episode,
+    select_episodes,
     to_fix,
     top_agents,
 )
@@ -153,9 +152,7 @@ def _merge_records(own_record: FixRecord, records: Sequence[FixRecord]) -> FixRe
         days=sorted({day for record in records for day in record.days})[-MAX_RECENT_VOTES:],
         recent=sorted(vote for record in records for vote in record.recent)[-MAX_RECENT_VOTES:],
         distinct_trials=distinct_trials,
-        episodes=sorted((episode for record in records for episode in list_episodes(record)), key=order_episode)[
-            -MAX_EPISODES:
-        ],
+        episodes=select_episodes(episode for record in records for episode in list_episodes(record)),
     )
 
 

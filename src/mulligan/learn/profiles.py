@@ -271,8 +271,8 @@ def select_facts(
 ) -> list[ValueProfile]:
     """Return the profiles to tell after a failure: of the arguments that the error names, with a value outside.
 
-    If the error names no argument, the only one with a value outside is told. Each profile is reduced to the one fact
-    that the value contradicts.
+    If the error names no argument, the only one with a value outside is selected. Each profile is reduced to the one
+    fact that the value contradicts.
     """
     if not is_about_values(failure):
         return []

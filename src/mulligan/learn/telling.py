@@ -1,6 +1,6 @@
-"""Decides whether a model is told a fix, one function a rule (LEARNING.md, "Telling").
+"""Decides whether a model reads a fix, one function a rule (LEARNING.md, "Telling").
 
-Evidence is what happened without advice. A success of a model that was told a fix does not count for it; a failure
+Evidence is what happened without advice. A success of a model that had read a fix does not count for it; a failure
 counts against it. A value that a tool never accepted is wrong in itself, so little evidence is enough. A value that
 succeeds elsewhere failed because of the state of the world: what to do then is often a choice, and takes much evidence.
 """
@@ -39,8 +39,8 @@ class AcceptedValues(msgspec.Struct, frozen=True):
     def accepts(self, value: str, agent: str) -> bool:
         """Return whether a value succeeded, in the agent's own calls if any of them has succeeded."""
         agents = self.hashes.get(value, frozenset())
-        is_known_agent = any(agent in others for others in self.hashes.values())
-        return agent in agents if is_known_agent else bool(agents)
+        has_own_calls = any(agent in others for others in self.hashes.values())
+        return agent in agents if has_own_calls else bool(agents)
 
 
 Profile = Mapping[str, AcceptedValues]
@@ -62,7 +62,7 @@ class FailedCall(msgspec.Struct, frozen=True):
 def explain_silence(
     record: FixRecord, peers: Sequence[FixRecord], call: FailedCall, replaced: str, profile: Callable[[], Profile]
 ) -> str:
-    """Return why a model is not told a fix; empty if it is told.
+    """Return why a model does not read a fix; empty if it does.
 
     `peers` are the fixes of the same pattern and tool, this one included, that change one of its arguments, or for a
     prerequisite those that change nothing. `replaced` is the hash of the values that the fix would replace in the
@@ -154,10 +154,10 @@ def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: S
         for episode in list_episodes(rival)
     ]
     min_share = MIN_SHARE_OF_REJECTED if has_contrast else MIN_SHARE_OF_ACCEPTED
-    return _judge_share(_count_untold(episodes), _count_against(episodes, others), min_share)
+    return _judge_share(_count_unadvised(episodes), _count_against(episodes, others), min_share)
 
 
-def _count_untold(episodes: Iterable[Episode]) -> int:
+def _count_unadvised(episodes: Iterable[Episode]) -> int:
     """Count the successes without advice. Those with equal values before and after count once."""
     return len({(episode.old_value, episode.other_values) if episode.old_value else episode.run
                 for episode in episodes if episode.is_evidence})  # fmt: skip
@@ -167,7 +167,7 @@ def _count_untold(episodes: Iterable[Episode]) -> int:
 
 
 def _judge_form(record: FixRecord, rivals: Sequence[FixRecord]) -> str:
-    """Judge a change whose result each call supplies itself. A success counts, whether the model was told or not.
+    """Judge a change whose result each call supplies itself. A success counts, with advice and without.
 
     What else succeeded counts against it for the same old values only: others may have another form.
     """
@@ -225,7 +225,7 @@ def _judge_value(
         if episode.successful and (episode.old_value == old_value or not _has_same_paths(rival, record))
     ]
     if call.agent and any(episode.agent == call.agent for episode in episodes) and other_episodes:
-        # Where agents differ, each is told its own experience.
+        # Where agents differ, each reads its own experience.
         episodes = [episode for episode in episodes if episode.agent == call.agent]
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
     min_share = MIN_SHARE_OF_REJECTED
@@ -233,18 +233,18 @@ def _judge_value(
         min_share = MIN_SHARE_OF_ACCEPTED
     others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
     if not others:
-        return _judge_share(_count_untold(episodes), 0, min_share)
+        return _judge_share(_count_unadvised(episodes), 0, min_share)
     # Where it failed, or something else succeeded, another argument may decide.
     conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
     for name in conditions:
         same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
-        if not _judge_share(_count_untold(same), _count_against(same, ()), min_share):
+        if not _judge_share(_count_unadvised(same), _count_against(same, ()), min_share):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"
     if _has_failed_lately(episodes):
         return FAILED_TWICE
-    return _judge_share(_count_untold(episodes), _count_against(episodes, other_episodes), MIN_SHARE_OF_ACCEPTED)
+    return _judge_share(_count_unadvised(episodes), _count_against(episodes, other_episodes), MIN_SHARE_OF_ACCEPTED)
 
 
 def _is_superseded(rival: FixRecord, record: FixRecord) -> bool:
@@ -266,9 +266,9 @@ def _has_same_paths(one: FixRecord, other: FixRecord) -> bool:
 
 
 def _count_against(episodes: Iterable[Episode], other_episodes: Iterable[Episode]) -> int:
-    """Count the runs in which a fix failed, told or not, or something else succeeded without being advised."""
+    """Count the runs in which a fix failed, or something else succeeded without being advised."""
     failed_runs = {episode.run for episode in episodes if not episode.successful}
-    return len(failed_runs) + _count_untold(other_episodes)
+    return len(failed_runs) + _count_unadvised(other_episodes)
 
 
 def _find_conditions(
@@ -276,9 +276,13 @@ def _find_conditions(
 ) -> Iterable[str]:
     """Yield the unchanged arguments whose value seems to decide whether this fix succeeds."""
     for name in call.hashes:
-        own = {episode.conditions.get(name) for episode in successes}
+        own_values = {episode.conditions.get(name) for episode in successes}
         others = {episode.conditions.get(name) for episode in other_episodes}
-        if None not in own | others and own.isdisjoint(others) and len(own | others) <= MAX_CONDITION_VALUES:
+        if (
+            None not in own_values | others
+            and own_values.isdisjoint(others)
+            and len(own_values | others) <= MAX_CONDITION_VALUES
+        ):
             yield name
 
 

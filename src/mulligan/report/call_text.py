@@ -487,7 +487,7 @@ def _iter_rules(step: Step) -> Iterator[str]:
 
 
 MAX_SHOWN_FIXES = 3
-"""Fixes that a model was told, shown with a link."""
+"""Fixes that a model had read, shown with a link."""
 
 
 def describe_evidence(link: Link) -> str:
@@ -495,6 +495,6 @@ def describe_evidence(link: Link) -> str:
     reasons = [EVIDENCE_TEXTS[evidence] for evidence in link.evidence] or ["not recorded"]
     if link.provisional:
         reasons.append(PROVISIONAL)
-    if link.told:
-        reasons.append(f"after the model was told {to_line(', '.join(link.told[:MAX_SHOWN_FIXES]))}")
+    if link.advice:
+        reasons.append(f"after the model read {to_line(', '.join(link.advice[:MAX_SHOWN_FIXES]))}")
     return ", ".join(reasons)
