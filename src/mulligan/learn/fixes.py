@@ -498,8 +498,8 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _follows_advice(self, vote: Vote) -> bool:
         """Return whether a model succeeded because it was told the fix, which promotes no value and no prerequisite."""
-        is_told = vote.details is not None and vote.details.told
-        return vote.successful and is_told and not self.action.is_form
+        has_advice = vote.details is not None and vote.details.told
+        return vote.successful and has_advice and not self.action.is_form
 
     def _add_episodes(self, vote: Vote) -> None:
         """Add what the run shows. A success of an automatic repair shows nothing."""
@@ -584,8 +584,8 @@ def list_episodes(record: FixRecord) -> list[Episode]:
     resolved_episodes: list[Episode] = []
     success_count = 0
     for episode in episodes:
-        is_told = success_count >= UNTOLD_BEFORE_EPISODES if episode.told is None else episode.told
-        resolved_episodes.append(msgspec.structs.replace(episode, told=is_told))
+        has_advice = success_count >= UNTOLD_BEFORE_EPISODES if episode.told is None else episode.told
+        resolved_episodes.append(msgspec.structs.replace(episode, told=has_advice))
         success_count += episode.successful
     return resolved_episodes
 
