@@ -715,7 +715,7 @@ class Garage:
 
 
 def test_prerequisite_in_a_handler_teaches(program: Program) -> None:
-    for car in ("red", "blue"):
+    for car in ("red", "blue", "green", "white", "black"):
         garage = Garage(program)
         with program.mulligan.run("driver") as run:
             try:
@@ -724,11 +724,11 @@ def test_prerequisite_in_a_handler_teaches(program: Program) -> None:
                 garage.press(1)
                 garage.start(car)
         assert run.status == "recovered"
-    assert [(link.method, link.intermediate_tools, link.evidence) for link in program.read_links()] == 2 * [
+    assert [(link.method, link.intermediate_tools, link.evidence) for link in program.read_links()] == 5 * [
         ("prerequisite", ("press",), ("same_arguments",))
     ]
     (fix,) = program.read_fixes()
-    assert (fix.type, fix.successes, fix.showable) == ("prerequisite", 2, True)
+    assert (fix.type, fix.successes, fix.showable) == ("prerequisite", 5, True)
     assert [(call.tool, call.arguments) for call in fix.prerequisites] == [("press", {"level": 1})]
 
 

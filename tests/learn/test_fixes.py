@@ -698,7 +698,7 @@ EPISODE_ACTIONS = st.sampled_from(
     ]
 )
 DETAILS = st.none() | st.builds(
-    TrialDetails, told=st.booleans(), number=st.none() | st.sampled_from([1.0, 2.0]),
+    TrialDetails, has_advice=st.booleans(), number=st.none() | st.sampled_from([1.0, 2.0]),
     conditions=st.dictionaries(st.sampled_from("pq"), st.sampled_from("xy"), max_size=2),
 )  # fmt: skip
 EPISODE_VOTES = st.lists(
@@ -757,12 +757,12 @@ def test_record_of_0_1_0_and_later_votes_have_the_episodes_of_all_votes(action, 
 
 def test_of_equal_trials_of_a_run_the_first_decides_whether_it_was_told():
     first, second = (
-        Vote("run_a", "local", "", at, 0, True, "caller", "c", "old", "other", TrialDetails(advised=told))
+        Vote("run_a", "local", "", at, 0, True, "caller", "c", "old", "other", TrialDetails(has_advice=told))
         for at, told in ((1, False), (2, True))
     )
     for votes in ([(1, first), (2, second)], [(2, second), (1, first)]):
         (vote,) = fixes.select_counted_votes(votes)
-        assert vote.also_replaced == (("old", "other", TrialDetails(advised=False)),)
+        assert vote.also_replaced == (("old", "other", TrialDetails(has_advice=False)),)
 
 
 # Revocation

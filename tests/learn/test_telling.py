@@ -325,7 +325,7 @@ def mark_told(vote: Vote) -> Vote:
     if not vote.successful:
         return vote
     details = vote.details or TrialDetails()
-    return msgspec.structs.replace(vote, details=msgspec.structs.replace(details, told=True))
+    return msgspec.structs.replace(vote, details=msgspec.structs.replace(details, has_advice=True))
 
 
 @given(ACTIONS, VOTES, VOTES, CALLS, st.booleans(), st.data())

@@ -54,11 +54,20 @@ def test_few_calls_or_few_runs_tell_nothing() -> None:
 
 
 def test_error_about_another_argument_tells_nothing() -> None:
-    assert tell([1, 7] * 10, {"days": 9}, error="Unknown city.") == []
+    assert tell([1, 7] * 10, {"days": 9, "city": "Bonn"}, error="Unknown city.") == []
+
+
+def test_error_that_names_no_argument_tells_the_only_value_outside() -> None:
+    assert tell([1, 7] * 10, {"days": 9}, error="Bad request.") == ["In 20 successful calls, days was between 1 and 7."]
+    calls = [(at % 5, {"days": 3, "hours": 3}) for at in range(20)]
+    rejected = Failure.of(REJECTED, "Bad request.")
+    assert select_facts(build_value_profiles(calls), rejected, {"days": 9, "hours": 9}) == []
 
 
 def test_argument_in_a_note_of_mulligan_tells_nothing() -> None:
-    assert tell([1, 7] * 10, {"days": 9}, error="Unknown city.\nmulligan: In earlier runs: days=7.") == []
+    assert (
+        tell([1, 7] * 10, {"days": 9, "city": "Bonn"}, error="Unknown city.\nmulligan: In earlier runs: days=7.") == []
+    )
 
 
 def test_failure_that_rejects_no_value_tells_nothing() -> None:

@@ -58,6 +58,7 @@ MODULE_TESTS = {
     "integrations.openai_agents_tools": "frameworks/test_openai_agents.py: function_tool",
     "integrations.pydantic_ai": "frameworks/test_pydantic_ai.py: MulliganCapability",
     "integrations.strands": "frameworks/test_adapters.py: strands",
+    "learn.profiles": "learn/test_value_profiles.py",
     "prompt": "prompt/test_failure_messages.py",
     "prompt.lesson_messages": "prompt/test_page.py",
     "prompt.reflection_messages": "capture/test_reflector.py: data only",

@@ -85,7 +85,7 @@ TRIAL_ACTORS: tuple[TrialActor, ...] = ("caller", "fix", "rule")
 class TrialDetails(Record, frozen=True):
     """What decides whether a trial is evidence, and for which calls."""
 
-    advised: bool = False
+    has_advice: bool = False
     """Whether the model had read the fix, or for a prerequisite any advice. Then a success is no evidence for it."""
     number: float | None = None
     """The replaced value, if it is a number: several of them show a bound."""
@@ -196,7 +196,7 @@ def _find_details(failed: Step, action: FixAction, link: Link) -> TrialDetails:
     arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
     roots = {change.path.partition(".")[0] for change in link.changes}
     others = {str(name): value for name, value in arguments.items() if name not in roots}
-    return TrialDetails(advised=is_advised, number=_find_number(link.changes), conditions=hash_conditions(others))
+    return TrialDetails(has_advice=is_advised, number=_find_number(link.changes), conditions=hash_conditions(others))
 
 
 MAX_CONDITIONS = 8
@@ -418,7 +418,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
     old_value: str
     other_values: str
     successful: bool
-    advised: bool | None
+    has_advice: bool | None
     """None if it is unknown. `list_episodes` decides then."""
     agent: str = ""
     number: float | None = None
@@ -427,7 +427,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
     @property
     def is_evidence(self) -> bool:
         """Whether it succeeded without advice."""
-        return self.successful and not self.advised
+        return self.successful and not self.has_advice
 
 
 MAX_EPISODES = 32
@@ -502,8 +502,13 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     def _follows_advice(self, vote: Vote) -> bool:
         """Return whether a model succeeded because it had read the fix, which promotes no value and no prerequisite."""
-        is_advised = vote.details is not None and vote.details.advised
+        is_advised = vote.details is not None and vote.details.has_advice
         return vote.successful and is_advised and not self.action.is_form
+
+    def add_further_values(self, vote: Vote) -> None:
+        """Add the values that another successful trial of a run replaced. It is no vote."""
+        self._add_episodes(vote)
+        self.add_old_value(vote)
 
     def _add_episodes(self, vote: Vote) -> None:
         """Add what the run shows. A success of an automatic repair shows nothing."""
@@ -513,7 +518,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         replaced |= {(old, other): details for old, other, details in vote.also_replaced if vote.successful}
         episodes = [
             Episode(
-                vote.at, vote.run, old, other, vote.successful, None if details is None else details.advised,
+                vote.at, vote.run, old, other, vote.successful, None if details is None else details.has_advice,
                 vote.agent, *(() if details is None else (details.number, details.conditions)),
             )
             for (old, other), details in replaced.items()
@@ -575,15 +580,16 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
 def order_episode(episode: Episode) -> tuple[Any, ...]:
     """Return a sort key by time. It has all fields, so that a limit drops the same episodes in any order of votes."""
     return (
-        episode.at, episode.run, episode.old_value, episode.other_values, episode.successful, episode.advised is None,
-        episode.advised is True, episode.agent, episode.number or 0.0, sorted(episode.conditions.items()),
+        episode.at, episode.run, episode.old_value, episode.other_values, episode.successful,
+        episode.has_advice is None, episode.has_advice is True, episode.agent, episode.number or 0.0,
+        sorted(episode.conditions.items()),
     )  # fmt: skip
 
 
 def select_episodes(episodes: Iterable[Episode]) -> list[Episode]:
     """Return the episodes to store, in order: the latest, with only a few of those that followed advice."""
     ordered = sorted(episodes, key=order_episode)
-    followed = [episode for episode in ordered if episode.successful and episode.advised]
+    followed = [episode for episode in ordered if episode.successful and episode.has_advice]
     dropped = {id(episode) for episode in followed[:-MAX_FOLLOWED_EPISODES]}
     return [episode for episode in ordered if id(episode) not in dropped][-MAX_EPISODES:]
 
@@ -591,13 +597,13 @@ def select_episodes(episodes: Iterable[Episode]) -> list[Episode]:
 def list_episodes(record: FixRecord) -> list[Episode]:
     """Return the episodes of a fix by time. Where advice is unknown, only the first successes count as without it."""
     episodes = record.episodes or _derive_episodes(record)
-    if all(episode.advised is not None for episode in episodes):
+    if all(episode.has_advice is not None for episode in episodes):
         return episodes
     resolved_episodes: list[Episode] = []
     success_count = 0
     for episode in episodes:
-        is_advised = success_count >= UNADVISED_SUCCESSES if episode.advised is None else episode.advised
-        resolved_episodes.append(msgspec.structs.replace(episode, advised=is_advised))
+        is_advised = success_count >= UNADVISED_SUCCESSES if episode.has_advice is None else episode.has_advice
+        resolved_episodes.append(msgspec.structs.replace(episode, has_advice=is_advised))
         success_count += episode.successful
     return resolved_episodes
 

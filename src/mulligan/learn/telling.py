@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
-from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
+from mulligan.core.stated_limits import names_argument
 from mulligan.learn.decisions import find_decision
 from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
 from mulligan.store.base import hash_value
@@ -57,6 +58,8 @@ class FailedCall(msgspec.Struct, frozen=True):
     """By argument: its value, if that is a number."""
     is_rejection: bool = True
     """Whether its error rejects what was asked. Otherwise it failed because of the state of the world."""
+    error: str = ""
+    """The text of its error: it may name the calls that must come first."""
 
 
 def explain_silence(
@@ -72,7 +75,7 @@ def explain_silence(
         return reason
     rivals = [peer for peer in peers if peer.id != record.id and peer.successes]
     if record.action.type == "prerequisite" and not record.action.changes:
-        return _judge_prerequisite(record, rivals, peers)
+        return _judge_prerequisite(record, rivals, peers, call.error)
     values = [change for change in record.action.changes if is_concrete(change)]
     if record.action.tools or not values:
         return _judge_form(record, rivals)
@@ -137,8 +140,8 @@ def _times(count: int) -> str:
 # Calls in between
 
 
-def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: Sequence[FixRecord]) -> str:
-    """Judge calls after which the same call succeeded: perhaps time did it."""
+def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: Sequence[FixRecord], error: str) -> str:
+    """Judge calls after which the same call succeeded: perhaps time did it, unless the error asks for them."""
     episodes = list_episodes(record)
     if _has_failed_lately(episodes):
         return FAILED_TWICE
@@ -153,8 +156,15 @@ def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: S
         if not tools.issubset(rival.action.tools) and not _has_failed_lately(list_episodes(rival))
         for episode in list_episodes(rival)
     ]
-    min_share = MIN_SHARE_OF_REJECTED if has_contrast else MIN_SHARE_OF_ACCEPTED
+    is_named = all(_names_tool(error, tool) for tool in tools)
+    min_share = MIN_SHARE_OF_REJECTED if has_contrast or is_named else MIN_SHARE_OF_ACCEPTED
     return _judge_share(_count_unadvised(episodes), _count_against(episodes, others), min_share)
+
+
+def _names_tool(error: str, tool: str) -> bool:
+    """Return whether an error text has a word of a tool's name: "Read it again" after `Read`."""
+    words = (word for word in split_words(tool) if len(word) > 2)
+    return any(names_argument(error, word) for word in words)
 
 
 def _count_unadvised(episodes: Iterable[Episode]) -> int:
@@ -266,7 +276,7 @@ def _has_same_paths(one: FixRecord, other: FixRecord) -> bool:
 
 
 def _count_against(episodes: Iterable[Episode], other_episodes: Iterable[Episode]) -> int:
-    """Count the runs in which a fix failed, or something else succeeded without being advised."""
+    """Count the runs in which a fix failed, or something else succeeded without advice."""
     failed_runs = {episode.run for episode in episodes if not episode.successful}
     return len(failed_runs) + _count_unadvised(other_episodes)
 

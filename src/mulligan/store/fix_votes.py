@@ -172,7 +172,7 @@ def _count_votes(
             if earlier_vote[0] != vote.successful or vote.at < earlier_vote[1]:
                 uncertain.add(fix)
             elif vote.successful:
-                tallies[fix].add_old_value(vote)
+                tallies[fix].add_further_values(msgspec.structs.replace(vote, at=earlier_vote[1]))
                 changed_fixes.add(fix)
             continue
         if fix not in tallies:
