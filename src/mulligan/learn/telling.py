@@ -243,7 +243,8 @@ def _judge_value(
         min_share = MIN_SHARE_OF_ACCEPTED
     others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
     if not others:
-        return _judge_share(_count_unadvised(episodes), 0, min_share)
+        reason = _judge_share(_count_unadvised(episodes), 0, min_share)
+        return reason and _judge_unseen_value(record, against, call, values, profile) and reason
     # Where it failed, or something else succeeded, another argument may decide.
     conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
     for name in conditions:
