@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -160,7 +160,7 @@ def _trial_of_attempts(attempt: Step, later: Step) -> Trial | None:
         return None
     return Trial(
         attempt.seq, later.seq, attempt, action, later.outcome == "success", later.started_at, actor, (),
-        *_hash_trial(attempt, later, changes),
+        *_hash_trial(attempt, later, changes), _find_details(attempt, action, changes),
     )  # fmt: skip
 
 
@@ -185,18 +185,22 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     return Trial(
         failed.id, call.id, step, action, call.has_succeeded, call.last.started_at, "caller",
         tuple((success.name, success.arguments) for success in calls_between),
-        *_hash_trial(failed.last, call.last, link.changes), _find_details(step, action, link),
+        *_hash_trial(failed.last, call.last, link.changes), _find_details(step, action, link.changes, link.advice),
     )  # fmt: skip
 
 
-def _find_details(failed: Step, action: FixAction, link: Link) -> TrialDetails:
-    is_advised = (
-        bool(link.advice) if action.tools else fix_id(failed.tool_key, _fingerprint(failed), action) in link.advice
-    )
+def _find_details(
+    failed: Step, action: FixAction, changes: Sequence[Change], advice: Collection[str] = ()
+) -> TrialDetails:
+    id = fix_id(failed.tool_key, _fingerprint(failed), action)
     arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
-    roots = {change.path.partition(".")[0] for change in link.changes}
+    roots = {change.path.partition(".")[0] for change in changes}
     others = {str(name): value for name, value in arguments.items() if name not in roots}
-    return TrialDetails(has_advice=is_advised, number=_find_number(link.changes), conditions=hash_conditions(others))
+    return TrialDetails(
+        has_advice=bool(advice) if action.tools else id in advice,
+        number=_find_number(changes),
+        conditions=hash_conditions(others),
+    )
 
 
 MAX_CONDITIONS = 8

@@ -7,6 +7,7 @@ succeeds elsewhere failed because of the state of the world: what to do then is 
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -15,7 +16,6 @@ import msgspec
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
-from mulligan.core.stated_limits import names_argument
 from mulligan.learn.decisions import find_decision
 from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
 from mulligan.store.base import hash_value
@@ -25,6 +25,7 @@ MIN_SHARE_OF_REJECTED = 0.5
 MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
 FAILED_TWICE = "failed twice in a row"
+MAX_ERROR_CHARS = 2000
 MAX_CONDITION_VALUES = 12
 """Values of an argument on which a fix may depend."""
 _FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
@@ -162,9 +163,10 @@ def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: S
 
 
 def _names_tool(error: str, tool: str) -> bool:
-    """Return whether an error text has a word of a tool's name: "Read it again" after `Read`."""
+    """Return whether an error text has a word of a tool's name: "not authenticated" before `authenticate_user`."""
     words = (word for word in split_words(tool) if len(word) > 2)
-    return any(names_argument(error, word) for word in words)
+    stems = (re.escape(word[: max(4, len(word) - 2)]) for word in words)
+    return any(re.search(rf"\b{stem}", error[:MAX_ERROR_CHARS], re.IGNORECASE) for stem in stems)
 
 
 def _count_unadvised(episodes: Iterable[Episode]) -> int:
@@ -313,8 +315,9 @@ def _judge_unseen_value(
     failed_count = _count_against(episodes, ())
     accepted = profile().get(change.path.partition(".")[0], AcceptedValues())
     if isinstance(change.after, int | float) and not isinstance(change.after, bool):
-        number, bound = call.numbers.get(change.path), change.after
         olds = [episode.number for episode in episodes if episode.successful]
+        # Without a call, one of the earlier ones stands for it.
+        number, bound = call.numbers.get(change.path) if call.hashes else next(iter(olds), None), change.after
         if number is None or not olds or None in olds:
             return f"it never replaced the value that {change.path} has here"
         is_upper = all(old > bound for old in olds if old is not None) and number > bound

@@ -248,7 +248,7 @@ class FailureMessages(Sanitizer):
             return f"pass {path} {self._line(describe_transformation(change.form), 60)}"
         is_placeholder = change.after in (RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
         if path and not is_placeholder and self._is_shareable(path, change.after, shareable):
-            return f"{path}={self._display_value(change.after)}"
+            return f"{path}={self._display_argument(change.after)}"
         return ""
 
     def _describe_prerequisites(self, calls: Sequence[Prerequisite], shareable: Collection[str] = ()) -> list[str]:

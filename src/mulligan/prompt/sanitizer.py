@@ -71,12 +71,16 @@ class Sanitizer:
         """Return a value on one line, shortened. Lists and objects are JSON, as a model writes them."""
         value = to_plain_data(value)  # first: a huge number or a custom repr may raise
         if isinstance(value, str):
-            # A text that reads as a number or a boolean is quoted: without quotes, a model would pass that instead.
-            return self._line(json.dumps(value) if _JSON_SCALAR.fullmatch(value) else value, MAX_VALUE_CHARS)
+            return self._line(value, MAX_VALUE_CHARS)
         # Redacts by the names inside the value too.
         value = self._redactor.value(value)
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else repr(value)
         return self._line(text, MAX_VALUE_CHARS)
+
+    def _display_argument(self, value: Any) -> str:
+        """Return a value to pass. A text that reads as a number is quoted: otherwise a model would pass the number."""
+        is_ambiguous = isinstance(value, str) and _JSON_SCALAR.fullmatch(value) is not None
+        return f'"{value}"' if is_ambiguous else self._display_value(value)
 
     def _name(self, name: Any) -> str:
         """Return a name from another run if it has the form of a name; a sentence would be untrusted text."""
