@@ -296,7 +296,7 @@ def test_run_that_missed_its_goal_proves_nothing(store, end):
 
 
 def test_run_that_goes_on_teaches_nothing_of_which_a_later_call_may_be_the_disproof(store):
-    events = tried("run_a", {"k": 50, "q": "a"}, {"k": 10, "q": "a"})
+    events = tried("run_a", {"mode": "fast", "q": "a"}, {"mode": "slow", "q": "a"})
     write(store, *events[:-1])
     assert asked(store) == []
     write(store, events[-1])
@@ -304,8 +304,8 @@ def test_run_that_goes_on_teaches_nothing_of_which_a_later_call_may_be_the_dispr
 
 
 def test_loop_over_items_teaches_nothing(store):
-    *events, ended = tried("run_a", {"k": 50, "q": "a"}, {"k": 10, "q": "a"})
-    another = Step(run="run_a", seq=3, call=3, name="search", key="tools:search", arguments={"k": 7, "q": "a"})
+    *events, ended = tried("run_a", {"mode": "fast", "q": "a"}, {"mode": "slow", "q": "a"})
+    another = Step(run="run_a", seq=3, call=3, name="search", key="tools:search", arguments={"mode": "safe", "q": "a"})
     write(store, *events, StepEnded(another), ended)
     assert asked(store) == []
 

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import Literal
 
 from mulligan.core.failure import Failure
+from mulligan.core.stated_limits import states_bound
 from mulligan.redaction.regex import LazyRegex
 
 TextVerdict = Literal["rejection", "state", "neither"]
@@ -186,7 +187,7 @@ def rejects_arguments(failure: Failure) -> bool:
         verdict = judge_text(_cut_middle(text)) if text else "neither"
         if verdict != "neither":
             return verdict == "rejection"
-    return False
+    return states_bound(failure.message)
 
 
 @lru_cache(maxsize=CACHED_VERDICTS)

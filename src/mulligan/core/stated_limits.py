@@ -127,6 +127,11 @@ def supports_value(text: str, old: Any, new: Any, *, is_quantity: bool = True) -
     return _is_listed(scanned, old, new)
 
 
+def states_bound(text: str) -> bool:
+    """Return whether an error text states a bound: `at most 10`, `between 1 and 7`."""
+    return bool(_list_bounds(text[:MAX_SCANNED_CHARS]))
+
+
 def follows_direction(text: str, old: Any, new: Any) -> bool:
     """Return whether an error text says that a number is too large, and the new one is smaller; or the reverse."""
     if not _is_number(old) or not _is_number(new) or old == new:
