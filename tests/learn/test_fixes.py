@@ -303,6 +303,14 @@ def test_run_that_goes_on_teaches_nothing_of_which_a_later_call_may_be_the_dispr
     assert asked(store)[0].successes == 1
 
 
+def test_model_reads_an_approved_fix_however_little_evidence_it_has(store):
+    learn(store, 1)
+    (fix,) = asked(store)
+    assert not fix.showable
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
+    assert asked(store)[0].showable
+
+
 def test_loop_over_items_teaches_nothing(store):
     *events, ended = tried("run_a", {"mode": "fast", "q": "a"}, {"mode": "slow", "q": "a"})
     another = Step(run="run_a", seq=3, call=3, name="search", key="tools:search", arguments={"mode": "safe", "q": "a"})

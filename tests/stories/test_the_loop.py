@@ -113,7 +113,7 @@ FORECAST = """
     @mulligan.tool(effects="none")
     def forecast(city, days):
         if days > 7:
-            raise ValueError("This range is not available.")
+            raise ValueError("This range is not supported.")
         return "rain"
 
     with mulligan.run("planner"):

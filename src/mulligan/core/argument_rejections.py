@@ -23,7 +23,9 @@ MAX_TAIL_CHARS = 500
 """Characters of an error text that are read, at its beginning and at its end."""
 CACHED_VERDICTS = 256
 STATE_STATUSES = frozenset({404, 408, 409, 410, 412, 423, 425, 429})
-"""HTTP statuses about the state of a resource or a service. 400 and 422 are used for everything."""
+"""HTTP statuses about the state of a resource or a service."""
+REJECTION_STATUSES = frozenset({400, 422})
+"""HTTP statuses of a rejected request. They are used for everything, so that a text about the state counts more."""
 MIN_SERVER_ERROR = 500
 
 _OPTION = (
@@ -187,7 +189,7 @@ def rejects_arguments(failure: Failure) -> bool:
         verdict = judge_text(_cut_middle(text)) if text else "neither"
         if verdict != "neither":
             return verdict == "rejection"
-    return states_bound(failure.message)
+    return status in REJECTION_STATUSES or states_bound(failure.message)
 
 
 @lru_cache(maxsize=CACHED_VERDICTS)

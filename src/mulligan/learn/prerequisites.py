@@ -31,7 +31,7 @@ from mulligan.learn.fixes import (
     top_agents,
 )
 from mulligan.learn.profiles import replaces_other_values
-from mulligan.learn.telling import FAILED_TWICE, FailedCall, Profile, explain_silence
+from mulligan.learn.telling import FAILED_TWICE, FailedCall, Profile, explain_silence, find_unspeakable_value
 from mulligan.store.base import FixQuery
 
 MAX_PREREQUISITE_CALLS = 4
@@ -323,7 +323,8 @@ def _judge_fix(
 
     # The same states hide a fix from a model and in a list for people. Failures in other calls do not.
     is_hidden = state in HIDDEN_STATES and reason != FAILED_TWICE
-    hidden_reason = hide(query.agent) or (f"its state is {state}" if is_hidden else "")
+    hidden_reason = find_unspeakable_value(record) if state == "approved" else hide(query.agent)
+    hidden_reason = hidden_reason or (f"its state is {state}" if is_hidden else "")
     if query.showable and hidden_reason:
         return None
     if hidden_reason and not query.agent and not is_hidden:

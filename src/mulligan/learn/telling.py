@@ -72,7 +72,7 @@ def explain_silence(
     prerequisite those that change nothing. `replaced` is the hash of the values that the fix would replace in the
     failed call; empty if they are unknown.
     """
-    if reason := _find_unspeakable_value(record) or _find_decision(record):
+    if reason := find_unspeakable_value(record) or _find_decision(record):
         return reason
     rivals = [peer for peer in peers if peer.id != record.id and peer.successes]
     if record.action.type == "prerequisite" and not record.action.changes:
@@ -80,6 +80,8 @@ def explain_silence(
     values = [change for change in record.action.changes if is_concrete(change)]
     if record.action.tools or not values:
         return _judge_form(record, rivals)
+    if call.hashes and not replaced and not any("." in change.path for change in values):
+        return "the value that it would replace is too long to compare"
     olds = [replaced] if replaced else _list_old_values(list_episodes(record))
     reasons = [_judge_value(record, rivals, call, old, values, profile) for old in olds] or ["it never succeeded"]
     return "" if "" in reasons else reasons[0]
@@ -104,7 +106,7 @@ def _has_failed_lately(episodes: Sequence[Episode]) -> bool:
     return len(episodes) > 1 and not any(episode.successful for episode in episodes[-2:])
 
 
-def _find_unspeakable_value(record: FixRecord) -> str:
+def find_unspeakable_value(record: FixRecord) -> str:
     """Return why a value may not be said. A call that supplies it may be, and so may a change of form."""
     for change in record.action.changes if not record.action.tools else ():
         is_form = change.operation in _FORMS or bool(change.form)

@@ -159,7 +159,8 @@ def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None
             if new_value is None or is_same_json(before, new_value[0]):
                 return None
             after = new_arguments[name] = new_value[0]
-            if change.operation in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after):
+            is_value = change.operation in ("substitute", "clamp", "default", "enum")
+            if is_value and (change.form or not _is_recased(before, after)):  # another case may be another meaning
                 has_new_value = True
                 has_unlisted_text |= isinstance(after, str) and after not in _enum_members(schema, name)
         changes.append(Change(path=name, operation=change.operation, before=before, after=after, source="memory"))
