@@ -673,22 +673,32 @@ def test_links_are_what_link_recoveries_says(store, write):
     assert not history.links[0].provisional
 
 
+def word_then_another(run_id: str) -> list[AnyEvent]:
+    """A run in which a word was rejected and another one worked, which no limit in the error supports."""
+    return [
+        RunStarted(run(run_id, 1)),
+        StepEnded(step(1, run=run_id, arguments={"mode": "fast", "q": run_id}, failure=REJECTED)),
+        StepEnded(step(2, run=run_id, arguments={"mode": "slow", "q": run_id})),
+        RunEnded(run(run_id, 1, ended_at=6, end_reason="finished")),
+    ]
+
+
 def test_link_by_another_value_is_provisional_until_its_run_ends(store, write):
-    *events, ended = failed_then_worked("run_1", 1)
+    *events, ended = word_then_another("run_1")
     write(*events)
     (link,) = store.run(DEFAULT_TENANT, "run_1").links
-    assert (link.evidence, link.provisional) == (("stated_limit",), True)
+    assert (link.evidence, link.provisional) == (("next_call",), True)
     assert store.fixes(DEFAULT_TENANT, FixQuery(now=2000)) == []
     write(ended)
     (link,) = store.run(DEFAULT_TENANT, "run_1").links
-    assert (link.evidence, link.provisional) == (("stated_limit",), False)
+    assert (link.evidence, link.provisional) == (("next_call",), False)
     assert [fix.successes for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2000))] == [1]
 
 
 def test_loop_over_items_has_no_link_when_its_run_has_ended(store, write):
-    *events, ended = failed_then_worked("run_1", 1)
+    *events, ended = word_then_another("run_1")
     write(*events)
-    write(StepEnded(step(3, run="run_1", arguments={"k": 7, "q": "run_1"})))
+    write(StepEnded(step(3, run="run_1", arguments={"mode": "safe", "q": "run_1"})))
     assert all(link.provisional for link in store.run(DEFAULT_TENANT, "run_1").links)
     write(ended)
     history = store.run(DEFAULT_TENANT, "run_1")
