@@ -177,6 +177,7 @@ class Hints:
             argument_hashes=hash_arguments(arguments),
             argument_numbers=list_numbers(arguments),
             is_rejection=rejects_arguments(failure),
+            error=build_template(failure.message, arguments),
             agent=self._state.agent,
             now=self._now,
             timeout_seconds=LOOKUP_TIMEOUT_SECONDS,

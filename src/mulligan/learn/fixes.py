@@ -18,7 +18,7 @@ from mulligan.core import calls
 from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls
 from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
-from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import (
     HIDDEN_VALUE,
     LAST_PATH_SEGMENT,
@@ -91,6 +91,8 @@ class TrialDetails(Record, frozen=True):
     """The replaced value, if it is a number: several of them show a bound."""
     conditions: dict[str, str] = msgspec.field(default_factory=dict)
     """Hashes of the unchanged arguments."""
+    names_calls: bool = False
+    """Whether the error has a word of each call in between: "not authenticated" before `authenticate_user`."""
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -200,7 +202,18 @@ def _find_details(
         has_advice=bool(advice) if action.tools else id in advice,
         number=_find_number(changes),
         conditions=hash_conditions(others),
+        names_calls=bool(action.tools) and all(_names_tool(failed, tool) for tool in action.tools),
     )
+
+
+def _names_tool(failed: Step, tool: str) -> bool:
+    error = failed.failure.message[:MAX_ERROR_CHARS] if failed.failure else ""
+    words = (word for word in split_words(tool) if len(word) > 2)
+    stems = (re.escape(word[: max(4, len(word) - 2)]) for word in words)
+    return any(re.search(rf"\b{stem}", error, re.IGNORECASE) for stem in stems)
+
+
+MAX_ERROR_CHARS = 2000
 
 
 MAX_CONDITIONS = 8
@@ -427,6 +440,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
     agent: str = ""
     number: float | None = None
     conditions: dict[str, str] = msgspec.field(default_factory=dict)
+    names_calls: bool = False
 
     @property
     def is_evidence(self) -> bool:
@@ -523,7 +537,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         episodes = [
             Episode(
                 vote.at, vote.run, old, other, vote.successful, None if details is None else details.has_advice,
-                vote.agent, *(() if details is None else (details.number, details.conditions)),
+                vote.agent, *(() if details is None else (details.number, details.conditions, details.names_calls)),
             )
             for (old, other), details in replaced.items()
         ]  # fmt: skip

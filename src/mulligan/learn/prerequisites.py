@@ -318,7 +318,7 @@ def _judge_fix(
         return None
 
     def hide(agent: str) -> str:
-        call = FailedCall(agent, hashes, dict(query.argument_numbers), query.is_rejection, query.text)
+        call = FailedCall(agent, hashes, dict(query.argument_numbers), query.is_rejection, query.error)
         return explain_silence(record, peers, call, replaced, lambda: context.profile(record.tool, record.key))
 
     # The same states hide a fix from a model and in a list for people. Failures in other calls do not.

@@ -7,15 +7,15 @@ succeeds elsewhere failed because of the state of the world: what to do then is 
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
-from mulligan.core.privileged_arguments import is_privileged, split_words
+from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
+from mulligan.core.stated_limits import follows_direction
 from mulligan.learn.decisions import find_decision
 from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
 from mulligan.store.base import hash_value
@@ -25,7 +25,6 @@ MIN_SHARE_OF_REJECTED = 0.5
 MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
 FAILED_TWICE = "failed twice in a row"
-MAX_ERROR_CHARS = 2000
 MAX_CONDITION_VALUES = 12
 """Values of an argument on which a fix may depend."""
 _FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
@@ -60,7 +59,7 @@ class FailedCall(msgspec.Struct, frozen=True):
     is_rejection: bool = True
     """Whether its error rejects what was asked. Otherwise it failed because of the state of the world."""
     error: str = ""
-    """The text of its error: it may name the calls that must come first."""
+    """The text of its error: it may say that a number is too large or too small."""
 
 
 def explain_silence(
@@ -76,7 +75,7 @@ def explain_silence(
         return reason
     rivals = [peer for peer in peers if peer.id != record.id and peer.successes]
     if record.action.type == "prerequisite" and not record.action.changes:
-        return _judge_prerequisite(record, rivals, peers, call.error)
+        return _judge_prerequisite(record, rivals, peers)
     values = [change for change in record.action.changes if is_concrete(change)]
     if record.action.tools or not values:
         return _judge_form(record, rivals)
@@ -143,7 +142,7 @@ def _times(count: int) -> str:
 # Calls in between
 
 
-def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: Sequence[FixRecord], error: str) -> str:
+def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: Sequence[FixRecord]) -> str:
     """Judge calls after which the same call succeeded: perhaps time did it, unless the error asks for them."""
     episodes = list_episodes(record)
     if _has_failed_lately(episodes):
@@ -159,16 +158,9 @@ def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: S
         if not tools.issubset(rival.action.tools) and not _has_failed_lately(list_episodes(rival))
         for episode in list_episodes(rival)
     ]
-    is_named = all(_names_tool(error, tool) for tool in tools)
+    is_named = any(episode.names_calls for episode in episodes)
     min_share = MIN_SHARE_OF_REJECTED if has_contrast or is_named else MIN_SHARE_OF_ACCEPTED
     return _judge_share(_count_unadvised(episodes), _count_against(episodes, others), min_share)
-
-
-def _names_tool(error: str, tool: str) -> bool:
-    """Return whether an error text has a word of a tool's name: "not authenticated" before `authenticate_user`."""
-    words = (word for word in split_words(tool) if len(word) > 2)
-    stems = (re.escape(word[: max(4, len(word) - 2)]) for word in words)
-    return any(re.search(rf"\b{stem}", error[:MAX_ERROR_CHARS], re.IGNORECASE) for stem in stems)
 
 
 def _count_unadvised(episodes: Iterable[Episode]) -> int:
@@ -324,7 +316,9 @@ def _judge_unseen_value(
             return f"it never replaced the value that {change.path} has here"
         is_upper = all(old > bound for old in olds if old is not None) and number > bound
         is_lower = all(old < bound for old in olds if old is not None) and number < bound
-        if not (is_upper or is_lower) or old_count < 2:
+        if (is_upper or is_lower) and follows_direction(call.error, number, bound):
+            old_count = _count_unadvised(episodes)  # the error says that the number is too large, or too small
+        elif not (is_upper or is_lower) or old_count < 2:
             return f"{change.path}={change.after} is no bound of what {change.path} was in earlier calls"
         min_share = MIN_SHARE_OF_REJECTED if call.is_rejection else MIN_SHARE_OF_ACCEPTED
         return _judge_share(old_count, failed_count, min_share)

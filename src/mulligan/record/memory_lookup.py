@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from mulligan.classify.fingerprint import compute_fingerprint
+from mulligan.classify.fingerprint import build_template, compute_fingerprint
 from mulligan.classify.kinds import KINDS
 from mulligan.core import fork_safety
 from mulligan.core.calls import has_changes
@@ -345,6 +345,7 @@ class MemoryLookup:
             tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(),
             timeout_seconds=LOOKUP_TIMEOUT_SECONDS, showable=shown_call is not None,
             argument_hashes=hash_arguments(call_arguments), argument_numbers=list_numbers(call_arguments),
+            error=build_template(failure.message, call_arguments),
         )  # fmt: skip
         return store.fixes(DEFAULT_TENANT, query)
 

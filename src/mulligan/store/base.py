@@ -368,6 +368,8 @@ class FixQuery(Record, frozen=True):
     """Those of the call's values that are numbers: a bound that other numbers showed may apply to them."""
     is_rejection: bool = True
     """Whether the error rejects what was asked, and not the state of the world."""
+    error: str = ""
+    """The message template of the failure. It may name a call that must come first, or say "too large"."""
 
     def position_of(self, fix: Fix) -> tuple[float, bool, int, int, str]:
         """Return the sort key of a fix."""
@@ -389,6 +391,7 @@ class FixQuery(Record, frozen=True):
             "argument_hashes": hash_arguments(arguments),
             "argument_numbers": list_numbers(arguments),
             "is_rejection": rejects_arguments(failure),
+            "error": text,
         }
         return cls(
             tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), argument_types=shape,
