@@ -66,12 +66,13 @@ def explain(
     successes: Sequence[dict[str, Any]] = (),
     agent: str = "",
     is_rejection: bool = True,
+    error: str = "",
 ) -> str:
     """Return why a fix is not told for a call with these arguments, beside successful calls of the tool."""
     arguments = arguments or {}
     [path] = {change.path for change in fix.action.changes} or {""}
     numbers = {name: float(value) for name, value in arguments.items() if isinstance(value, int)}
-    call = FailedCall(agent, dict(hash_arguments(arguments)), numbers, is_rejection)
+    call = FailedCall(agent, dict(hash_arguments(arguments)), numbers, is_rejection, error)
     replaced = hash_value(arguments[path]) if path in arguments else ""
     return explain_silence(
         fix, [fix, *peers], call, replaced, lambda: build_profile([("", success) for success in successes])
@@ -151,17 +152,25 @@ def test_word_is_told_for_an_unseen_old_value_after_five_different_ones_if_no_ot
     ("olds", "number", "is_told"),
     [
         ((50, 70), 60, True),
-        ((50, 70), 500, True),
+        ((50, 70), 500, False),  # beyond what was seen
         ((50, 70), 5, False),  # the other side of the bound
         ((50, 50), 60, False),  # one old value
         ((50, 5), 60, False),  # both sides: no bound
-        ((2, 3), 1, True),  # a lower bound
+        ((1, 3), 2, True),  # a lower bound
         ((2, 3), 60, False),
     ],
 )
-def test_number_is_a_bound_if_two_different_old_values_lay_on_the_same_side(olds, number, is_told):
+def test_number_is_a_bound_between_two_different_old_values_on_the_same_side(olds, number, is_told):
     fix = build_fix(TEN, *(build_vote(at, old) for at, old in enumerate(olds)))
     assert (explain(fix, arguments={"k": number}) == "") is is_told
+
+
+@pytest.mark.parametrize(
+    ("error", "is_told"), [("That is too much.", True), ("That is too few.", False), ("No.", False)]
+)
+def test_bound_reaches_beyond_the_old_values_if_the_error_says_in_which_direction(error, is_told):
+    fix = build_fix(TEN, build_vote(1, 50), build_vote(2, 50, others={"job": "b"}))
+    assert (explain(fix, arguments={"k": 500}, error=error) == "") is is_told
 
 
 def test_bound_that_failed_is_told_only_while_it_mostly_succeeds():
@@ -174,8 +183,8 @@ def test_bound_that_failed_is_told_only_while_it_mostly_succeeds():
 
 def test_bound_after_an_error_about_the_state_of_the_world_needs_five_old_values():
     votes = [build_vote(at, 50 + at) for at in range(5)]
-    assert explain(build_fix(TEN, *votes[:4]), arguments={"k": 90}, is_rejection=False) != ""
-    assert explain(build_fix(TEN, *votes), arguments={"k": 90}, is_rejection=False) == ""
+    assert explain(build_fix(TEN, *votes[:4]), arguments={"k": 52}, is_rejection=False) != ""
+    assert explain(build_fix(TEN, *votes), arguments={"k": 53}, is_rejection=False) == ""
 
 
 # Several values

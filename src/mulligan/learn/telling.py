@@ -255,11 +255,11 @@ def _judge_value(
 
 
 def _is_superseded(rival: FixRecord, record: FixRecord) -> bool:
-    """Return whether a rival has failed twice since it last succeeded, and the fix succeeded after that."""
+    """Return whether a rival failed after its last success, and the fix succeeded twice since then: a limit changed."""
     episodes = list_episodes(rival)
     last_success = max((episode.at for episode in episodes if episode.successful), default=0)
-    is_newer = any(episode.successful and episode.at > last_success for episode in list_episodes(record))
-    return _has_failed_lately(episodes) and is_newer
+    newer_runs = {episode.run for episode in list_episodes(record) if episode.successful and episode.at > last_success}
+    return not episodes[-1].successful and len(newer_runs) > 1
 
 
 def _is_accepted(profile: Profile, changes: Sequence[Change], old_value: str, agent: str) -> bool:
@@ -312,13 +312,14 @@ def _judge_unseen_value(
         olds = [episode.number for episode in episodes if episode.successful]
         # Without a call, one of the earlier ones stands for it.
         number, bound = call.numbers.get(change.path) if call.hashes else next(iter(olds), None), change.after
-        if number is None or not olds or None in olds:
+        numbers = [old for old in olds if old is not None]
+        if number is None or not numbers or len(numbers) < len(olds):
             return f"it never replaced the value that {change.path} has here"
-        is_upper = all(old > bound for old in olds if old is not None) and number > bound
-        is_lower = all(old < bound for old in olds if old is not None) and number < bound
+        is_upper = min(numbers) > bound and number > bound
+        is_lower = max(numbers) < bound and number < bound
         if (is_upper or is_lower) and follows_direction(call.error, number, bound):
             old_count = _count_unadvised(episodes)  # the error says that the number is too large, or too small
-        elif not (is_upper or is_lower) or old_count < 2:
+        elif not (is_upper or is_lower) or old_count < 2 or not min(numbers) <= number <= max(numbers):
             return f"{change.path}={change.after} is no bound of what {change.path} was in earlier calls"
         min_share = MIN_SHARE_OF_REJECTED if call.is_rejection else MIN_SHARE_OF_ACCEPTED
         return _judge_share(old_count, failed_count, min_share)
