@@ -1161,7 +1161,7 @@ def test_forget_learned_keeps_history_and_discards_fixes_and_lessons(program: Pr
     @program.mulligan.tool(mode="suggest")
     def search(query: str, size: int) -> int:
         if size > 10:
-            raise ValueError("That does not fit.")
+            raise ValueError("That size is not supported.")
         return size
 
     def correct(query: str) -> str:

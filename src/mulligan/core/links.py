@@ -750,6 +750,8 @@ def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> 
         return "stated_limit"
     if _find_sources(new, failure, leaf_of(path)):
         return "tool_result"
+    if cause is not None and cause.kind.code == "edit_mismatch":
+        return "same_text"  # the same edit with another quotation of the text that it replaces
     is_command = root_of(path) in COMMAND_ARGUMENTS
     return "same_text" if is_same_text(cause, old, new, is_command=is_command) else None
 

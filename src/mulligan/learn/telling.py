@@ -164,9 +164,10 @@ def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: S
 
 
 def _count_unadvised(episodes: Iterable[Episode]) -> int:
-    """Count the successes without advice. Those with equal values before and after count once."""
-    return len({(episode.old_value, episode.other_values) if episode.old_value else episode.run
-                for episode in episodes if episode.is_evidence})  # fmt: skip
+    """Count the successes without advice: one a run, and those with equal values before and after once."""
+    evidence = [episode for episode in episodes if episode.is_evidence]
+    pairs = {(episode.old_value, episode.other_values) if episode.old_value else episode.run for episode in evidence}
+    return min(len(pairs), len({episode.run for episode in evidence}))
 
 
 # Changes of form, and lookups
@@ -306,6 +307,7 @@ def _judge_unseen_value(
         return f"it never replaced the value that {change.path} has here"
     episodes = list_episodes(record)
     old_count = len({episode.old_value for episode in episodes if episode.is_evidence})
+    old_count = min(old_count, _count_unadvised(episodes))  # one a run
     failed_count = _count_against(episodes, ())
     accepted = profile().get(change.path.partition(".")[0], AcceptedValues())
     if isinstance(change.after, int | float) and not isinstance(change.after, bool):
