@@ -232,4 +232,5 @@ def test_the_page_on_memory_shows_what_its_example_really_teaches(tmp_path):
     wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_448e\n(.*?)```", page, re.DOTALL)
     assert wanted is not None
     assert re.sub(r"\d+ s ago", "0 s ago", listed) == wanted[1]
-    assert shown.startswith(wanted[2])
+    # How many of the runs had read the fix depends on how soon the run before was stored.
+    assert re.sub(r"\(has \d+;", "(has 2;", shown).startswith(wanted[2])
