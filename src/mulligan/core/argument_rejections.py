@@ -182,6 +182,8 @@ def rejects_arguments(failure: Failure) -> bool:
 
     False if it is about the state of the world (nothing found, taken, used up), and if the text says neither.
     """
+    if failure.kind.code == "unknown_tool":
+        return True
     status = failure.status or 0
     if failure.kind.code in STATE_CODES or status >= MIN_SERVER_ERROR or status in STATE_STATUSES:
         return False

@@ -495,7 +495,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         if failure.call.id in facts.handled:
             return ("handler",)
         cause = failure.call.failure
-        is_rejected = failure.is_unknown_tool or (cause is not None and rejects_arguments(cause))
+        is_rejected = cause is not None and rejects_arguments(cause)
         if not comparison.has_unchanged or not is_rejected:
             return ()  # after a failure that lies in the state of the world, a model may go on with the next item
         turn, failed_turn = facts.turn, failure.facts.turn
