@@ -19,7 +19,8 @@ import mulligan
 SOURCE = Path(mulligan.__file__).parent
 
 RECORDS = ("core.records", "core.failure", "core.calls", "core.links", "core.argument_comparison", "core.stated_limits",
-           "core.fork_safety", "core.privileged_arguments", "core.quantity_arguments")  # fmt: skip
+           "core.argument_rejections", "core.transformations", "core.fork_safety", "core.privileged_arguments",
+           "core.quantity_arguments")  # fmt: skip
 """What failures, records and links are: the part of `core` that publishes nothing."""
 CONTRACT = ("store.base", "store.counters", "core", "redaction")
 """What a store promises, in the words of `core`. The rules of learning know it, and every store builds on those."""

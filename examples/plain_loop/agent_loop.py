@@ -9,7 +9,7 @@ import mulligan
 @mulligan.tool(effects="none")
 def forecast(city: str, days: int) -> str:
     if days > 7:
-        raise ValueError("This range is not available.")
+        raise ValueError("This range is not supported.")
     return f"{days} days of rain in {city}"
 
 

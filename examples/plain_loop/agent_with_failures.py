@@ -51,7 +51,7 @@ def send(to: str) -> None:
 def forecast(city: str, days: int) -> str:
     """Rejects a value that no rule can repair: recovered by the model."""
     if days > 7:
-        raise ValueError("This range is not available.")
+        raise ValueError("This range is not supported.")
     return f"{days} days of rain in {city}"
 
 

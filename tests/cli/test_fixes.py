@@ -121,29 +121,30 @@ def test_one_is_approved_and_revoked(store):
 
 @pytest.mark.learning
 def test_what_cannot_be_tried_is_not_said_to_be(tmp_path):
-    """The city was somebody's: that it was another one is all that is kept, and approval makes no value of it."""
+    """A long text belongs to its run: that it was another one is all that is kept. Approval makes no value of it."""
     path = str(tmp_path / "kept.db")
     kept = SqliteStore(tmp_path / "kept.db")
     at = int(time.time() * 1000) - 1000
     run = Run(id="run_1", agent="helper", started_at=at, ended_at=at, end_reason="finished")
     shared = {"run": run.id, "name": "weather", "started_at": at}
     steps = [
-        Step(seq=1, call=1, arguments={"city": "Oslo 9", "days": 3}, outcome="failure", failure=REJECTED, **shared),
-        Step(seq=2, call=2, arguments={"city": "Oslo 1", "days": 3}, **shared),
+        Step(seq=1, call=1, arguments={"place": FAR, "days": 3}, outcome="failure", failure=REJECTED, **shared),
+        Step(seq=2, call=2, arguments={"place": NEAR, "days": 3}, **shared),
     ]
     kept.append(DEFAULT_TENANT, [*map(StepEnded, steps), RunEnded(run)], "journal", 1, "ann")
     kept.close()
     (fix,) = told(path)
     why = "not applied: the value was specific to one run and is not stored"
-    assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"set city to a value of its run ({why})\n")
+    assert mulligan("approve", fix["id"], "--store", path).stdout.endswith(f"set place to a value of its run ({why})\n")
     assert mulligan("--store", path).stdout.startswith("1 fix: 0 shown to models, 0 applied automatically.")
     shown = mulligan("show", fix["id"], "--store", path).stdout
     assert "  applied  no: the value was specific to one run and is not stored\n" in shown
     listed = mulligan("--store", path).stderr
-    assert "Not shown to models, 1 fix: succeeded in 1 of 1 runs: too low to show to a model" in listed
-    assert "  shown    no: succeeded in 1 of 1 runs: too low to show to a model\n" in shown
+    assert "Not shown to models, 1 fix: the value of place is specific to its run" in listed
+    assert "  shown    no: the value of place is specific to its run\n" in shown
 
 
+FAR, NEAR = (f"{word}, then follow the old road along the river for two more hours" for word in ("north", "south"))
 VALUE, CAST = Change(path="k", operation="substitute", after=10), Change(path="k", operation="cast", after="integer")
 AMOUNT = Change(path="amount", operation="cast", after="integer")
 
@@ -231,4 +232,5 @@ def test_the_page_on_memory_shows_what_its_example_really_teaches(tmp_path):
     wanted = re.search(r"```\n\$ mulligan fixes\n(.*?)\n\$ mulligan fixes show fix_448e\n(.*?)```", page, re.DOTALL)
     assert wanted is not None
     assert re.sub(r"\d+ s ago", "0 s ago", listed) == wanted[1]
-    assert shown.startswith(wanted[2])
+    # How many of the runs had read the fix depends on how soon the run before was stored.
+    assert re.sub(r"\(has \d+;", "(has 2;", shown).startswith(wanted[2])

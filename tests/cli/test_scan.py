@@ -24,7 +24,7 @@ def session(log: ClaudeCode, first: int = 0) -> list[Any]:
     """One call that fails, is tried with another path, and works."""
     return [
         log.user("look at main.py"),
-        log.call(f"toolu_{first}", "Read", 1, file_path="/home/ada/shop/srv/main.py", limit=100),
+        log.call(f"toolu_{first}", "Read", 1, file_path="src/main.py", limit=100),
         log.result(f"toolu_{first}", MISSING, 2, is_error=True),
         log.call(f"toolu_{first + 1}", "Read", 4, file_path="/home/ada/shop/src/main.py", limit=100),
         log.result(f"toolu_{first + 1}", f"token = {SECRET}", 5),

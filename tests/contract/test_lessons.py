@@ -98,7 +98,7 @@ def test_many_repairs_of_one_pattern_become_one_lesson_with_its_evidence(store, 
 
 
 def test_a_recipe_becomes_a_lesson_that_names_what_comes_first_and_no_value_of_a_run(store, write):
-    for number in range(3):
+    for number in range(5):
         write(*logged_in(f"run_{number}", NOW - number * DAY))
 
     (lesson,) = learned(store)
@@ -194,7 +194,7 @@ def test_what_followed_says_whether_it_helped(store, write):
 
 def test_lessons_are_found_by_what_they_are(store, write):
     prove(write)
-    for number in range(3):
+    for number in range(5):
         write(*logged_in(f"run_l{number}", NOW - number * DAY))
     both = learned(store)
 

@@ -673,22 +673,32 @@ def test_links_are_what_link_recoveries_says(store, write):
     assert not history.links[0].provisional
 
 
+def word_then_another(run_id: str) -> list[AnyEvent]:
+    """A run in which a word was rejected and another one worked, which no limit in the error supports."""
+    return [
+        RunStarted(run(run_id, 1)),
+        StepEnded(step(1, run=run_id, arguments={"mode": "fast", "q": run_id}, failure=REJECTED)),
+        StepEnded(step(2, run=run_id, arguments={"mode": "slow", "q": run_id})),
+        RunEnded(run(run_id, 1, ended_at=6, end_reason="finished")),
+    ]
+
+
 def test_link_by_another_value_is_provisional_until_its_run_ends(store, write):
-    *events, ended = failed_then_worked("run_1", 1)
+    *events, ended = word_then_another("run_1")
     write(*events)
     (link,) = store.run(DEFAULT_TENANT, "run_1").links
-    assert (link.evidence, link.provisional) == (("next_call", "stated_limit"), True)
+    assert (link.evidence, link.provisional) == (("next_call",), True)
     assert store.fixes(DEFAULT_TENANT, FixQuery(now=2000)) == []
     write(ended)
     (link,) = store.run(DEFAULT_TENANT, "run_1").links
-    assert (link.evidence, link.provisional) == (("next_call", "stated_limit"), False)
+    assert (link.evidence, link.provisional) == (("next_call",), False)
     assert [fix.successes for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=2000))] == [1]
 
 
 def test_loop_over_items_has_no_link_when_its_run_has_ended(store, write):
-    *events, ended = failed_then_worked("run_1", 1)
+    *events, ended = word_then_another("run_1")
     write(*events)
-    write(StepEnded(step(3, run="run_1", arguments={"k": 7, "q": "run_1"})))
+    write(StepEnded(step(3, run="run_1", arguments={"mode": "safe", "q": "run_1"})))
     assert all(link.provisional for link in store.run(DEFAULT_TENANT, "run_1").links)
     write(ended)
     history = store.run(DEFAULT_TENANT, "run_1")
@@ -731,8 +741,9 @@ def test_run_that_raised_proves_nothing_by_what_succeeded_in_it(store, write):
 @pytest.mark.parametrize("parts", [1, 2, 4])
 def test_recovered_chain_of_failed_calls_is_kept_in_however_many_batches_it_comes(store, write, parts):
     modes = [50, 40, 30, 10]
+    rejected = Failure.of(REJECTED.kind, "k must be at most 10", fingerprint="f-k")
     steps = [
-        step(n, arguments={"k": k, "q": "a"}, failure=REJECTED if k > 10 else None)
+        step(n, arguments={"k": k, "q": "a"}, failure=rejected if k > 10 else None)
         for n, k in enumerate(modes, start=1)
     ]
     write(RunStarted(run()))
@@ -1194,7 +1205,7 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
     write(
         RunStarted(run(agent=secret, context=f"about {secret}!", session=secret)),
         StepEnded(step(1, arguments={"q": secret, secret: [1, {"n": secret}], "k": 50}, failure=failure)),
-        StepEnded(step(2, arguments={"q": secret, secret: [1, {"n": secret}], "k": 10}, result=secret)),
+        StepEnded(step(2, arguments={"q": secret, secret: [1, {"n": secret}], "k": 50}, result=secret)),
     )
     store.put(DEFAULT_TENANT, "session", "s", encode({"about": secret}))
     (pattern,) = found(store)
@@ -1210,7 +1221,7 @@ def test_a_forgotten_text_is_gone_from_every_record_and_the_records_stay(store, 
     history = store.run(DEFAULT_TENANT, "run_a")
     assert history.run.context == f"about {ERASED_MARK}!"
     assert history.steps[0].failure.message == f"{ERASED_MARK} was slow"
-    assert history.steps[1].arguments["k"] == 10
+    assert history.steps[1].arguments["k"] == 50
     assert history.links == tuple(link_recoveries(history.steps, history.run)) != ()
     assert found(store)[0].message == f"{ERASED_MARK} was slow"
     assert found(store)[0].agents == {ERASED_MARK: 1}

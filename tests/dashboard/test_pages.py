@@ -501,12 +501,15 @@ def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):
         assert person.post("/fixes/fix_nowhere", body=b"action=revoke", **sent).status == 404
 
 
+FAR, NEAR = (f"{word}, then follow the old road along the river for two more hours" for word in ("north", "south"))
+
+
 def test_a_fix_says_whether_it_is_applied_and_told_why_not_and_why_its_calls_are_linked(tmp_path):
-    rejected = Failure.of(KINDS["tool/invalid_arguments"], "no", fingerprint="f-no")
+    rejected = Failure.of(KINDS["tool/invalid_arguments"], "This is not supported.", fingerprint="f-no")
     with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
         store, person = shown.running.store, shown.running.person()
         others = {"unit": "metric"}
-        for tool, before, after in (("top", {"k": 50}, {"k": 10}), ("weather", {"city": "Oslo 9"}, {"city": "Oslo 1"})):
+        for tool, before, after in (("top", {"k": 50}, {"k": 10}), ("weather", {"place": FAR}, {"place": NEAR})):
             run = Run(id=f"run_{tool}", agent="a", started_at=NOW - 5000, ended_at=NOW, end_reason="finished")
             common = {"run": run.id, "name": tool, "started_at": NOW - 4000}
             steps = (

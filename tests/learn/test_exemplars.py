@@ -18,7 +18,7 @@ from mulligan.learn import profiles
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, ForgetRequest, Revocation, Store, argument_types
 from mulligan.store.sqlite import SqliteStore
 
-WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "no", fingerprint="f-new")
+WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "unknown argument", fingerprint="f-new")
 
 
 @pytest.fixture(params=["lists", "sqlite"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
 from mulligan.learn import fixes
-from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, Vote, Writers
+from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, TrialDetails, Vote, Writers
 from mulligan.store.base import (
     DAY,
     DEFAULT_TENANT,
@@ -136,8 +136,17 @@ def asked(store: Store, **query: Any) -> list[Fix]:
             Change(path="user", operation="substitute", before="u1", after="user_8842"),
             Change(path="user", operation="substitute", after=RUN_SPECIFIC),
         ),
+        # A short text may recur in other runs, a long one belongs to its run.
         (
-            Change(path="q", operation="substitute", before="a", after="a long question about cats"),
+            Change(path="q", operation="substitute", before="a", after="a question about cats"),
+            Change(path="q", operation="substitute", after="a question about cats"),
+        ),
+        (
+            Change(path="q", operation="substitute", before="a", after="a long question about cats " * 3),
+            Change(path="q", operation="substitute", after=RUN_SPECIFIC),
+        ),
+        (
+            Change(path="q", operation="substitute", before="a", after="two\nlines"),
             Change(path="q", operation="substitute", after=RUN_SPECIFIC),
         ),
         (
@@ -287,16 +296,24 @@ def test_run_that_missed_its_goal_proves_nothing(store, end):
 
 
 def test_run_that_goes_on_teaches_nothing_of_which_a_later_call_may_be_the_disproof(store):
-    events = tried("run_a", {"k": 50, "q": "a"}, {"k": 10, "q": "a"})
+    events = tried("run_a", {"mode": "fast", "q": "a"}, {"mode": "slow", "q": "a"})
     write(store, *events[:-1])
     assert asked(store) == []
     write(store, events[-1])
     assert asked(store)[0].successes == 1
 
 
+def test_model_reads_an_approved_fix_however_little_evidence_it_has(store):
+    learn(store, 1)
+    (fix,) = asked(store)
+    assert not fix.showable
+    store.decide(DEFAULT_TENANT, fix.id, approved=True, at=NOW)
+    assert asked(store)[0].showable
+
+
 def test_loop_over_items_teaches_nothing(store):
-    *events, ended = tried("run_a", {"k": 50, "q": "a"}, {"k": 10, "q": "a"})
-    another = Step(run="run_a", seq=3, call=3, name="search", key="tools:search", arguments={"k": 7, "q": "a"})
+    *events, ended = tried("run_a", {"mode": "fast", "q": "a"}, {"mode": "slow", "q": "a"})
+    another = Step(run="run_a", seq=3, call=3, name="search", key="tools:search", arguments={"mode": "safe", "q": "a"})
     write(store, *events, StepEnded(another), ended)
     assert asked(store) == []
 
@@ -364,13 +381,10 @@ def test_what_pruned_and_reported_runs_say_of_a_tool_is_forgotten_with_it(store)
 
 
 def test_a_text_is_forgotten_also_in_what_was_learned(store):
+    unknown = Failure.of(REJECTED.kind, "x is not a valid mode", fingerprint="f-k")
+    before, after = {"mode": "x", "q": "a"}, {"mode": "confidential", "q": "a"}
     for number in range(2):
-        write(
-            store,
-            *tried(
-                f"run_{number}", {"mode": "x", "q": "a"}, {"mode": "confidential", "q": "a"}, agent="the zebra agent"
-            ),
-        )
+        write(store, *tried(f"run_{number}", before, after, failure=unknown, agent="the zebra agent"))
     store.prune(DEFAULT_TENANT, Retention(keep_failures=0, keep_successes=0), NOW + 1)
     assert asked(store)[0].changes[0].after == "confidential"
     store.forget(DEFAULT_TENANT, ForgetRequest(text="confidential"))
@@ -548,7 +562,7 @@ def test_a_list_says_which_agents_see_a_value_that_others_contradict(store):
     learn(store, 9, agent="x")
     learn(store, 9, first=20, agent="y", after={"k": 7})
     listed = {fix.changes[0].after: fix for fix in store.fixes(DEFAULT_TENANT, FixQuery(now=NOW))}
-    contradiction = "other agents or later runs contradict it for k"
+    contradiction = "succeeded without advice 9 times, and 9 times something else did or it failed"
     assert [(fix.showable, fix.is_partly_shown) for fix in listed.values()] == [(False, True)] * 2
     assert {value: fix.hidden_reason for value, fix in listed.items()} == {
         10: f"shown only to x: {contradiction}",
@@ -681,6 +695,82 @@ def test_who_is_too_few_now_is_too_few_after_thirty_days_of_silence(store):
     assert asked(store)[0].state == "proposed"
     quiet = Writers(total=12, active=frozenset(f"honest{number}" for number in range(10)))
     assert (quiet.required_confirmations(()), quiet.required_confirmations({"mallory1", "mallory2"})) == (2, 3)
+
+
+# Episodes
+
+EPISODE_ACTIONS = st.sampled_from(
+    [
+        FixAction(changes=(Change(path="k", operation="substitute", after=10),)),
+        FixAction(type="prerequisite", tools=("a",)),
+    ]
+)
+DETAILS = st.none() | st.builds(
+    TrialDetails, has_advice=st.booleans(), number=st.none() | st.sampled_from([1.0, 2.0]),
+    conditions=st.dictionaries(st.sampled_from("pq"), st.sampled_from("xy"), max_size=2),
+)  # fmt: skip
+EPISODE_VOTES = st.lists(
+    st.builds(
+        Vote, run=st.sampled_from([f"run_{number}" for number in range(40)]), principal=st.sampled_from(["ann", "bob"]),
+        agent=st.sampled_from("xy"), at=st.integers(0, 5), day=st.just(0), successful=st.booleans(),
+        actor=st.sampled_from(["caller", "rule"]), content=st.sampled_from("cd"),
+        old_value=st.sampled_from(["", "m", "n"]), other_values=st.sampled_from("op"), details=DETAILS,
+    ),
+    max_size=50, unique_by=lambda vote: (vote.run, vote.principal),
+)  # fmt: skip
+
+
+def count_votes(action: FixAction, votes: Iterable[Vote]) -> FixRecord:
+    return FixRecord(id="fix_a", tool="t", fingerprint="f", action=action).recount(votes)
+
+
+@given(EPISODE_ACTIONS, EPISODE_VOTES, st.randoms(use_true_random=False))
+def test_votes_in_any_order_give_the_same_record(action, votes, random):
+    shuffled = list(votes)
+    random.shuffle(shuffled)
+    assert count_votes(action, shuffled) == count_votes(action, votes)
+
+
+@given(EPISODE_ACTIONS, EPISODE_VOTES)
+def test_only_the_first_successes_are_untold_where_it_is_unknown(action, votes):
+    unknown = [msgspec.structs.replace(vote, details=None) for vote in votes[: fixes.MAX_EPISODES]]
+    evidence = [episode for episode in fixes.list_episodes(count_votes(action, unknown)) if episode.is_evidence]
+    success_count = sum(vote.successful for vote in unknown)
+    assert len(evidence) == min(fixes.UNADVISED_SUCCESSES, success_count)
+
+
+@given(EPISODE_ACTIONS, EPISODE_VOTES.map(lambda votes: votes[:12]), EPISODE_VOTES.map(lambda votes: votes[:12]))
+def test_record_of_0_1_0_and_later_votes_have_the_episodes_of_all_votes(action, earlier_votes, later_votes):
+    """It is known what was replaced, what failed and what was told since then. Of the time before, two are untold."""
+    earlier_votes = [msgspec.structs.replace(vote, details=None) for vote in earlier_votes]
+    later_votes = [msgspec.structs.replace(vote, run=f"later {vote.run}", at=vote.at + 9) for vote in later_votes]
+    record = count_votes(action, earlier_votes)
+    record.episodes = []  # as 0.1.0 stored it
+    for vote in later_votes:
+        record.add(vote)
+    recount = count_votes(action, [*earlier_votes, *later_votes])
+
+    def describe(record: FixRecord) -> Any:
+        episodes = fixes.list_episodes(record)
+        return (
+            [episode for episode in record.episodes if episode.run.startswith("later")],
+            {episode.old_value for episode in episodes if episode.successful and episode.old_value},
+            {episode.run for episode in episodes if not episode.successful},
+        )
+
+    assert describe(record) == describe(recount)
+    evidence = [episode for episode in fixes.list_episodes(record) if episode.is_evidence]
+    assert sum(not episode.run.startswith("later") for episode in evidence) <= fixes.UNADVISED_SUCCESSES
+
+
+def test_of_equal_trials_of_a_run_the_first_decides_whether_it_was_told():
+    first, second = (
+        Vote("run_a", "local", "", at, 0, True, "caller", "c", "old", "other", TrialDetails(has_advice=told))
+        for at, told in ((1, False), (2, True))
+    )
+    for votes in ([(1, first), (2, second)], [(2, second), (1, first)]):
+        (vote,) = fixes.select_counted_votes(votes)
+        assert vote.also_replaced == (("old", "other", TrialDetails(has_advice=False)),)
 
 
 # Revocation

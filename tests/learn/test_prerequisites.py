@@ -107,7 +107,6 @@ def test_a_few_fixes_are_the_first_of_all_of_them_and_no_others_are_put_together
         samples,
         lambda tally, since: tally,
         lambda tool, key: {},
-        lambda tool, key: (),
     )
     query = FixQuery(tool="start", fingerprint="f", agent=agent, now=1, limit=1000)
     every = prerequisites.rank_fixes(groups, query, known)

@@ -25,7 +25,7 @@ from mulligan.store.urls import StoreLocation
 
 NOW = 1_700_000_000_000
 TOO_MANY = Failure.of(
-    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most, got 50", fingerprint="f-k"
+    Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k must be at most 10, got 50", fingerprint="f-k"
 )
 
 
@@ -49,17 +49,17 @@ def recall(recorder: Recorder, place: StoreLocation) -> MemoryLookup:
 KEY = "tools:search"
 
 
-def fill(place: StoreLocation, runs: int = 1, key: str = KEY, after: int = 10) -> None:
-    """Runs of another process, in which k=50 was rejected and another value worked."""
+def fill(place: StoreLocation, runs: int = 1, key: str = KEY, after: int = 10, before: int = 50) -> None:
+    """Runs of another process, in which a value of k was rejected and another one worked."""
     shared = {"name": "search", "key": key, "started_at": NOW - 900}
     with closing(place.open()) as store:
         for number in range(runs):
-            id = f"run_{key}_{number}"
+            id = f"run_{key}_{before}_{number}"
             run = Run(id=id, agent="helper", started_at=NOW - 1000)
-            before = {"k": 50, "q": f"cats {number}"}
+            arguments = {"k": before, "q": f"cats {number}"}
             calls = [
-                Step(run=id, seq=1, call=1, outcome="failure", arguments=before, failure=TOO_MANY, **shared),
-                Step(run=id, seq=2, call=2, arguments={**before, "k": after}, **shared),
+                Step(run=id, seq=1, call=1, outcome="failure", arguments=arguments, failure=TOO_MANY, **shared),
+                Step(run=id, seq=2, call=2, arguments={**arguments, "k": after}, **shared),
             ]
             ended = Run(id=id, agent="helper", started_at=NOW - 1000, ended_at=NOW - 500, end_reason="finished")
             store.append(DEFAULT_TENANT, [RunStarted(run), *map(StepEnded, calls), RunEnded(ended)], f"journal_{id}", 4)
@@ -190,7 +190,7 @@ def test_precedents_are_those_of_the_store_that_the_recorder_writes_to(recall, r
     assert not recall.precedents("search", KEY, TOO_MANY, {"k": 60})
     fill(place, runs=2)
     recorder.put_success(RunStarted(Run(id="run_now", started_at=NOW)))
-    (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": 60})
+    (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": 50})
     assert (known.successes, known.occurrences, known.shareable) == (2, 2, True)
     assert [change.after for change in known.changes] == [10]
     assert recorder.store is not None
@@ -205,24 +205,34 @@ def test_correction_of_a_single_run_is_shown_to_people_and_told_to_no_model(reca
 
 def test_call_that_failed_with_the_remembered_value_is_not_told_that_value(recall, place):
     fill(place, runs=2)
-    assert [precedent.changes[0].after for precedent in recall.precedents("search", KEY, TOO_MANY, {"k": 60})] == [10]
+    assert [precedent.changes[0].after for precedent in recall.precedents("search", KEY, TOO_MANY, {"k": 50})] == [10]
     assert recall.precedents("search", KEY, TOO_MANY, {"k": 10}) == []
+
+
+def test_value_is_told_for_the_old_values_that_it_replaced_and_for_others_beyond_a_bound(recall, place):
+    fill(place, runs=2)
+    assert recall.precedents("search", KEY, TOO_MANY, {"k": 60}) == []
+    fill(place, runs=2, before=70)
+    for k, after in ((65, [10]), (5, [])):
+        precedents = recall.precedents("search", KEY, TOO_MANY, {"k": k})
+        assert [precedent.changes[0].after for precedent in precedents] == after
 
 
 def test_tool_of_the_same_name_in_another_module_has_its_own_memory(recall, place):
     fill(place, runs=2)
     fill(place, runs=2, key="other:search", after=7)
     for key, after in ((KEY, 10), ("other:search", 7)):
-        (known,) = recall.precedents("search", key, TOO_MANY, {"k": 60})
+        (known,) = recall.precedents("search", key, TOO_MANY, {"k": 50})
         assert [change.after for change in known.changes] == [after]
-    assert recall.precedents("search", "third:search", TOO_MANY, {"k": 60}) == []
+    assert recall.precedents("search", "third:search", TOO_MANY, {"k": 50}) == []
 
 
 @pytest.mark.parametrize("value", [10**5000, "a" * 20_000, float("nan"), "\ud800", object()], ids=range(5))
 def test_call_with_an_extreme_value_gets_its_answer(recall, place, value):
     fill(place, runs=2)
-    (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": value})
+    (known,) = recall.precedents("search", KEY, TOO_MANY, {"k": 50, "q": value})
     assert [change.after for change in known.changes] == [10]
+    assert len(recall.precedents("search", KEY, TOO_MANY, {"k": value})) <= 1
 
 
 def test_arguments_that_named_items_in_earlier_runs_are_known(recall, place):

@@ -9,6 +9,7 @@ from mulligan.report.scan_report import Findings, LogScan
 from mulligan.report.spirals import describe_recovery
 
 MISSING = "File does not exist. Note: your current working directory is /home/ada/shop."
+UNSUPPORTED = "This type of file is not supported."
 REFUSED = "The user doesn't want to proceed with this tool use. The tool use was rejected."
 SIBLING = "<tool_use_error>Cancelled: parallel tool call Bash(make) errored</tool_use_error>"
 
@@ -30,18 +31,18 @@ def test_failures_are_counted_by_kind_tool_and_pattern_with_what_overcame_them(t
     log = ClaudeCode()
     result = found(
         tmp_path,
-        *failing(log, "toolu_1", 0, file_path="/home/ada/shop/srv/main.py", limit=100),
-        *working(log, "toolu_2", 10, file_path="/home/ada/shop/src/main.py", limit=100),
-        *failing(log, "toolu_3", 20, file_path="/elsewhere/entirely"),
+        *failing(log, "toolu_1", 0, UNSUPPORTED, file_path="/home/ada/shop/main.pyc", limit=100),
+        *working(log, "toolu_2", 10, file_path="/home/ada/shop/main.py", limit=100),
+        *failing(log, "toolu_3", 20, UNSUPPORTED, file_path="/elsewhere/entirely"),
     )
     assert (result.sessions, result.calls, result.failures, result.recovered) == (1, 3, 2, 1)
     (kind,) = result.kinds
-    assert (kind.kind, kind.failures, kind.recovered, kind.tool) == ("tool/file_not_found", 2, 1, "Read")
+    assert (kind.kind, kind.failures, kind.recovered, kind.tool) == ("tool/invalid_arguments", 2, 1, "Read")
     (pattern,) = result.patterns
     assert (pattern.failures, pattern.sessions, pattern.recovered) == (2, 1, 1)
     (one,) = result.fixes
     assert (one.action, one.successes, one.failures) == ("different file_path", 1, 2)
-    assert (one.before, one.after) == ("/home/ada/shop/srv/main.py", "/home/ada/shop/src/main.py")
+    assert (one.before, one.after) == ("/home/ada/shop/main.pyc", "/home/ada/shop/main.py")
 
 
 def test_what_the_user_refused_and_what_fell_with_a_sibling_are_not_failures(tmp_path):
@@ -98,7 +99,7 @@ def test_the_same_failure_again_and_again_is_a_spiral_until_it_is_overcome(tmp_p
         entries += failing(log, f"toolu_{n}", n * 10, "String to replace not found in file.", "Edit",
                            file_path="/a.py", old_string=f"try {n}", new_string="b")  # fmt: skip
         entries += working(log, f"toolu_r{n}", n * 10 + 5, file_path="/a.py")
-    entries += working(log, "toolu_end", 90, "Edit", file_path="/a.py", old_string="try 5", new_string="b")
+    entries += working(log, "toolu_end", 90, "Edit", file_path="/a.py", old_string="  try 3", new_string="b")
     (spiral,) = found(tmp_path, *entries).spirals
     assert (spiral.failures, spiral.tool, spiral.kind) == (4, "Edit", "tool/edit_mismatch")
     assert spiral.duration_seconds == 31.0

@@ -23,7 +23,7 @@ from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)
 LIMIT = "the limit must be at most ten"
-WORDS = ("limit", "door", "queue", "of", "the", "is", "locked", "missing", "at", "most", "ten")
+WORDS = ("limit", "door", "mode", "of", "the", "is", "unknown", "such", "at", "most", "ten")
 
 
 @pytest.fixture
@@ -70,28 +70,28 @@ def packed(*messages: str, tool: str = "search") -> bytes:
 
 
 def test_those_of_a_tool_are_in_one_row_in_whichever_order_they_came(store):
-    teach(store, [LIMIT, "the door is locked", "no such queue"], times=1)
-    assert row(store) == packed("no such queue", LIMIT, "the door is locked")
-    teach(store, ["no such queue"], times=1, tool="lookup")
-    assert row(store, "lookup") == packed("no such queue", tool="lookup")
+    teach(store, [LIMIT, "the door is unknown", "no such mode"], times=1)
+    assert row(store) == packed("no such mode", LIMIT, "the door is unknown")
+    teach(store, ["no such mode"], times=1, tool="lookup")
+    assert row(store, "lookup") == packed("no such mode", tool="lookup")
 
 
 def test_what_is_forgotten_is_not_compared_any_more(store):
-    teach(store, [LIMIT, "the door is locked"])
+    teach(store, [LIMIT, "the door is unknown"])
     assert asked(store, "the limit must be at most 20") == [(f"1:{LIMIT}", pytest.approx(0.9, abs=0.1))]
 
     for time in range(2):
         store.forget(DEFAULT_TENANT, ForgetRequest(run=f"run_search_{LIMIT}_{time}"))
     assert asked(store, "the limit must be at most 20") == []
-    assert row(store) == packed("the door is locked")
+    assert row(store) == packed("the door is unknown")
 
     store.forget(DEFAULT_TENANT, ForgetRequest(tool="search"))
     assert row(store) is None
-    assert asked(store, "the door was locked") == []
+    assert asked(store, "the door was unknown") == []
 
 
 def test_what_another_process_learned_is_found_at_once(store, tmp_path):
-    teach(store, ["the door is locked"])
+    teach(store, ["the door is unknown"])
     assert asked(store, "the limit must be at most 20") == []
     other = SqliteStore(tmp_path / "a.db", lambda: 1000)
     teach(other, [LIMIT])
@@ -100,7 +100,7 @@ def test_what_another_process_learned_is_found_at_once(store, tmp_path):
 
 
 def test_a_row_is_read_once_as_long_as_it_stays_the_same(store):
-    teach(store, ["the door is locked"])
+    teach(store, ["the door is unknown"])
     rows: list[Any] = []
 
     def read(sql: str, values: tuple[Any, ...]) -> list[Any]:
@@ -121,7 +121,7 @@ def test_no_more_are_in_hand_than_there_is_room_for(store, monkeypatch):
     monkeypatch.setattr(fix_votes, "MAX_CACHED_PATTERNS", 3)
     tools = [f"tool_{number}" for number in range(5)]
     for tool in tools:
-        teach(store, [LIMIT, "the door is locked"], tool=tool)
+        teach(store, [LIMIT, "the door is unknown"], tool=tool)
     for tool in (*tools, *tools):
         assert [name for name, _ in asked(store, "the limit must be at most 20", tool)] == [f"1:{LIMIT}"]
     assert len(store._sketch_cache._sketches_by_tool) == 1
@@ -129,7 +129,7 @@ def test_no_more_are_in_hand_than_there_is_room_for(store, monkeypatch):
 
 def test_of_very_many_no_more_are_compared_than_that(store, monkeypatch):
     monkeypatch.setattr(fix_votes, "MAX_PATTERNS_PER_TOOL", 2)
-    messages = [LIMIT, "the door is locked", "no such queue", "out of paper"]
+    messages = [LIMIT, "the door is unknown", "no such mode", "paper is not supported"]
     teach(store, messages, times=1)
     kept = row(store)
     assert kept == packed(*messages)[: 2 * (16 + patterns.SKETCH_BITS // 8)]
@@ -138,7 +138,9 @@ def test_of_very_many_no_more_are_compared_than_that(store, monkeypatch):
     assert row(store) == kept
 
 
-sentences = st.lists(st.sampled_from(WORDS), min_size=2, max_size=7).map(" ".join)
+sentences = st.lists(st.sampled_from(WORDS), min_size=2, max_size=7).map(
+    lambda words: " ".join([*words, "unsupported"])
+)
 
 
 @settings(max_examples=25, deadline=None)
@@ -161,7 +163,7 @@ def test_the_answer_is_that_of_comparing_all_of_them(messages, texts):
 def test_a_tool_of_any_name_has_its_own(sort, tool, tmp_path):
     store = STORES[sort](tmp_path)
     teach(store, [LIMIT], tool=tool)
-    teach(store, ["the door is locked"], tool=tool)
+    teach(store, ["the door is unknown"], tool=tool)
     assert [known for known, _ in asked(store, "the limit must be at most 20", tool)] == [f"1:{LIMIT}"]
-    assert [known for known, _ in asked(store, "the door was locked", tool)] == ["1:the door is locked"]
+    assert [known for known, _ in asked(store, "the door was unknown", tool)] == ["1:the door is unknown"]
     store.close()

@@ -98,8 +98,8 @@ WRONG = Failure.of(
 
 
 def begin_correction(store: SqliteStore, *others: Step, judged: bool = False) -> None:
-    """A run without an end, in which k=50 was rejected and k=10 worked."""
-    before, after = {"k": 50, "q": "cats"}, {"k": 10, "q": "cats"}
+    """A run without an end, in which one mode was rejected and another worked."""
+    before, after = {"mode": "fast", "q": "cats"}, {"mode": "slow", "q": "cats"}
     link = Link(
         run="run_a", failed_call=1, recovering_call=2, method="agent", changes=diff_arguments(before, after),
         evidence=("handler",), provisional=True,
@@ -136,7 +136,7 @@ def test_run_that_never_ends_is_judged_after_thirty_idle_minutes(store, clock, j
     assert taught(store) == []
     wait(store, clock, 31)
     assert [link.provisional for link in store.run(DEFAULT_TENANT, "run_a").links] == [False]
-    assert taught(store) == [10]
+    assert taught(store) == ["slow"]
     assert store.runs(DEFAULT_TENANT, RunQuery(status="recovered")) == []  # no status before its end
     end_run(store)
     assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery(status="recovered"))] == ["run_a"]
@@ -144,7 +144,7 @@ def test_run_that_never_ends_is_judged_after_thirty_idle_minutes(store, clock, j
 
 @pytest.mark.parametrize("judged", [False, True])
 def test_idle_run_over_items_teaches_nothing_and_stays_unrecovered(store, clock, judged):
-    begin_correction(store, worked("run_a", 3, arguments={"k": 7, "q": "cats"}), judged=judged)
+    begin_correction(store, worked("run_a", 3, arguments={"mode": "safe", "q": "cats"}), judged=judged)
     wait(store, clock, 31)
     assert store.run(DEFAULT_TENANT, "run_a").links == ()
     assert taught(store) == []
@@ -165,8 +165,8 @@ def test_run_that_goes_on_is_not_idle(store, clock):
 def test_idle_run_that_goes_on_is_judged_once_more_at_its_end(store, clock):
     begin_correction(store)
     wait(store, clock, 31)
-    assert taught(store) == [10]
-    refuting = later_step(clock.now, 3, name="search", arguments={"k": 7, "q": "cats"})
+    assert taught(store) == ["slow"]
+    refuting = later_step(clock.now, 3, name="search", arguments={"mode": "safe", "q": "cats"})
     append(
         store,
         StepEnded(refuting),

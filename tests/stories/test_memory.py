@@ -81,7 +81,7 @@ def test_the_library_answers_from_what_is_kept_and_notes_nothing(user: Any) -> N
 def test_the_model_is_not_told_what_replaced_one_value_in_one_call_only(user: Any) -> None:
     user.runs_program(program(TOOL, LEARNING.replace("cats {number}", "cats")))
     (fix,) = fixes(user)
-    assert (fix["successes"], fix["hidden_reason"][:25]) == (8, "it replaced one value in ")
+    assert (fix["successes"], fix["hidden_reason"]) == (8, "succeeded without advice once, which may be chance")
     assert "In earlier runs" not in user.runs_program(program(TOOL, ASKING)).stdout
 
 

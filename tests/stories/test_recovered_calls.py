@@ -230,7 +230,7 @@ def test_an_error_in_the_clothes_of_a_success_is_asked_again(played: Sandbox, se
 def test_a_run_in_which_the_model_fixed_its_own_call_is_recovered(played: Sandbox) -> None:
     def forecast(city: str, days: int) -> str:
         if days > 7:
-            raise ValueError("This range is not available.")
+            raise ValueError("This range is not supported.")
         return "rain"
 
     model = ScriptedModel(call("forecast", city="Oslo", days=30), call("forecast", city="Oslo", days=7), "Rain.")

@@ -113,7 +113,7 @@ FORECAST = """
     @mulligan.tool(effects="none")
     def forecast(city, days):
         if days > 7:
-            raise ValueError("This range is not available.")
+            raise ValueError("This range is not supported.")
         return "rain"
 
     with mulligan.run("planner"):
@@ -134,7 +134,7 @@ def test_the_third_time_a_failure_happens_the_answer_says_what_worked_before(use
     told = json.loads(second.stdout.splitlines()[0])
     assert "suggestions" not in told, "what worked once may be a coincidence"
 
-    third = user.runs_program(FORECAST.replace("DAYS", "[14, 7]"))
+    third = user.runs_program(FORECAST.replace("DAYS", "[25, 7]"))
     told = json.loads(third.stdout.splitlines()[0])
     assert told["suggestions"] == ["In earlier runs this recovered the call: days=7 (2 of 2 runs)."]
 

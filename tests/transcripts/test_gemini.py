@@ -26,14 +26,14 @@ def message(type: str, text: str, *calls: Any, id: str = "m1", second: float = 1
     return made
 
 
-NO_MAK = "Command exited with code: 127\nsh: mak: command not found"
+NO_OPTION = "Command exited with code: 2\nmake: unrecognized option '--fast'"
 META = {"sessionId": "9a-1", "projectHash": "abc", "startTime": at(0), "lastUpdated": at(9)}
 
 
 def test_a_session_document_is_a_run(tmp_path):
     messages = [
         message("user", "build it"),
-        message("gemini", "", call("c1", "error", {"error": NO_MAK}, command="mak", directory="src")),
+        message("gemini", "", call("c1", "error", {"error": NO_OPTION}, command="make --fast", directory="src")),
         message("gemini", "", call("c2", "success", {"output": "built"}, command="make", directory="src"), second=10),
         message("info", "Chat history compressed from 90000 to 9000 tokens."),
     ]
@@ -44,9 +44,9 @@ def test_a_session_document_is_a_run(tmp_path):
     assert [step.outcome for step in history.steps] == ["failure", "success"]
     failure = history.steps[0].failure
     assert failure is not None
-    assert failure.kind == "tool/command_not_found"
+    assert failure.kind == "tool/execution_failed"
     assert [(link.failed_call, link.recovering_call, link.evidence) for link in history.links] == [
-        (1, 2, ("next_call",))
+        (1, 2, ("same_values",))
     ]
     assert len(history.compactions) == 1
 

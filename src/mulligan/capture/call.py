@@ -59,6 +59,8 @@ from mulligan.redaction.plain_data import is_resource
 
 MAX_STORED_SUGGESTIONS = 3
 """Suggestions that are stored with a stop reason, for the model or a person."""
+MAX_ADVISED_PRECEDENTS = 3
+"""What recovered the same failure before: so many does a model read."""
 NOTE_PREFIX = "mulligan:"
 """Start of every note on an exception."""
 INTERNAL_ERROR = "recovery failed with an internal error, see the log"
@@ -230,6 +232,7 @@ class CallExecution(RecordedCall, eq=False):
                 move = plan.send(answer)
             except StopIteration as stop:
                 self.recovery_failed = stop.value
+                self._note_advice()
             is_planned = True
         if not is_planned and self.attempt_count == 0:
             move = AttemptMove(self.arguments)  # the call itself is made in any case
@@ -577,6 +580,12 @@ class CallExecution(RecordedCall, eq=False):
                     self.run.add_note(self._repeat_note(self.tool.name), until_success_of=self.tool.name)
         return self.stop
 
+    def _note_advice(self) -> None:
+        """Note which fixes the answer or the note on the exception will tell."""
+        if self.recovery_failed is not None and self.recovery_failed.precedents:
+            fixes = [precedent.fix for precedent in self.recovery_failed.precedents[:MAX_ADVISED_PRECEDENTS]]
+            self.run.judge.note_advice(self.rules.template.tool_key, fixes)
+
     def _name_retry_layer(self, reason: str) -> str:
         """Return the stop reason. If another layer retries, it names that one, and is logged once for each tool."""
         layer, failure = self.retry_layer, self.failure
@@ -686,8 +695,8 @@ class CallExecution(RecordedCall, eq=False):
         if stop is not None:
             lines.append(stop.spiral)
             lines += [f"{NOTE_PREFIX} {suggestion}" for suggestion in prompt.suggestions(stop.suggestions[:2])]
-        precedents = filter(None, map(prompt.precedent, recovery_failed.precedents[:2]))
-        lines += [f"{NOTE_PREFIX} {precedent}" for precedent in precedents]
+        for precedent in recovery_failed.precedents[:2]:
+            lines += [f"{NOTE_PREFIX} {line}" for line in prompt.precedent_lines(precedent)]
         return "\n".join(filter(None, lines))
 
     def repair_note(self, tool: str) -> str:
@@ -732,7 +741,7 @@ class CallExecution(RecordedCall, eq=False):
         return self.prompt.answer(
             failure,
             tool=author or tool,
-            precedents=self.recovery_failed.precedents[:3] if self.recovery_failed else (),
+            precedents=self.recovery_failed.precedents[:MAX_ADVISED_PRECEDENTS] if self.recovery_failed else (),
             names=names,
             all_names=all_names,
             shareable=shareable,

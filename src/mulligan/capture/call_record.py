@@ -520,6 +520,7 @@ class RecordedCall(CallScope, eq=False):
 
     def _start_facts(self) -> CallFacts:
         options, record = self.wrapped.options, self.success_record
+        reads_only = options.effects == "none" and options.type != "model"
         arguments = self.arguments if self.is_prepared or record is None else self.values or record.arguments
         return self.run.judge.call_facts(
             arguments,
@@ -528,7 +529,8 @@ class RecordedCall(CallScope, eq=False):
             is_destructive=options.destructive,
             turn=self.turn,
             receiver=self.wrapped.receiver(self.args),
-            lost_answers=self.run.lost_answers if options.effects == "none" and options.type != "model" else (),
+            lost_answers=self.run.lost_answers if reads_only else (),
+            reads_only=reads_only,
         )
 
     def _first_facts(self) -> CallFacts:

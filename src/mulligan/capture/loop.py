@@ -68,6 +68,9 @@ class Turns:
         return self._iterate(capture, scope(capture))
 
     def _iterate(self, capture: CaptureContext, run_scope: ActiveRun | ContextValue) -> Iterator[Turn]:
+        current = current_run(capture)
+        if isinstance(run_scope, ActiveRun) and current is not None and not current.has_loop:
+            run_scope = scope(capture)  # a run that began between the loop and its first turn
         with run_scope as run:
             run.make_explicit()
             run.begin_loop()

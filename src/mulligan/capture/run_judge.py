@@ -48,6 +48,8 @@ MAX_TASK_PATH = 8
 """Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
+MAX_ADVISED_FIXES = 16
+"""Fixes read by a model after failures of one tool that a run remembers, the latest."""
 MAX_CUT_OFF_CALLS = 100
 """Calls of a run that were cut off and are compared with later ones."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
@@ -203,6 +205,8 @@ class ArgumentVariation:
         self._constant_names = list(keywords.items())
         self.varying: set[str] = set()
         """Arguments in which two successes differ."""
+        self.values: dict[str, list[Any]] = {name: [value] for name, value in self.first.items()}
+        """Different values of each argument in the first calls. An absent argument has the value None."""
         self.item_names: set[str] = set()
         """Arguments that are the only difference between two successes: they name items."""
         self.is_settled = False
@@ -224,6 +228,11 @@ class ArgumentVariation:
         self._calls += 1
         current, last = self._by_name(positional, keywords), self.last
         self.last = current
+        if self._calls <= MAX_LEARNING_CALLS:
+            for name in self.values.keys() | current.keys():
+                value, values = current.get(name), self.values.setdefault(name, [None])
+                if value not in values:
+                    values.append(value)
         differing = _differing(self.first, current)
         self.varying |= differing
         if len(differing) == 1:
@@ -236,6 +245,18 @@ class ArgumentVariation:
         self._constant_names = [(name, value) for name, value in self._constant_names if name not in varying]
         all_vary = not self._constant and not self._constant_names
         self.is_settled = all_vary and self._calls >= MAX_LEARNING_CALLS
+
+    def has_other_item(self, candidate: PossibleCorrection, roots: Collection[str]) -> bool:
+        """Return whether a success shows that one of these arguments of a possible correction names items."""
+        if candidate.replaced and self._calls <= MAX_LEARNING_CALLS:
+            return any(
+                candidate.is_other_item(root, value) for root in roots for value in self.values.get(root, (None,))
+            )
+        arguments = candidate.call.last.arguments
+        # A call is judged before its arguments are added. A tool that is called in two ways has two variations.
+        return not self.varying.isdisjoint(roots) or (
+            isinstance(arguments, Mapping) and not differing_names(self.first, arguments).isdisjoint(roots)
+        )
 
     def _by_name(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
         return {**dict(zip(self._names, positional)), **keywords}  # noqa: B905 - fewer values than names are possible
@@ -267,6 +288,8 @@ class RunJudge:
         self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
         """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
+        self._advice: dict[str, tuple[str, ...]] = {}
+        """By tool key: the fixes that the model has read after failures of the tool, by id."""
         self.settled_calls: set[int] = set()
         """Calls whose answer was lost and whose outcome is settled."""
         self.cut_off: dict[int, Step] = {}
@@ -282,6 +305,7 @@ class RunJudge:
         turn: tuple[int, int] | None = None,
         receiver: Receiver | None = None,
         lost_answers: tuple[Any, ...] = (),
+        reads_only: bool = False,
     ) -> CallFacts:
         """Return the facts about a call that starts now. Corrections are looked up only after a failure of the run."""
         delivered = self.progress.delivered
@@ -300,6 +324,7 @@ class RunJudge:
             privileged=privileged,
             is_destructive=is_destructive,
             lost_answers=lost_answers,
+            reads_only=reads_only,
         )
 
     def item_scope(self, declared: Collection[str], arguments: Mapping[str, Any]) -> Scope:
@@ -362,15 +387,12 @@ class RunJudge:
     def _is_item(self, candidate: PossibleCorrection) -> bool:
         key = candidate.call.first.tool_key
         roots = {path.partition(".")[0] for path in candidate.paths}
-        arguments = candidate.call.last.arguments
-        for variation in list(self.variations.values()):
-            if variation.key != key or variation.scope != candidate.facts.item:
-                continue
-            if not roots.isdisjoint(variation.varying):
-                return True
-            # A call is judged before its arguments are added. A tool that is called in two ways has two variations.
-            if isinstance(arguments, Mapping) and not roots.isdisjoint(differing_names(variation.first, arguments)):
-                return True
+        if any(
+            variation.has_other_item(candidate, roots)
+            for variation in list(self.variations.values())
+            if variation.key == key and variation.scope == candidate.facts.item
+        ):
+            return True
         if candidate.texts and self._has_similar_text(candidate):
             return True
         names = roots | {mark_text_item(path.partition(".")[0]) for path in candidate.texts}
@@ -426,6 +448,8 @@ class RunJudge:
             self._withdraw_refuted(step, facts)
         before = self.progress
         self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
+        if links and (advice := self._advice.get(step.tool_key)):
+            links = [msgspec.structs.replace(link, advice=advice) for link in links]
         if links and (facts.privileged or facts.is_destructive):
             links = [mark_privileged(link, facts) for link in links]
         if has_long_text(step.arguments):
@@ -440,6 +464,12 @@ class RunJudge:
                 ]
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
+
+    def note_advice(self, tool_key: str, fixes: Iterable[str]) -> None:
+        """Note the fixes that a model reads after a failure of a tool: what then succeeds may have followed them."""
+        advice = tuple(dict.fromkeys((*self._advice.get(tool_key, ()), *filter(None, fixes))))
+        if advice:
+            self._advice[tool_key] = advice[-MAX_ADVISED_FIXES:]
 
     def note_cut_off(self, step: Step, successes: Iterable[Step]) -> None:
         """Note a call that was cancelled, unless one of these was concurrent and has the same arguments: a race."""

@@ -72,7 +72,7 @@ class DemoService:
             case "/weather":
                 body = {"city": query["city"], "now": "rain, 4 degrees"}
             case "/forecast" if int(query["days"]) > 7:
-                status, body = 400, {"error": "This range is not available."}
+                status, body = 400, {"error": "This range is not supported."}
             case "/forecast":
                 body = {"city": query["city"], "days": int(query["days"]), "outlook": "brighter"}
             case "/payments" if request.command == "POST":

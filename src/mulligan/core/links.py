@@ -6,7 +6,9 @@ arguments are therefore no evidence. A success S recovers a failed call F only i
 1. S began after the outcome of F was delivered; unless the arguments are equal, in a task related to that of F;
 2. S recovers one intent: F, or a chain of re-issues that ends in F;
 3. S has the same arguments, the same values in another form, the same plus what the error says is missing, or
-   other values that are supported by evidence and do not name an item;
+   other values. Each of these meets a limit that the error states, or was looked up after F. Where one does not,
+   the call itself must be evidence: it was made while F was handled, or by a model whose arguments F rejected. Then
+   no other success of the run may show that the changed argument names an item;
 4. no call with effects="once" lies between them, or is F itself, whose answer was lost and is not settled.
 
 Everything here is a plain function of records and of `CallFacts`, which the recording process notes and never stores.
@@ -14,7 +16,6 @@ Everything here is a plain function of records and of `CallFacts`, which the rec
 
 from __future__ import annotations
 
-import re
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -41,16 +42,16 @@ from mulligan.core.argument_comparison import (
     leaf_of,
     result_text,
     root_of,
-    scalars,
     values_of,
 )
+from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_retry, is_same_json, similarity
-from mulligan.core.failure import Remedy
-from mulligan.core.privileged_arguments import names_identity_or_money
+from mulligan.core.failure import Failure, Remedy
+from mulligan.core.privileged_arguments import names_identity_or_money, split_words
 from mulligan.core.quantity_arguments import measures_quantity
 from mulligan.core.read_only_calls import may_prepare_command
 from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
-from mulligan.core.stated_limits import supports_value
+from mulligan.core.stated_limits import follows_direction, supports_value
 
 MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
@@ -63,9 +64,12 @@ MAX_INTENT_MEMBERS = 10
 MAX_INTERMEDIATE_TOOLS = 50
 MAX_RECENT_SUCCESSES = 24
 """Successes since the first open failure whose arguments are stored: a prerequisite may be among them."""
+MAX_RESULT_MEMBERS = 200
+"""Members of a result that are searched for a short value."""
 MAX_RESULTS = 8
 """Results since a failure that are searched for a new value, the latest."""
 MIN_RESULT_VALUE_CHARS = 3
+"""Shorter values are looked up only in fields whose name has a word of the argument's name."""
 MIN_TOOL_NAME_SIMILARITY = 0.75
 _STAGES = frozenset({"plan", "respond", "reflection"})
 """Types of steps that are not calls: their success does not mean that anything was executed."""
@@ -132,6 +136,8 @@ class CallFacts(msgspec.Struct, frozen=True):
     """Whether a model made the calls of the run and turns are unknown, as in an agent's log or behind a proxy."""
     lost_answers: tuple[Any, ...] = ()
     """Of a call that only reads: the lost answers of the session before it, which its success may settle."""
+    reads_only: bool = False
+    """Whether the tool is declared to have no effects, so that its call changes nothing that a later one depends on."""
 
 
 LOGGED = CallFacts(is_logged=True)
@@ -155,6 +161,18 @@ class PossibleCorrection(msgspec.Struct, frozen=True):
     """The failed calls that it re-issues."""
     failed: int = 0
     """The failed call that it is compared with."""
+    replaced: tuple[Mapping[str, Any], ...] = ()
+    """The arguments of the failed calls, if the correction was made because of them.
+
+    Other calls may have succeeded with what failed here: who corrects an error has first tried the usual value.
+    """
+
+    def is_other_item(self, root: str, value: Any) -> bool:
+        """Return whether a value of another success in a changed argument shows that the argument names items."""
+        arguments = self.call.last.arguments
+        if isinstance(arguments, Mapping) and is_certainly_same(arguments.get(root), value):
+            return False
+        return not any(is_certainly_same(failed.get(root), value) for failed in self.replaced)
 
 
 ItemTest = Callable[[PossibleCorrection], bool]
@@ -186,16 +204,16 @@ class OpenFailure(msgspec.Struct, frozen=True):
     """The latest of these, with what succeeded between them."""
     previous: int = 0
     """The open failure that it re-issued with other values: the same intent, unless these values name items."""
-    values: frozenset[str] = frozenset()
-    """Its values as text."""
     is_unknown_tool: bool = False
     """Whether it failed because there is no tool of that name: the call of a similar one may re-issue it."""
     tools_since: tuple[str, ...] = ()
     """Tools that have succeeded since, models excluded."""
+    changing_tools: tuple[str, ...] = ()
+    """Those of them that are not declared to only read: they may be why the same call succeeds later."""
     preparing_tools: tuple[str, ...] = ()
     """Those of them that may have changed what it depends on, if it is a shell command. The same intent keeps them."""
-    results: tuple[tuple[str, str], ...] = ()
-    """Results received since from calls that share a value with it: the tool and the text."""
+    results: tuple[tuple[str, Any], ...] = ()
+    """Results received since from calls of other tools: the tool and the result."""
     has_lost_answer: bool = False
     """Whether it may have executed a call with effects="once" whose answer never arrived."""
 
@@ -283,8 +301,8 @@ class RunProgress(msgspec.Struct, frozen=True):
             recovered += len(new_links)
             links += new_links
         if call.first.type != "model":
-            success_values = frozenset(scalars(call.last.arguments)) if call.last.result is not None else frozenset()
-            remaining = tuple(_note_success(failure, call, success_values) for failure in remaining)
+            reads_only = facts is not None and facts.reads_only
+            remaining = tuple(_note_success(failure, call, reads_only=reads_only) for failure in remaining)
         recent: tuple[RecentSuccess, ...] = ()
         if remaining:
             success = RecentSuccess(call.id, call.name, compact_arguments(call.last.arguments))
@@ -315,10 +333,9 @@ class RunProgress(msgspec.Struct, frozen=True):
             # In a second round of a program over its items, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "prerequisite" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
-        values = frozenset(scalars(call.last.arguments))
         is_unknown_tool = call.failure is not None and call.failure.kind.code == "unknown_tool"
         failure = OpenFailure(
-            call, facts or LOGGED, self.delivered, intent, members, previous, values, is_unknown_tool,
+            call, facts or LOGGED, self.delivered, intent, members, previous, is_unknown_tool,
             preparing_tools=preparing_tools, has_lost_answer=call.has_lost_answer,
         )  # fmt: skip
         latest_calls = {**self.latest_calls, call.first.tool_key: call.id}
@@ -376,6 +393,8 @@ class RunProgress(msgspec.Struct, frozen=True):
                 and failure.call.id in match.carried
             ]
         calls = tuple(number for failure in intent for number in failure.failed_calls)
+        call_evidence = _CALL_EVIDENCE.intersection(match.evidence)
+        replaced = _list_arguments(intent) if call_evidence else ()
         for failure in intent[1:]:
             before, after = values_of(failure.call.last), values_of(call.last)
             if not isinstance(before, Mapping) or not isinstance(after, Mapping):
@@ -383,11 +402,15 @@ class RunProgress(msgspec.Struct, frozen=True):
             comparison = compare_arguments(before, after, failure.call.failure)
             if comparison is None:
                 break
-            paths, texts = (*comparison.item_paths, *comparison.doubtful), _find_changed_texts(comparison)
-            is_changed = bool(paths or texts)
-            if is_changed and is_item(PossibleCorrection(call, facts, paths, texts, calls, failure.call.id)):
+            # Each failure of a chain is tested by its own changes, however the last one is recovered.
+            supported = _find_supported_values(failure, comparison)
+            unsupported = [path for path in comparison.item_paths if _may_name_item(supported.get(path), call_evidence)]
+            paths, texts = (*unsupported, *comparison.doubtful), _find_changed_texts(comparison)
+            is_doubtful = bool(paths or texts)
+            candidate = PossibleCorrection(call, facts, paths, texts, calls, failure.call.id, replaced)
+            if is_doubtful and is_item(candidate):
                 break
-            matches.append(_match_changes(failure, call, match.evidence, is_provisional=is_changed))
+            matches.append(_match_changes(failure, call, match.evidence, is_provisional=is_doubtful))
         return matches
 
     def _intent_of(self, failure: OpenFailure) -> list[OpenFailure]:
@@ -450,44 +473,31 @@ class RunProgress(msgspec.Struct, frozen=True):
             return _match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
         if any(root_of(path) in facts.item_arguments for path in comparison.values):
             return None
-        evidences = self._find_evidence(failure, call, facts, comparison)
-        if not evidences:
-            return None
-        calls = tuple(number for member in self._intent_of(failure) for number in member.failed_calls)
-        candidate = PossibleCorrection(
-            call, facts, comparison.item_paths, _find_changed_texts(comparison), calls, failure.call.id
-        )
-        if is_item(candidate):
-            return None
-        return _match_changes(failure, call, evidences, is_provisional=True)
-
-    def _find_evidence(
-        self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
-    ) -> tuple[LinkEvidence, ...]:
-        """Return the evidence that the new values serve the same intent; empty if any value is unsupported."""
-        supported = {
-            path: support
-            for path, (old, new) in comparison.values.items()
-            if (support := _find_value_support(failure, path, old, new)) is not None
-        }
+        supported = _find_supported_values(failure, comparison)
         call_evidence = self._find_call_evidence(failure, call, facts, comparison)
-        if len(comparison.values) - len(supported) > bool(call_evidence):
-            return ()  # the evidence of a call supports one value
-        if comparison.dropped and "handler" not in call_evidence:
-            return ()  # a model that leaves a value out may do something else: it has chosen no new value
-        for path in comparison.values:
-            is_sensitive = names_identity_or_money(path) and not is_rejected_argument(failure.call.failure, path)
-            if is_sensitive and "handler" not in call_evidence and supported.get(path) != "tool_result":
-                return ()
-        return tuple(dict.fromkeys((*call_evidence, *supported.values())))
+        if not _is_supported(failure, comparison, supported, call_evidence):
+            return None
+        evidence_of_change = tuple(dict.fromkeys((*call_evidence, *supported.values())))
+        paths = [path for path in comparison.item_paths if _may_name_item(supported.get(path), call_evidence)]
+        texts = _find_changed_texts(comparison)
+        if not paths and not texts:
+            return _match_changes(failure, call, evidence_of_change)
+        intent = self._intent_of(failure)
+        calls = tuple(number for member in intent for number in member.failed_calls)
+        replaced = _list_arguments(intent) if call_evidence else ()
+        candidate = PossibleCorrection(call, facts, tuple(paths), texts, calls, failure.call.id, replaced)
+        return None if is_item(candidate) else _match_changes(failure, call, evidence_of_change, is_provisional=True)
 
     def _find_call_evidence(
         self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
     ) -> tuple[LinkEvidence, ...]:
+        """Return the evidence that this call was made because of the failure, whatever its values."""
         if failure.call.id in facts.handled:
             return ("handler",)
-        if not comparison.has_unchanged:
-            return ()
+        cause = failure.call.failure
+        is_rejected = cause is not None and rejects_arguments(cause)
+        if not comparison.has_unchanged or not is_rejected:
+            return ()  # after a failure that lies in the state of the world, a model may go on with the next item
         turn, failed_turn = facts.turn, failure.facts.turn
         if turn is not None and failed_turn is not None:
             return ("model_turn",) if _is_next_turn(failed_turn, turn) else ()
@@ -497,6 +507,8 @@ class RunProgress(msgspec.Struct, frozen=True):
 
 
 _KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", "conversation", "explicit"})
+_CALL_EVIDENCE = frozenset[LinkEvidence]({"handler", "model_turn", "next_call"})
+"""Evidence that a call was made because of the failure, whatever its values."""
 _RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
 
 
@@ -566,6 +578,11 @@ def repeats_cut_off_call(cut_off: Step, success: Step) -> bool:
         return True
     is_same_tool = cut_off.type == success.type and cut_off.tool_key == success.tool_key
     return is_same_tool and is_same_json(values_of(cut_off), values_of(success))
+
+
+def _list_arguments(failures: Iterable[OpenFailure]) -> tuple[Mapping[str, Any], ...]:
+    arguments = (failure.call.last.arguments for failure in failures)
+    return tuple(values for values in arguments if isinstance(values, Mapping))
 
 
 def _has_same_request(first: Call, second: Call) -> bool:
@@ -639,7 +656,7 @@ def _find_same_arguments(failure: OpenFailure, call: Call, facts: CallFacts) -> 
         return None
     if has_lost_values(before):
         return None
-    tools = failure.tools_since if _may_have_prerequisites(failure, facts) else ()
+    tools = failure.changing_tools if _may_have_prerequisites(failure, facts) else ()
     method: LinkMethod = "prerequisite" if tools else "retry"
     if not tools and failure.preparing_tools:
         # Another command may be why this one succeeds now, such as one that started a server. Nothing is learned.
@@ -711,49 +728,116 @@ def _find_changed_texts(comparison: Comparison) -> tuple[str, ...]:
 # Support for new values
 
 
+def _find_supported_values(failure: OpenFailure, comparison: Comparison) -> dict[str, LinkEvidence]:
+    """Return the changed arguments whose new value has evidence of its own, with that evidence."""
+    supported = {
+        path: support
+        for path, (old, new) in comparison.values.items()
+        if (support := _find_value_support(failure, path, old, new)) is not None
+    }
+    cause = failure.call.failure
+    # Beside another changed value, a smaller number may be chance. Too many requests are no number of this call.
+    if len(comparison.values) == 1 and not supported and cause is not None and cause.remedy is not Remedy.RETRY:
+        [(path, values)] = comparison.values.items()
+        if measures_quantity(path, *values) and follows_direction(_error_text(cause), *values):
+            return {path: "stated_limit"}
+    return supported
+
+
 def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
     cause = failure.call.failure
-    text = f"{cause.message}\n{cause.detail}"[:4000] if cause is not None else ""
-    if supports_value(text, old, new, is_quantity=measures_quantity(path, old, new)):
+    if supports_value(_error_text(cause), old, new, is_quantity=measures_quantity(path, old, new)):
         return "stated_limit"
-    if _find_sources(new, failure):
+    if _find_sources(new, failure, leaf_of(path)):
         return "tool_result"
+    if cause is not None and cause.kind.code == "edit_mismatch":
+        return "same_text"  # the same edit with another quotation of the text that it replaces
     is_command = root_of(path) in COMMAND_ARGUMENTS
     return "same_text" if is_same_text(cause, old, new, is_command=is_command) else None
 
 
-def _find_sources(value: Any, failure: OpenFailure, name: str = "") -> list[str]:
-    """Return the tools whose results since the failure contain a value; a short value only under the same name."""
+def _error_text(failure: Failure | None) -> str:
+    return f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
+
+
+def _is_supported(
+    failure: OpenFailure,
+    comparison: Comparison,
+    supported: Mapping[str, LinkEvidence],
+    call_evidence: Collection[LinkEvidence],
+) -> bool:
+    """Return whether the new values serve the same intent.
+
+    The evidence of a call supports one value, in a handler two if another argument is unchanged.
+    """
+    is_handled = "handler" in call_evidence
+    unsupported_count = len(comparison.values) - len(supported)
+    if unsupported_count > (2 if is_handled and comparison.has_unchanged else bool(call_evidence)):
+        return False
+    if comparison.dropped and not is_handled:
+        return False  # a model that leaves a value out may do something else: it has chosen no new value
+    return is_handled or not any(
+        names_identity_or_money(path)
+        and supported.get(path) != "tool_result"
+        and not is_rejected_argument(failure.call.failure, path)
+        for path in comparison.values
+    )
+
+
+def _may_name_item(support: LinkEvidence | None, call_evidence: Collection[LinkEvidence]) -> bool:
+    """Return whether other calls must show that a changed argument names no item.
+
+    A value that was looked up needs no such test. One that meets a stated limit needs it if nothing says that the
+    call was made because of the failure: the next item of a loop meets the limit too.
+    """
+    return support is None or (support == "stated_limit" and not call_evidence)
+
+
+def _find_sources(value: Any, failure: OpenFailure, name: str) -> list[str]:
+    """Return the tools whose results since the failure contain a value: it was looked up there."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return []
     text = str(value)
     if len(text) >= MIN_RESULT_VALUE_CHARS:
-        return [tool for tool, result in failure.results if is_word_of(text, result)]
-    if not name:
-        return []
-    field = re.compile(rf"\"{re.escape(name)}\":\s?\"?{re.escape(text)}(?![\w.])")
-    return [tool for tool, result in failure.results if field.search(result)]
+        return [tool for tool, result in failure.results if is_word_of(text, result_text(result))]
+    words = frozenset(word.casefold() for word in split_words(name))
+    return [tool for tool, result in failure.results if _has_field(result, words, text)]
 
 
-def _note_success(failure: OpenFailure, call: Call, values: frozenset[str]) -> OpenFailure:
-    """Store what has succeeded since a failure, and the results of calls that share a value with it."""
+def _has_field(result: Any, words: Collection[str], text: str) -> bool:
+    """Return whether a result has this value in a field whose name has one of these words. Bounded."""
+    waiting: list[tuple[str, Any]] = [("", result)]
+    for _ in range(MAX_RESULT_MEMBERS):
+        if not waiting:
+            break
+        name, value = waiting.pop()
+        if isinstance(value, Mapping):
+            waiting += [(str(key), member) for key, member in list(value.items())[:MAX_RESULT_MEMBERS]]
+        elif isinstance(value, list | tuple):
+            waiting += [(name, member) for member in value[:MAX_RESULT_MEMBERS]]
+        elif str(value) == text and any(word.casefold() in words for word in split_words(name)):
+            return True
+    return False
+
+
+def _note_success(failure: OpenFailure, call: Call, *, reads_only: bool) -> OpenFailure:
+    """Store what has succeeded since a failure, and the results of other tools."""
     first = call.first
-    tools = failure.tools_since
-    if first.name not in tools and len(tools) < MAX_INTERMEDIATE_TOOLS:
-        tools = (*tools, first.name)
+    facts: dict[str, Any] = {}
+    if first.name not in failure.tools_since and len(failure.tools_since) < MAX_INTERMEDIATE_TOOLS:
+        facts["tools_since"] = (*failure.tools_since, first.name)
+    if not reads_only and first.name not in failure.changing_tools:
+        facts["changing_tools"] = (*failure.changing_tools, first.name)[:MAX_INTERMEDIATE_TOOLS]
     preparing_tools = failure.preparing_tools
     if (
         first.name not in preparing_tools
         and len(preparing_tools) < MAX_INTERMEDIATE_TOOLS
         and may_prepare_command(call.last, failure.call.first)
     ):
-        preparing_tools = (*preparing_tools, first.name)
-    results = failure.results
-    if not values.isdisjoint(failure.values):
-        results = (*results[1 - MAX_RESULTS :], (first.name, result_text(call.last.result)))
-    if tools is failure.tools_since and preparing_tools is failure.preparing_tools and results is failure.results:
-        return failure
-    return replace(failure, tools_since=tools, preparing_tools=preparing_tools, results=results)
+        facts["preparing_tools"] = (*preparing_tools, first.name)
+    if call.last.result is not None and first.tool_key != failure.call.first.tool_key:
+        facts["results"] = (*failure.results[1 - MAX_RESULTS :], (first.name, call.last.result))
+    return replace(failure, **facts) if facts else failure
 
 
 # Items
@@ -775,7 +859,7 @@ def differs_in(candidate: PossibleCorrection, steps: Iterable[Step]) -> bool:
         if step.call == candidate.call.id or step.tool_key != last.tool_key or not isinstance(other, Mapping):
             continue
         is_success, is_reissued = step.outcome == "success", step.call in candidate.intent
-        if is_success and any(not is_certainly_same(arguments.get(root), other.get(root)) for root in roots):
+        if is_success and any(candidate.is_other_item(root, other.get(root)) for root in roots):
             return True
         if not is_reissued and any(are_similar_texts(text, other.get(root)) for root, text in texts.items()):
             return True
@@ -831,7 +915,11 @@ def _iter_provisional_corrections(call: Call) -> Iterator[PossibleCorrection]:
                        if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH]  # fmt: skip
             texts = tuple(change.path for change in changes if all(map(is_long_text, (change.before, change.after))))
             paths = tuple(change.path for change in changes if change.path not in texts)
-            yield PossibleCorrection(call, LOGGED, paths, texts, intent, link.failed_call)
+            is_caused = not _CALL_EVIDENCE.isdisjoint(link.evidence)
+            replaced = {root_of(change.path): change.before for change in changes}
+            yield PossibleCorrection(
+                call, LOGGED, paths, texts, intent, link.failed_call, (replaced,) if is_caused else ()
+            )
 
 
 def attach_links(history: History) -> History:

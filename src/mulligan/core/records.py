@@ -54,6 +54,8 @@ REQUOTED = "(requoted)"
 """In a learned change: the same text with other quotes or escapes."""
 LAST_PATH_SEGMENT = "(last part)"
 """In a learned change: the part of a path after the last slash."""
+FORM_PREFIX = "(form) "
+"""In a learned change: a transformation of the call's own value, as characters of the value, `|` and the name of it."""
 STEP_TYPES: tuple[StepType, ...] = ("plan", "tool", "model", "retrieval", "respond", "custom", "run", "reflection")
 
 
@@ -71,6 +73,12 @@ class Change(Record, frozen=True):
     source: ValueSource = "call"
     privileged: bool = False
     """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
+
+    @property
+    def form(self) -> str:
+        """The name of the transformation that a learned change applies to the call's own value; empty for others."""
+        is_form = isinstance(self.after, str) and self.after.startswith(FORM_PREFIX)
+        return self.after.removeprefix(FORM_PREFIX).partition("|")[2] if is_form else ""
 
 
 class Recovery(Record, frozen=True):
@@ -282,6 +290,8 @@ class Link(Record, frozen=True):
     """Why both calls have the same intent."""
     provisional: bool = False
     """Whether a later success of the run may still show that a changed argument names an item."""
+    advice: tuple[str, ...] = ()
+    """The fixes that the model read after the failed call, by id."""
 
 
 class Prerequisite(Record, frozen=True):
@@ -511,6 +521,10 @@ class Precedent(Record, frozen=True):
     """Below 1 for a similar failure; 0 if derived from exemplars."""
     shareable: bool = False
     """Whether its values may be shown to a model."""
+    fix: str = ""
+    """The id of the fix."""
+    forms: tuple[tuple[str, str], ...] = ()
+    """Arguments whose value is another form of the call's own one, each with the name of the transformation."""
 
 
 SHOWN_ONLY_TO = "shown only to "

@@ -50,6 +50,14 @@ _MISSING = (
 _ASKED_FOR = r"\b(?:needs?|without|lacks?|expect(?:ed|s)?|specify|provide|supply|give|pass|add)(?: \w{1,20}){0,2} "
 _ARGUMENT = r"(?:argument|parameter|param|propert|field|key|input|option|attribute|name|flag)\w{0,5}"
 _UNKNOWN = r"(?:unexpected|unknown|unrecogni[sz]ed|extra|additional|unsupported|undefined|illegal|no such)"
+_TOO_MUCH = (
+    r"\btoo (?:large|long|many|big|high|much|wide|deep|heavy|far|late|great|old|fast)\b|\bso (?:many|much|large)\b|"
+    r"\bexceed(?:s|ed|ing)?\b|\b(?:above|over|beyond)(?: \w{1,20}){0,3} (?:limit|maximum|max|cap|quota|range|ceiling)\b"
+)
+_TOO_LITTLE = (
+    r"\btoo (?:small|short|few|low|little|narrow|light|early|young|slow|near|close)\b|"
+    r"\b(?:below|under|beneath)(?: \w{1,20}){0,3} (?:limit|minimum|min|threshold|floor|range)\b"
+)
 _LENGTH = r"\b(?:characters?|chars?|long|longer|shorter|length|bytes|items?|elements?|entries)\b"
 
 
@@ -117,6 +125,24 @@ def supports_value(text: str, old: Any, new: Any, *, is_quantity: bool = True) -
     ):
         return True
     return _is_listed(scanned, old, new)
+
+
+def states_bound(text: str) -> bool:
+    """Return whether an error text states a bound: `at most 10`, `between 1 and 7`."""
+    return bool(_list_bounds(text[:MAX_SCANNED_CHARS]))
+
+
+def follows_direction(text: str, old: Any, new: Any) -> bool:
+    """Return whether an error text says that a number is too large, and the new one is smaller; or the reverse."""
+    if not _is_number(old) or not _is_number(new) or old == new:
+        return False
+    is_too_much, is_too_little = _find_directions(text[:MAX_SCANNED_CHARS])
+    return is_too_much != is_too_little and is_too_much == (new < old)
+
+
+@lru_cache(maxsize=CACHED_TEXTS)
+def _find_directions(text: str) -> tuple[bool, bool]:
+    return bool(re.search(_TOO_MUCH, text, re.IGNORECASE)), bool(re.search(_TOO_LITTLE, text, re.IGNORECASE))
 
 
 def _measure_values(old: Any, new: Any, text: str) -> tuple[float, float] | None:

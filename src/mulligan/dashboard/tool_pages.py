@@ -211,6 +211,7 @@ def _working_values(fixes: Sequence[Fix]) -> dict[tuple[str, str], Any]:
         for fix in sorted(fixes, key=lambda fix: fix.successes)
         for change in fix.changes
         if change.after not in (None, RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
+        and not change.form
         and (change.operation != "substitute" or fix.showable)
     }
 

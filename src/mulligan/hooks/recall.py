@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.classify.fingerprint import build_template
+from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.calls import has_changes, wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.read_only_calls import is_read_only
@@ -22,7 +23,7 @@ from mulligan.hooks.agents import HookState
 from mulligan.learn.tracker import TrackedFailure
 from mulligan.prompt import Prompt
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, hash_arguments
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, hash_arguments, list_numbers
 from mulligan.store.sqlite import SqliteStore
 
 LOOKUP_TIMEOUT_SECONDS = 0.05
@@ -174,6 +175,9 @@ class Hints:
             fingerprint=failure.fingerprint,
             text=build_template(failure.message, arguments),
             argument_hashes=hash_arguments(arguments),
+            argument_numbers=list_numbers(arguments),
+            is_rejection=rejects_arguments(failure),
+            error=build_template(failure.message, arguments),
             agent=self._state.agent,
             now=self._now,
             timeout_seconds=LOOKUP_TIMEOUT_SECONDS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -33,9 +33,18 @@ from mulligan.core.records import (
     Step,
     fix_id,
 )
+from mulligan.core.transformations import encode_form, find_transformations, keeps_identity
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import DAY, IMPORT_PREFIX, Revocation, TrialReport, hash_value, is_import_principal
+from mulligan.store.base import (
+    DAY,
+    IMPORT_PREFIX,
+    Revocation,
+    TrialReport,
+    hash_arguments,
+    hash_value,
+    is_import_principal,
+)
 
 LOCAL_PRINCIPAL = "local"
 """Principal of records that name none."""
@@ -56,6 +65,13 @@ class FixAction(Record, frozen=True):
     tools: tuple[str, ...] = ()
     """Prerequisites: the tools called between failure and success, each once, ordered by last call."""
 
+    @property
+    def is_form(self) -> bool:
+        """Whether it keeps the values of a call, which then supplies the result itself."""
+        return not self.tools and all(
+            change.operation in FORM_OPERATIONS or change.form or change.after == REQUOTED for change in self.changes
+        )
+
 
 RETRY_ACTION = FixAction(type="retry")
 
@@ -64,6 +80,19 @@ TrialActor = Literal["caller", "fix", "rule"]
 """Author of a change: the program or its model, a stored fix, or a repair rule (schema, error, run)."""
 TRIAL_ACTORS: tuple[TrialActor, ...] = ("caller", "fix", "rule")
 """Ordered by the numbers that the database stores for them."""
+
+
+class TrialDetails(Record, frozen=True):
+    """What decides whether a trial is evidence, and for which calls."""
+
+    has_advice: bool = False
+    """Whether the model had read the fix, or for a prerequisite any advice. Then a success is no evidence for it."""
+    number: float | None = None
+    """The replaced value, if it is a number: several of them show a bound."""
+    conditions: dict[str, str] = msgspec.field(default_factory=dict)
+    """Hashes of the unchanged arguments."""
+    names_calls: bool = False
+    """Whether the error has a word of each call in between: "not authenticated" before `authenticate_user`."""
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -88,6 +117,7 @@ class Trial(msgspec.Struct, frozen=True):
     """Hash of the replaced values."""
     other_values: str = ""
     """Hash of the unchanged arguments."""
+    details: TrialDetails | None = None
 
     @property
     def fix(self) -> str:
@@ -95,7 +125,7 @@ class Trial(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        return self.step.failure.fingerprint if self.step.failure else ""
+        return _fingerprint(self.step)
 
 
 def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[Trial]:
@@ -132,7 +162,7 @@ def _trial_of_attempts(attempt: Step, later: Step) -> Trial | None:
         return None
     return Trial(
         attempt.seq, later.seq, attempt, action, later.outcome == "success", later.started_at, actor, (),
-        *_hash_trial(attempt, later, changes),
+        *_hash_trial(attempt, later, changes), _find_details(attempt, action, changes),
     )  # fmt: skip
 
 
@@ -145,7 +175,9 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     if action is RETRY_ACTION and link.method == "prerequisite":
         if len(before.recent) == MAX_RECENT_SUCCESSES and before.recent[0].call > failed.id:
             return None  # the list of recent calls is full: earlier prerequisites may be missing from it
-        latest = {success.name: success for success in before.recent if success.call > failed.id}
+        changing_tools = frozenset(link.intermediate_tools)
+        later_successes = (success for success in before.recent if success.call > failed.id)
+        latest = {success.name: success for success in later_successes if success.name in changing_tools}
         calls_between = sorted(latest.values(), key=lambda success: success.call)
         if calls_between:
             action = FixAction(type="prerequisite", tools=tuple(success.name for success in calls_between))
@@ -155,8 +187,55 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     return Trial(
         failed.id, call.id, step, action, call.has_succeeded, call.last.started_at, "caller",
         tuple((success.name, success.arguments) for success in calls_between),
-        *_hash_trial(failed.last, call.last, link.changes),
+        *_hash_trial(failed.last, call.last, link.changes), _find_details(step, action, link.changes, link.advice),
     )  # fmt: skip
+
+
+def _find_details(
+    failed: Step, action: FixAction, changes: Sequence[Change], advice: Collection[str] = ()
+) -> TrialDetails:
+    id = fix_id(failed.tool_key, _fingerprint(failed), action)
+    arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
+    roots = {change.path.partition(".")[0] for change in changes}
+    others = {str(name): value for name, value in arguments.items() if name not in roots}
+    return TrialDetails(
+        has_advice=bool(advice) if action.tools else id in advice,
+        number=_find_number(changes),
+        conditions=hash_conditions(others),
+        names_calls=bool(action.tools) and all(_names_tool(failed, tool) for tool in action.tools),
+    )
+
+
+def _names_tool(failed: Step, tool: str) -> bool:
+    error = failed.failure.message[:MAX_ERROR_CHARS] if failed.failure else ""
+    words = (word for word in split_words(tool) if len(word) > 2)
+    stems = (re.escape(word[: max(4, len(word) - 2)]) for word in words)
+    return any(re.search(rf"\b{stem}", error, re.IGNORECASE) for stem in stems)
+
+
+MAX_ERROR_CHARS = 2000
+
+
+MAX_CONDITIONS = 8
+"""Unchanged arguments of a trial whose values are stored as hashes."""
+
+
+def hash_conditions(arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the hashes of short values, by argument."""
+    hashes = ((name[:80], value) for name, value in hash_arguments(arguments) if value)
+    return dict(list(hashes)[:MAX_CONDITIONS])
+
+
+def _find_number(changes: Sequence[Change]) -> float | None:
+    """Return the number that the only change replaced."""
+    if len(changes) != 1 or isinstance(changes[0].before, bool) or not isinstance(changes[0].before, int | float):
+        return None
+    number = float(changes[0].before) if abs(changes[0].before) < 2**63 else math.inf
+    return number if math.isfinite(number) else None
+
+
+def _fingerprint(step: Step) -> str:
+    return step.failure.fingerprint if step.failure else ""
 
 
 _CURED_BY_TIME = frozenset({"rate_limit", "unavailable", "connection_error"})
@@ -238,12 +317,21 @@ def to_shareable(change: Change) -> Change:
         return Change(path=path, operation="trim", after=LAST_PATH_SEGMENT)
     if _is_requoted(before, after):
         return Change(path=path, operation="substitute", after=REQUOTED)
+    if change.source != "run" and operation in ("substitute", "clamp") and (form := find_form(change)):
+        return Change(path=path, operation="substitute", after=encode_form(before, form))
     if change.source != "run" and not change.privileged:
         if _is_hidden(after) and is_shareable(path, None):
             return Change(path=path, operation="substitute", after=HIDDEN_VALUE)
         if is_shareable(path, after):
             return Change(path=path, operation=operation, after=after)
     return Change(path=path, operation="substitute", after=RUN_SPECIFIC)
+
+
+def find_form(change: Change) -> str:
+    """Return the transformation that a change is. One of a privileged argument must not quote a part of its value."""
+    is_private = change.privileged or is_privileged(change.path)
+    names = find_transformations(change.before, change.after)
+    return next((name for name in names if not is_private or keeps_identity(name)), "")
 
 
 _TYPE_NAMES = {"bool": "boolean", "int": "integer", "float": "number", "str": "string"}
@@ -266,42 +354,15 @@ def _is_requoted(before: Any, after: Any) -> bool:
     return bool(plain_before) and plain_before == plain_after
 
 
-_RUN_SPECIFIC_NAMES = frozenset(
-    "id ids uid uuid guid ref reference version revision rev etag sha hash commit date day month year time timestamp "
-    "when start end since until from offset page cursor index row line number no num seq position key name title label "
-    "subject message text content note comment question prompt query search term keyword".split()
-)
-"""Last words of argument names with run-specific values: identifiers, dates, pages, texts."""
+MAX_SHARED_CHARS = 60
+"""Longer texts belong to their run."""
 
 
 def is_shareable(path: str, value: Any) -> bool:
-    """Return whether a value may be repeated in another run: a setting, not an identifier, amount, path or text."""
-    words = [word.casefold() for word in split_words(path.rpartition(".")[2])]
-    # `per_page` is a size, not a page.
-    is_run_specific = bool(words) and words[0] != "per" and words[-1] in _RUN_SPECIFIC_NAMES
-    if is_privileged(path) or is_run_specific:
+    """Return whether a value may be repeated in another run, if it recurs there: a short one, and not privileged."""
+    if isinstance(value, str) and (len(value) > MAX_SHARED_CHARS or "\n" in value):
         return False
-    return value is None or isinstance(value, bool | int | float) or _is_word(value)
-
-
-def _is_word(value: Any) -> bool:
-    """Return whether a text may be an enum member (`json`, `utf-8`, `us-east-1`), not an id, date or version."""
-    if not isinstance(value, str) or not 0 < len(value) <= 40 or any(letter in " /@:" for letter in value):
-        return False
-    if not any(letter.isdigit() for letter in value):
-        return True
-    return _NUMBERED_WORD.fullmatch(value) is not None or _TECHNICAL_WORD.fullmatch(value.casefold()) is not None
-
-
-_NUMBERED_WORD = LazyRegex(r"[A-Za-z]{2,20}(?:[-_][A-Za-z]{2,20}){0,3}[-_][0-9]{1,2}")
-_TECHNICAL_WORD = LazyRegex(
-    r"(?:utf|ucs|iso|latin|cp|windows|koi|big)[-_]?[0-9]{1,4}(?:[-_](?:[0-9]{1,2}|le|be|sig|r|u))?"  # encodings
-    r"|(?:sha|md|crc|base|aes|rsa|ed|blake)[-_]?[0-9]{1,5}|hs256|rs256|es256"  # hashes, keys
-    r"|mp[34]|m4[av]|h26[0-9]|x26[0-9]|vp[89]|av1|opus|jp2|jpeg2000|[248]k|[0-9]{3,4}[pi]"  # sound, pictures
-    r"|h[123]|http[-_]?[123](?:\.[01])?|ipv[46]|tls[-_]?v?1(?:\.[0-3])?|oauth[12]|s3|pop3|imap4"  # networks
-    r"|u?int[0-9]{1,3}|b?f(?:loat|p)?[0-9]{1,3}|bzip2|bz2|lz4|7z|html5|hdf5|x86(?:_64)?|amd64|arm64|[ab][0-6]|[23]d"
-)
-"""Names of encodings, algorithms and formats with digits, which would otherwise look like ids."""
+    return not is_privileged(path) and (value is None or isinstance(value, str | bool | int | float))
 
 
 # Votes and fix records
@@ -321,7 +382,9 @@ class Vote(msgspec.Struct, frozen=True):
     content: str = ""
     old_value: str = ""
     other_values: str = ""
-    also_replaced: tuple[tuple[str, str], ...] = ()
+    details: TrialDetails | None = None
+    """None for a vote of version 0.1.0, or one that was reported."""
+    also_replaced: tuple[tuple[str, str, TrialDetails | None], ...] = ()
     """Old and other values of further successful trials of the run, which are no votes."""
 
     @classmethod
@@ -335,7 +398,7 @@ class Vote(msgspec.Struct, frozen=True):
         return cls(
             run.id, principal, run.agent, trial.at, vote_day(principal, trial.at, stored_at), trial.successful,
             trial.actor,
-            trial.content, trial.old_value, trial.other_values,
+            trial.content, trial.old_value, trial.other_values, trial.details,
         )  # fmt: skip
 
 
@@ -362,6 +425,35 @@ MAX_DISTINCT_TRIALS = 100
 """Distinct trials stored per fix."""
 MAX_OLD_VALUES = 8
 """Distinct old values stored per fix, and distinct other values stored per old value."""
+
+
+class Episode(msgspec.Struct, array_like=True, frozen=True):
+    """A failure of one run, and whether a fix overcame it."""
+
+    at: int
+    run: str
+    old_value: str
+    other_values: str
+    successful: bool
+    has_advice: bool | None
+    """None if it is unknown. `list_episodes` decides then."""
+    agent: str = ""
+    number: float | None = None
+    conditions: dict[str, str] = msgspec.field(default_factory=dict)
+    names_calls: bool = False
+
+    @property
+    def is_evidence(self) -> bool:
+        """Whether it succeeded without advice."""
+        return self.successful and not self.has_advice
+
+
+MAX_EPISODES = 32
+"""Latest episodes stored per fix."""
+MAX_FOLLOWED_EPISODES = 4
+"""Of these, successes that followed advice: no evidence, but the latest of them show that the fix still helps."""
+UNADVISED_SUCCESSES = 2
+"""Successes of a fix before which there was no advice. Where it is unknown, later ones may have followed advice."""
 
 
 class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -393,6 +485,8 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Votes for promotion by content hash."""
     old_values: dict[str, list[str]] = {}
     """Hashes of the replaced values, each with the hashes of the other arguments."""
+    episodes: list[Episode] = []
+    """Latest trials, as recorded. Empty in a record of version 0.1.0: use `list_episodes`."""
 
     @classmethod
     def from_trial(cls, trial: Trial) -> FixRecord:
@@ -401,6 +495,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         return cls(id=trial.fix, tool=step.name, fingerprint=trial.fingerprint, action=trial.action, key=key)
 
     def add(self, vote: Vote) -> None:
+        self._add_episodes(vote)
         is_applied = vote.actor == "fix"
         self.recent = sorted([*self.recent, (vote.at, vote.run, vote.successful, is_applied)])[-MAX_RECENT_VOTES:]
         if is_applied:
@@ -420,8 +515,35 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             if not is_imported and vote.day not in self.days:
                 self.days = sorted([*self.days, vote.day])[-MAX_RECENT_VOTES:]
             self.add_old_value(vote)
-        if vote.actor != "rule":
+        if vote.actor != "rule" and not self._follows_advice(vote):
             self._add_distinct_trial(vote)
+
+    def _follows_advice(self, vote: Vote) -> bool:
+        """Return whether a model succeeded because it had read the fix, which promotes no value and no prerequisite."""
+        is_advised = vote.details is not None and vote.details.has_advice
+        return vote.successful and is_advised and not self.action.is_form
+
+    def add_further_values(self, vote: Vote) -> None:
+        """Add the values that another successful trial of a run replaced. It is no vote."""
+        self._add_episodes(vote)
+        self.add_old_value(vote)
+
+    def _add_episodes(self, vote: Vote) -> None:
+        """Add what the run shows. A success of an automatic repair shows nothing."""
+        replaced = {(vote.old_value, vote.other_values): vote.details}
+        if vote.actor == "fix" and vote.successful:
+            replaced = {}
+        replaced |= {(old, other): details for old, other, details in vote.also_replaced if vote.successful}
+        episodes = [
+            Episode(
+                vote.at, vote.run, old, other, vote.successful, None if details is None else details.has_advice,
+                vote.agent, *(() if details is None else (details.number, details.conditions, details.names_calls)),
+            )
+            for (old, other), details in replaced.items()
+        ]  # fmt: skip
+        if episodes:
+            earlier_episodes = self.episodes or _derive_episodes(self)
+            self.episodes = select_episodes([*earlier_episodes, *episodes])
 
     def _add_distinct_trial(self, vote: Vote) -> None:
         content = vote.content or vote.run
@@ -436,7 +558,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     def add_old_value(self, vote: Vote) -> None:
         """Add the values that a successful trial replaced, also of one that is no vote."""
         own_values = [(vote.old_value, vote.other_values)] if vote.actor != "fix" else []
-        for old, other in (*own_values, *vote.also_replaced):
+        for old, other in (*own_values, *(replaced[:2] for replaced in vote.also_replaced)):
             if old:
                 other_values = sorted({*self.old_values.get(old, ()), other})[:MAX_OLD_VALUES]
                 self.old_values = dict(sorted({**self.old_values, old: other_values}.items())[:MAX_OLD_VALUES])
@@ -473,6 +595,52 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         return record
 
 
+def order_episode(episode: Episode) -> tuple[Any, ...]:
+    """Return a sort key by time. It has all fields, so that a limit drops the same episodes in any order of votes."""
+    return (
+        episode.at, episode.run, episode.old_value, episode.other_values, episode.successful,
+        episode.has_advice is None, episode.has_advice is True, episode.agent, episode.number or 0.0,
+        sorted(episode.conditions.items()),
+    )  # fmt: skip
+
+
+def select_episodes(episodes: Iterable[Episode]) -> list[Episode]:
+    """Return the episodes to store, in order: the latest, with only a few of those that followed advice."""
+    ordered = sorted(episodes, key=order_episode)
+    followed = [episode for episode in ordered if episode.successful and episode.has_advice]
+    dropped = {id(episode) for episode in followed[:-MAX_FOLLOWED_EPISODES]}
+    return [episode for episode in ordered if id(episode) not in dropped][-MAX_EPISODES:]
+
+
+def list_episodes(record: FixRecord) -> list[Episode]:
+    """Return the episodes of a fix by time. Where advice is unknown, only the first successes count as without it."""
+    episodes = record.episodes or _derive_episodes(record)
+    if all(episode.has_advice is not None for episode in episodes):
+        return episodes
+    resolved_episodes: list[Episode] = []
+    success_count = 0
+    for episode in episodes:
+        is_advised = success_count >= UNADVISED_SUCCESSES if episode.has_advice is None else episode.has_advice
+        resolved_episodes.append(msgspec.structs.replace(episode, has_advice=is_advised))
+        success_count += episode.successful
+    return resolved_episodes
+
+
+def _derive_episodes(record: FixRecord) -> list[Episode]:
+    """Return the episodes of a record of version 0.1.0, which has only counts, old values and recent votes."""
+    if not record.trials:
+        return []
+    agent = next(iter(top_agents(record.agents)), "")
+    pairs = [(old, other) for old, others in record.old_values.items() for other in others]
+    pairs = (pairs or [("", "")] * record.successes)[:MAX_EPISODES]
+    # The latest success: failures since then are the last episodes.
+    at = max((at for at, _, is_success, is_applied in record.recent if is_success and not is_applied), default=0)
+    episodes = [Episode(at, f"earlier {number}", *pair, True, None, agent) for number, pair in enumerate(pairs)]
+    failed_runs = [(at, run) for at, run, is_success, _ in record.recent if not is_success]
+    episodes += [Episode(at, run, "", "", False, None, agent) for at, run in failed_runs]
+    return sorted(episodes, key=order_episode)
+
+
 def is_revoked(revocation: Revocation, principal: str, tool: str, started_at: int) -> bool:
     """Return whether a revocation covers a principal's run, started at this time, for this tool.
 
@@ -497,15 +665,20 @@ def select_counted_votes(votes: Iterable[tuple[int, Vote]]) -> list[Vote]:
     Each run has one vote: its first failure, else its first success.
     """
     first_votes: dict[tuple[str, str], tuple[bool, int, int, Vote]] = {}
-    replaced: dict[tuple[str, str], set[tuple[str, str]]] = {}
-    for tried_call, vote in votes:
+    replaced: dict[tuple[str, str], dict[tuple[str, str], TrialDetails | None]] = {}
+    # The latest first, so that of equal trials of a run the details of the first remain.
+    for tried_call, vote in sorted(votes, key=lambda pair: (pair[1].at, pair[0]), reverse=True):
         voter, rank = (vote.run, vote.principal), (vote.successful, vote.at, tried_call, vote)
         if voter not in first_votes or rank[:3] < first_votes[voter][:3]:
             first_votes[voter] = rank
         if vote.old_value and vote.successful and vote.actor != "fix":
-            replaced.setdefault(voter, set()).add((vote.old_value, vote.other_values))
+            replaced.setdefault(voter, {})[vote.old_value, vote.other_values] = vote.details
     counted_votes = (
-        msgspec.structs.replace(vote, also_replaced=tuple(sorted(replaced[voter]))) if voter in replaced else vote
+        msgspec.structs.replace(
+            vote, also_replaced=tuple((*pair, details) for pair, details in sorted(replaced[voter].items()))
+        )
+        if voter in replaced
+        else vote
         for voter, (*_, vote) in first_votes.items()
     )
     return sorted(counted_votes, key=lambda vote: (vote.at, vote.run))

@@ -7,7 +7,7 @@ smallest set of calls that was sufficient on its own is the prerequisite; runs w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import islice
 from operator import and_, or_
@@ -25,10 +25,13 @@ from mulligan.learn.fixes import (
     Writers,
     fix_state,
     hash_replaced,
+    list_episodes,
+    select_episodes,
     to_fix,
     top_agents,
 )
-from mulligan.learn.profiles import Profile, find_hidden_reason, replaces_other_values
+from mulligan.learn.profiles import replaces_other_values
+from mulligan.learn.telling import FAILED_TWICE, FailedCall, Profile, explain_silence, find_unspeakable_value
 from mulligan.store.base import FixQuery
 
 MAX_PREREQUISITE_CALLS = 4
@@ -149,6 +152,7 @@ def _merge_records(own_record: FixRecord, records: Sequence[FixRecord]) -> FixRe
         days=sorted({day for record in records for day in record.days})[-MAX_RECENT_VOTES:],
         recent=sorted(vote for record in records for vote in record.recent)[-MAX_RECENT_VOTES:],
         distinct_trials=distinct_trials,
+        episodes=select_episodes(episode for record in records for episode in list_episodes(record)),
     )
 
 
@@ -231,9 +235,7 @@ class FixContext(msgspec.Struct, frozen=True):
     recount_since: Callable[[FixRecord, int], FixRecord]
     """Recount a record from the trials since a time."""
     profile: Callable[[str, str], Profile]
-    """Return the arguments of recent successful calls of a tool, by its name and key."""
-    items: Callable[[str, str], Collection[str]]
-    """Return the arguments of a tool that name items, by its name and key."""
+    """Return the values that recent successful calls of a tool had, by its name and key."""
 
 
 JudgedFix = tuple[Fix, SupportedFix]
@@ -316,20 +318,16 @@ def _judge_fix(
         return None
 
     def hide(agent: str) -> str:
-        return find_hidden_reason(
-            record,
-            peers,
-            agent,
-            lambda: context.profile(record.tool, record.key),
-            lambda: context.items(record.tool, record.key),
-            replaced,
-        )
+        call = FailedCall(agent, hashes, dict(query.argument_numbers), query.is_rejection, query.error)
+        return explain_silence(record, peers, call, replaced, lambda: context.profile(record.tool, record.key))
 
-    # The same states hide a fix from a model and in a list for people.
-    hidden_reason = hide(query.agent) or (f"its state is {state}" if state in HIDDEN_STATES else "")
+    # The same states hide a fix from a model and in a list for people. Failures in other calls do not.
+    is_hidden = state in HIDDEN_STATES and reason != FAILED_TWICE
+    hidden_reason = find_unspeakable_value(record) if state == "approved" else hide(query.agent)
+    hidden_reason = hidden_reason or (f"its state is {state}" if is_hidden else "")
     if query.showable and hidden_reason:
         return None
-    if hidden_reason and not query.agent and state not in HIDDEN_STATES:
+    if hidden_reason and not query.agent and not is_hidden:
         agents = [agent for agent in top_agents(record.agents) if agent and not hide(agent)]
         hidden_reason = f"{SHOWN_ONLY_TO}{', '.join(agents)}: {hidden_reason}" if agents else hidden_reason
     fix = to_fix(record, (state, reason), similarity)

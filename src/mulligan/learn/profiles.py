@@ -1,8 +1,4 @@
-"""What successful calls show: which fixes a model may see, and suggestions from exemplars. Plain functions.
-
-A change of form (cast, rename, trim) and a prerequisite may be shown after they succeeded in two runs. A concrete value
-is shown only if it is a setting: it replaced different values, or one value in different calls, and the old value never
-succeeded (LEARNING.md, "Telling").
+"""What successful calls show: accepted values, suggestions from exemplars, and facts. Plain functions.
 
 Exemplars are past successful calls of the same tool, by argument names and types, without values. They are the last
 resort, for a failure that neither its own pattern nor a similar one has a fix for. They show two mistakes: an unknown
@@ -16,193 +12,55 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from mulligan.core.argument_comparison import is_replaced
-from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.failure import Failure
 from mulligan.core.privileged_arguments import is_privileged, split_words
-from mulligan.core.records import (
-    HIDDEN_VALUE,
-    LAST_PATH_SEGMENT,
-    REQUOTED,
-    RUN_SPECIFIC,
-    Change,
-    Fix,
-    ValueProfile,
-    fix_id,
-)
+from mulligan.core.records import Change, Fix, ValueProfile, fix_id
 from mulligan.core.stated_limits import names_argument
-from mulligan.learn.fixes import MAX_OLD_VALUES, RETRY_ACTION, FixAction, FixRecord, is_shareable
+from mulligan.learn.fixes import FixAction, FixRecord, is_shareable
+from mulligan.learn.telling import AcceptedValues, Profile, is_concrete
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import ArgumentTypes, FixQuery, argument_type, hash_value
 
-MIN_SHARED_CONFIDENCE = 0.5
 MAX_SETTING_VALUES = 8
-"""Maximum number of different values in successful calls for an argument to count as a setting."""
-MIN_PROFILED_CALLS = 4
-"""From this number of successful calls on, a setting must also repeat its values."""
-LAST_CORRECTIONS = 3
-_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
+"""Maximum number of different words in successful calls for an argument to count as an enum."""
 
 
-class ArgumentProfile(msgspec.Struct):
-    """The values of one argument in recent successful calls of a tool."""
-
-    count: int = 0
-    hashes: dict[str, int] = {}
-    """Different values, with how often each occurred."""
-    last_uses: dict[str, int] = {}
-    """When the latest run with each value began."""
-
-    @property
-    def is_setting(self) -> bool:
-        """Whether the argument takes few values and repeats them."""
-        has_few_values = len(self.hashes) <= MAX_SETTING_VALUES
-        return has_few_values and (self.count < MIN_PROFILED_CALLS or 2 * len(self.hashes) <= self.count)
-
-
-Profile = Mapping[str, ArgumentProfile]
-
-
-def build_profile(calls: Sequence[tuple[int, Any]]) -> dict[str, ArgumentProfile]:
-    """Profile the arguments of successful calls of one tool, each with the time when its run began.
+def build_profile(calls: Sequence[tuple[str, Any]]) -> dict[str, AcceptedValues]:
+    """Profile the arguments of successful calls of one tool, each with the agent that made it.
 
     An argument that a call leaves to its default has no value there, which counts as one.
     """
-    recorded_calls = [(started, arguments) for started, arguments in calls if isinstance(arguments, Mapping)]
-    profile: dict[str, ArgumentProfile] = {}
+    recorded_calls = [(agent, arguments) for agent, arguments in calls if isinstance(arguments, Mapping)]
+    profile: dict[str, AcceptedValues] = {}
     for name in dict.fromkeys(name for _, arguments in recorded_calls for name in arguments):
-        values = [(hash_value(arguments.get(name)), started) for started, arguments in recorded_calls]
-        counts = Counter(value for value, _ in values)
-        profile[str(name)] = ArgumentProfile(len(values), counts, dict(sorted(values, key=itemgetter(1))))
+        agents: dict[str, set[str]] = {}
+        for agent, arguments in recorded_calls:
+            agents.setdefault(hash_value(arguments.get(name)), set()).add(agent)
+        profile[str(name)] = AcceptedValues({value: frozenset(names) for value, names in agents.items()})
     return profile
 
 
-def find_hidden_reason(
-    tally: FixRecord,
-    peers: Sequence[FixRecord],
-    agent: str,
-    profile: Callable[[], Profile],
-    items: Callable[[], Collection[str]] = tuple,
-    replaced: str = "",
-) -> str:
-    """Return why a fix is hidden from the model; empty if it may be shown.
-
-    `peers` are the fixes of the same pattern and tool that change one of its arguments, or for a prerequisite those
-    that change nothing. `profile` and `items`, the arguments that name items, are called only for a concrete value.
-    `replaced` is the hash of the values that it would replace in the failed call, if these are known.
-    """
-    peers = [peer for peer in peers if peer.id == tally.id or _may_have_replaced(peer, tally, replaced)]
-    if wilson_lower_bound(tally.successes, tally.trials) < MIN_SHARED_CONFIDENCE:
-        return f"succeeded in {tally.successes} of {tally.trials} runs: too low to show to a model"
-    if [is_success for _, _, is_success, _ in tally.recent][-2:] == [False, False]:
-        return "failed twice in a row"
-    if tally.action.type == "prerequisite" and any(peer.action == RETRY_ACTION and peer.successes for peer in peers):
-        return "the same call also succeeded without it"
-    # A prerequisite that supplies the value is shown as a call, without the value.
-    for change in tally.action.changes if not tally.action.tools else ():
-        if change.path != TOOL_NAME_PATH and is_privileged(change.path):
-            return f"{change.path} is a privileged argument"
-        if change.after == RUN_SPECIFIC:
-            return f"the value of {change.path} is specific to its run"
-        if change.after == HIDDEN_VALUE:
-            return f"the value of {change.path} is hidden at redaction level shared"
-    for change in tally.action.changes:
-        rivals = [peer for peer in peers if peer.id != tally.id and peer.successes and _contradicts(peer, change)]
-        is_doubtful = any(agent in rival.agents for rival in rivals) and not _is_latest(tally, peers, change)
-        if rivals and (agent not in tally.agents or is_doubtful):
-            return f"other agents or later runs contradict it for {change.path}"
-    settings = list(filter(is_concrete, tally.action.changes))
-    if not settings:
-        return ""
-    if not tally.is_setting:
-        return "it replaced one value in one call only, possibly by coincidence"
-    argument_profile, item_arguments = profile(), items()
-    for change in settings:
-        root = change.path.partition(".")[0]
-        argument = argument_profile.get(root, ArgumentProfile())
-        if root in item_arguments:
-            return f"{root} names items"
-        if _is_latest(tally, peers, change) and not _has_worked_since(tally, argument):
-            continue  # all of the last corrections led to it, so earlier values do not matter
-        if not tally.old_values.keys().isdisjoint(argument.hashes):
-            return f"the value of {change.path} that it replaces has also succeeded"
-        if not argument.is_setting:
-            return f"{change.path} takes too many values to be a setting"
-    return ""
-
-
-def replaces_other_values(tally: FixRecord, replaced: str, profile: Callable[[], Profile]) -> bool:
+def replaces_other_values(record: FixRecord, replaced: str, profile: Callable[[], Profile]) -> bool:
     """Return whether a fix sets a text that never recovered a call with the values that this call has.
 
     Where `EURO` became `EUR`, `YEN` need not. A text that replaced several others is right for a further one only if
     no other text succeeds. A number is usually a limit, which other numbers exceed as well.
     """
-    settings = [change for change in tally.action.changes if is_concrete(change) and isinstance(change.after, str)]
-    is_supported = not settings or not replaced or not tally.old_values or replaced in tally.old_values
-    if is_supported or tally.action.tools or any("." in change.path for change in settings):
+    settings = [change for change in record.action.changes if is_concrete(change) and isinstance(change.after, str)]
+    is_supported = not settings or not replaced or not record.old_values or replaced in record.old_values
+    if is_supported or record.action.tools or any("." in change.path for change in settings):
         return False
-    if len(tally.old_values) == 1:
+    if len(record.old_values) == 1:
         return True
-    argument_profile = profile()
+    accepted = profile()
     return any(
-        argument_profile.get(change.path, ArgumentProfile()).hashes.keys() - {hash_value(change.after)}
-        for change in settings
+        accepted.get(change.path, AcceptedValues()).hashes.keys() - {hash_value(change.after)} for change in settings
     )
-
-
-def _may_have_replaced(peer: FixRecord, tally: FixRecord, replaced: str) -> bool:
-    """Return whether a fix may have replaced the values that a call has: it is then evidence about that call."""
-    paths, peer_paths = ({change.path for change in record.action.changes} for record in (tally, peer))
-    has_all_values = paths == peer_paths and 0 < len(peer.old_values) < MAX_OLD_VALUES
-    return replaced not in tally.old_values or not has_all_values or replaced in peer.old_values
-
-
-def _has_worked_since(tally: FixRecord, argument: ArgumentProfile) -> bool:
-    """Return whether a replaced value has succeeded since the fix did, so that the value was not the cause."""
-    first = min((vote[0] for vote in tally.recent if vote[2]), default=0)
-    return any(argument.last_uses.get(value, 0) > first for value in tally.old_values)
-
-
-def is_concrete(change: Change) -> bool:
-    """Return whether a change sets a value, instead of converting the form of the call's own value."""
-    placeholders = (RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
-    return change.operation not in _FORMS and change.after not in placeholders
-
-
-def _contradicts(tally: FixRecord, change: Change) -> bool:
-    """Return whether a fix changes the same argument to something else."""
-    return any(
-        other.path == change.path
-        and _result_of(other) != _result_of(change)
-        and not {RUN_SPECIFIC, HIDDEN_VALUE} & {str(other.after), str(change.after)}
-        for other in tally.action.changes
-    )
-
-
-def _result_of(change: Change) -> tuple[str, str, str]:
-    """Return the result of a change. Equal values are equal results, whether clamped or substituted."""
-    return change.path, "value" if is_concrete(change) else change.operation, hash_value(change.after)
-
-
-def _is_latest(tally: FixRecord, peers: Sequence[FixRecord], change: Change) -> bool:
-    """Return whether the last corrections of an argument all led to this fix, and none has led elsewhere since its
-    first: values that alternate belong to their calls."""
-    results = set(map(_result_of, tally.action.changes))
-    votes = sorted(
-        (at, peer.id, set(map(_result_of, peer.action.changes)) == results)
-        for peer in peers
-        if any(other.path == change.path for other in peer.action.changes)
-        for at, _, is_success, _ in peer.recent
-        if is_success
-    )
-    equal = [is_equal for _, _, is_equal in votes]
-    latest = equal[equal.index(True) :] if True in equal else []
-    return len(latest) >= LAST_CORRECTIONS and all(latest)
 
 
 # Exemplars
@@ -308,6 +166,8 @@ MAX_FACTS = 2
 MAX_PROFILED_ARGUMENTS = 50
 MAX_PROFILED_DEPTH = 3
 MAX_WORD_CHARS = 20
+_ENUM_WORD = LazyRegex(r"[^\W\d_]+(?:[-_][^\W\d_]+){0,3}(?:[-_][0-9]{1,2})?")
+"""A word that may be an enum member (`json`, `utf-8`, `us-east-1`), not an identifier."""
 _PERSON_WORDS = frozenset("author creator reporter manager contact person guest passenger sender nick login".split())
 """Words in names of arguments that may hold the name of a person."""
 _FORMATS = {
@@ -389,6 +249,7 @@ def _list_words(path: str, run_values: Sequence[tuple[int, str]]) -> tuple[str, 
         len(runs) >= MIN_FACT_RUNS
         and len(word) <= MAX_WORD_CHARS
         and word in (word.lower(), word.upper())  # a capitalized word may be the name of a person or a place
+        and _ENUM_WORD.fullmatch(word) is not None
         and is_shareable(path, word)
         for word, runs in runs_by_word.items()
     )
@@ -410,19 +271,20 @@ def select_facts(
 ) -> list[ValueProfile]:
     """Return the profiles to tell after a failure: of the arguments that the error names, with a value outside.
 
-    Each profile is reduced to the one fact that the value contradicts.
+    If the error names no argument, the only one with a value outside is selected. Each profile is reduced to the one
+    fact that the value contradicts.
     """
     if not is_about_values(failure):
         return []
     lines = f"{failure.message}\n{failure.detail}".splitlines()
     text = "\n".join(line for line in lines if not line.startswith("mulligan:"))  # our own notes are not the error
     members = dict(_iter_members(arguments))
-    facts: list[ValueProfile] = []
-    for profile in value_profiles:
-        if has_enough_calls(profile) and names_argument(text, profile.argument.rpartition(".")[2]):
-            fact = _find_contradicted_fact(profile, members)
-            facts += [] if fact is None else [fact]
-    return facts[:MAX_FACTS]
+    profiles = [profile for profile in value_profiles if has_enough_calls(profile)]
+    names = {profile.argument: names_argument(text, profile.argument.rpartition(".")[2]) for profile in profiles}
+    is_silent = not any(names_argument(text, path.rpartition(".")[2]) for path in (*names, *members))
+    contradicted_facts = (_find_contradicted_fact(profile, members) for profile in profiles)
+    facts = [fact for fact in contradicted_facts if fact is not None and (is_silent or names[fact.argument])]
+    return [] if is_silent and len(facts) > 1 else facts[:MAX_FACTS]
 
 
 def _find_contradicted_fact(profile: ValueProfile, members: Mapping[str, Any]) -> ValueProfile | None:

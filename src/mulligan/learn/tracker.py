@@ -341,7 +341,7 @@ def _link(tracked_failure: TrackedFailure, success: Step) -> Link | None:
         tools, preparing_tools = tuple(tracked_failure.successes_since), tuple(tracked_failure.preparing_tools)
         failed_call = Call(steps=(failed,))
         open_failure = OpenFailure(
-            failed_call, SAME_ARGUMENTS_ONLY, 0, tools_since=tools, preparing_tools=preparing_tools,
+            failed_call, SAME_ARGUMENTS_ONLY, 0, changing_tools=tools, preparing_tools=preparing_tools,
             has_lost_answer=failed_call.has_lost_answer,
         )  # fmt: skip
         progress = RunProgress((open_failure,))

@@ -24,6 +24,7 @@ from mulligan.core.records import (
     Recovery,
     ValueProfile,
 )
+from mulligan.core.transformations import describe_transformation
 from mulligan.prompt.sanitizer import (
     MAX_LISTED_CALLS,
     MAX_LISTED_CHANGES,
@@ -91,7 +92,7 @@ class FailureMessages(Sanitizer):
             more = f" and {len(all_names) - len(labels)} more" if len(all_names) > len(labels) else ""
             suggestions.append(f"The tools are: {', '.join(labels)}{more}.")
         suggestions += self.suggestions(suggested[:MAX_LISTED_CHANGES])
-        suggestions += [self.precedent(precedent, shareable) for precedent in precedents]
+        suggestions += [line for precedent in precedents for line in self.precedent_lines(precedent, shareable)]
         suggestions += [repeat_note, spiral]
         if any(suggestions):
             payload["suggestions"] = list(filter(None, suggestions))
@@ -181,7 +182,7 @@ class FailureMessages(Sanitizer):
 
     def hint(self, precedents: Sequence[Precedent]) -> str:
         """Return the hint after a failure in a coding agent: what recovered it in earlier sessions in this folder."""
-        text = " ".join(filter(None, map(self.precedent, precedents)))
+        text = " ".join(line for precedent in precedents for line in self.precedent_lines(precedent))
         return f"mulligan, in this folder: {text}" if text else ""
 
     def precedent(self, precedent: Precedent, shareable: Collection[str] = (), *, for_person: bool = False) -> str:
@@ -214,6 +215,13 @@ class FailureMessages(Sanitizer):
                 return f"In earlier runs the same call succeeded after {calls or ', '.join(tools)} ({runs})."
         return f"In earlier runs a later retry of the same call succeeded ({runs})."
 
+    def precedent_lines(self, precedent: Precedent, shareable: Collection[str] = ()) -> list[str]:
+        """Describe what recovered the same failure before, and which form of the call's own value that is."""
+        sentence = self.precedent(precedent, shareable)
+        forms = ((self._name(path), describe_transformation(form)) for path, form in precedent.forms)
+        lines = [f"That is {name} {self._line(form, 60)}." for name, form in forms if name]
+        return [sentence, *lines] if sentence else []
+
     def _names(self, names: Iterable[Any]) -> list[str]:
         """Return the first names that may be shown."""
         return [name for name in map(self._name, islice(names, MAX_LISTED_CHANGES)) if name]
@@ -236,9 +244,11 @@ class FailureMessages(Sanitizer):
             return f"omit {path}" if path else ""
         if path and (phrase := find_phrase(_CHANGE_PHRASES, change)):
             return phrase.format(path)
+        if path and change.form:
+            return f"pass {path} {self._line(describe_transformation(change.form), 60)}"
         is_placeholder = change.after in (RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
         if path and not is_placeholder and self._is_shareable(path, change.after, shareable):
-            return f"{path}={self._display_value(change.after)}"
+            return f"{path}={self._display_argument(change.after)}"
         return ""
 
     def _describe_prerequisites(self, calls: Sequence[Prerequisite], shareable: Collection[str] = ()) -> list[str]:

@@ -77,6 +77,11 @@ class Sanitizer:
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else repr(value)
         return self._line(text, MAX_VALUE_CHARS)
 
+    def _display_argument(self, value: Any) -> str:
+        """Return a value to pass. A text that reads as a number is quoted: otherwise a model would pass the number."""
+        is_ambiguous = isinstance(value, str) and _JSON_SCALAR.fullmatch(value) is not None
+        return f'"{value}"' if is_ambiguous else self._display_value(value)
+
     def _name(self, name: Any) -> str:
         """Return a name from another run if it has the form of a name; a sentence would be untrusted text."""
         if not isinstance(name, str) or len(name) > MAX_LABEL_CHARS or not _NAME.fullmatch(name):
@@ -96,6 +101,7 @@ class Sanitizer:
         return is_shareable and not self._secret_kind(path)
 
 
+_JSON_SCALAR = LazyRegex(r"-?\d{1,40}(?:\.\d{1,40})?(?:[eE][+-]?\d{1,4})?|true|false|null|True|False|None")
 _NAME = LazyRegex(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*", re.ASCII)
 
 

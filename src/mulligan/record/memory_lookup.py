@@ -10,12 +10,15 @@ import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
-from mulligan.classify.fingerprint import compute_fingerprint
+import msgspec
+
+from mulligan.classify.fingerprint import build_template, compute_fingerprint
 from mulligan.classify.kinds import KINDS
 from mulligan.core import fork_safety
 from mulligan.core.calls import has_changes
 from mulligan.core.failure import Failure, Kind, StoreError
-from mulligan.core.records import Fix, LinkMethod, Precedent, ValueProfile
+from mulligan.core.records import Change, Fix, LinkMethod, Precedent, ValueProfile
+from mulligan.core.transformations import apply_form
 from mulligan.learn import profiles
 from mulligan.prompt import Prompt
 from mulligan.record.recorder import Recorder
@@ -30,6 +33,7 @@ from mulligan.store.base import (
     PatternQuery,
     Store,
     hash_arguments,
+    list_numbers,
     parse_items,
     update_schema,
 )
@@ -107,12 +111,14 @@ class MemoryLookup:
 
         precedents: list[Precedent] = []
         changes: set[tuple[str, str]] = set()
-        for fix in self._query_in_time(read):
-            if has_changes(arguments, fix.changes):
+        for stored_fix in self._query_in_time(read):
+            fix = apply_forms(stored_fix, arguments)
+            if fix is None or has_changes(arguments, fix.changes):
                 continue  # the call failed with just these values
             fix_changes = {(change.path, repr(change.after)) for change in fix.changes}
             if not fix_changes or fix_changes.isdisjoint(changes):  # each value is counted once
-                precedents.append(to_precedent(fix))
+                forms = tuple((change.path, change.form) for change in stored_fix.changes if change.form)
+                precedents.append(msgspec.structs.replace(to_precedent(fix), forms=forms))
                 changes |= fix_changes
         return precedents
 
@@ -334,10 +340,12 @@ class MemoryLookup:
         """Query fixes. With `shown_call`, the arguments of a call, only those that a model may see for this call."""
         if not failure.fingerprint:
             return ()
+        call_arguments = arguments if shown_call is None else shown_call
         query = FixQuery.for_failure(
             tool, failure, arguments, key=key, agent=self._agent(), schema=schema, now=self._now(),
             timeout_seconds=LOOKUP_TIMEOUT_SECONDS, showable=shown_call is not None,
-            argument_hashes=hash_arguments(arguments if shown_call is None else shown_call),
+            argument_hashes=hash_arguments(call_arguments), argument_numbers=list_numbers(call_arguments),
+            error=build_template(failure.message, call_arguments),
         )  # fmt: skip
         return store.fixes(DEFAULT_TENANT, query)
 
@@ -437,6 +445,19 @@ def match_recorded_failure(
     return failure
 
 
+def apply_forms(fix: Fix, arguments: Mapping[str, Any]) -> Fix | None:
+    """Return a fix with the values that its transformations give in this call; None if one does not apply to it."""
+    changes: list[Change] = []
+    for change in fix.changes:
+        if change.form:
+            after = apply_form(change, arguments.get(change.path))
+            if after is None:
+                return None
+            change = msgspec.structs.replace(change, before=arguments.get(change.path), after=after)
+        changes.append(change)
+    return msgspec.structs.replace(fix, changes=tuple(changes))
+
+
 def to_precedent(fix: Fix) -> Precedent:
     """Return a fix as a precedent, with its counts."""
     methods: dict[str, LinkMethod] = {"prerequisite": "prerequisite", "retry": "retry"}
@@ -449,4 +470,5 @@ def to_precedent(fix: Fix) -> Precedent:
         occurrences=fix.trials,
         similarity=0.0 if fix.type == "exemplar" else fix.similarity,
         shareable=fix.showable,
+        fix=fix.id,
     )

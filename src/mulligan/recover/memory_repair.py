@@ -13,6 +13,7 @@ from typing import Any
 from mulligan.core.calls import classify_change, is_same_json, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Fix
+from mulligan.core.transformations import apply_form
 from mulligan.recover.history import missing_value_candidates
 from mulligan.recover.policy import Arguments, EarlierCall
 from mulligan.recover.schema import CompiledSchema
@@ -158,7 +159,8 @@ def _apply_changes(fix: Fix, arguments: Arguments, schema: CompiledSchema | None
             if new_value is None or is_same_json(before, new_value[0]):
                 return None
             after = new_arguments[name] = new_value[0]
-            if change.operation in ("substitute", "clamp", "default", "enum") and not _is_recased(before, after):
+            is_value = change.operation in ("substitute", "clamp", "default", "enum")
+            if is_value and (change.form or not _is_recased(before, after)):  # another case may be another meaning
                 has_new_value = True
                 has_unlisted_text |= isinstance(after, str) and after not in _enum_members(schema, name)
         changes.append(Change(path=name, operation=change.operation, before=before, after=after, source="memory"))
@@ -196,6 +198,9 @@ def _convert_value(
     is_declared = schema is not None and change.path in schema.properties
     if after in (RUN_SPECIFIC, HIDDEN_VALUE, REQUOTED) or not (is_present or is_declared):
         return None
+    if change.form:
+        transformed = apply_form(change, before)
+        return (transformed,) if transformed is not None else None
     if isinstance(after, bool):
         is_allowed = not is_present or isinstance(before, bool | str)
     elif isinstance(after, str):

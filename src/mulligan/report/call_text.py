@@ -486,9 +486,15 @@ def _iter_rules(step: Step) -> Iterator[str]:
         )
 
 
+MAX_SHOWN_FIXES = 3
+"""Fixes that a model had read, shown with a link."""
+
+
 def describe_evidence(link: Link) -> str:
     """Describe why both calls of a recovery link have the same intent."""
     reasons = [EVIDENCE_TEXTS[evidence] for evidence in link.evidence] or ["not recorded"]
     if link.provisional:
         reasons.append(PROVISIONAL)
+    if link.advice:
+        reasons.append(f"after the model read {to_line(', '.join(link.advice[:MAX_SHOWN_FIXES]))}")
     return ", ".join(reasons)

@@ -23,6 +23,7 @@ from mulligan.core.records import (
     Prerequisite,
     to_builtins,
 )
+from mulligan.core.transformations import describe_transformation
 from mulligan.redaction import sanitize
 from mulligan.report.tables import (
     SHOWN_ID_CHARS,
@@ -164,6 +165,8 @@ def _describe_change(change: Change) -> str:
             return f"{change.operation} {path}"
         case "trim":
             return f"trim {path} to its last segment" if change.after == LAST_PATH_SEGMENT else f"trim {path}"
+    if change.form:
+        return f"pass {path} {sanitize(describe_transformation(change.form), 60)}"
     if change.after == RUN_SPECIFIC:  # a missing argument that was added, or another value
         return f"set {path} to a value of its run"
     return (

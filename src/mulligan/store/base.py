@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from mulligan.classify.fingerprint import build_template
+from mulligan.core.argument_rejections import rejects_arguments
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, UnsupportedOperationError
 from mulligan.core.records import (
@@ -322,6 +323,16 @@ def _hash_scalar(value: Any) -> str:
     return hash_value(value) if is_hashed else ""
 
 
+def list_numbers(arguments: Mapping[str, Any] | None) -> tuple[tuple[str, float], ...]:
+    """Return the arguments of a call that are finite numbers."""
+    numbers = (
+        (str(name)[:200], float(value))
+        for name, value in list((arguments or {}).items())[:50]
+        if type(value) in (int, float) and abs(value) < 2**63
+    )
+    return tuple((name, value) for name, value in numbers if value == value)
+
+
 class FixQuery(Record, frozen=True):
     """Filters for fixes: of one failure (tool and fingerprint), of a tool, or all."""
 
@@ -353,6 +364,12 @@ class FixQuery(Record, frozen=True):
     """The position of the last fix of the previous page."""
     argument_hashes: ArgumentHashes = ()
     """Hashes of the call's values. A fix that replaced other values is left out. Empty if they are unknown."""
+    argument_numbers: tuple[tuple[str, float], ...] = ()
+    """Those of the call's values that are numbers: a bound that other numbers showed may apply to them."""
+    is_rejection: bool = True
+    """Whether the error rejects what was asked, and not the state of the world."""
+    error: str = ""
+    """The message template of the failure. It may name a call that must come first, or say "too large"."""
 
     def position_of(self, fix: Fix) -> tuple[float, bool, int, int, str]:
         """Return the sort key of a fix."""
@@ -370,10 +387,15 @@ class FixQuery(Record, frozen=True):
         """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
         text = build_template(failure.message, arguments) if arguments is not None else ""
         shape = argument_types(arguments)
-        hashes = {"argument_hashes": hash_arguments(arguments)}
+        values: dict[str, Any] = {
+            "argument_hashes": hash_arguments(arguments),
+            "argument_numbers": list_numbers(arguments),
+            "is_rejection": rejects_arguments(failure),
+            "error": text,
+        }
         return cls(
             tool=tool, fingerprint=failure.fingerprint, text=text, kind=str(failure.kind), argument_types=shape,
-            **hashes | fields,
+            **values | fields,
         )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from mulligan.core.records import Fix, Link, Precedent, Run, Step, ValueProfile,
 from mulligan.learn import fixes, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.prerequisites import FixSummary, Row, load_record
-from mulligan.learn.profiles import Profile, build_profile
+from mulligan.learn.profiles import build_profile
+from mulligan.learn.telling import Profile
 from mulligan.store import fix_votes
 from mulligan.store.base import (
     IMPORT_PREFIX,
@@ -82,6 +83,7 @@ The outer query keeps the order of the inner one. With an order of its own, SQLi
 """
 _LATEST_RUNS_SQL = (
     "SELECT u.run, u.started_at, coalesce((SELECT r.stored_at FROM runs r WHERE r.tenant = ?1 AND r.id = u.run), 0), "
+    "(SELECT r.agent FROM runs r WHERE r.tenant = ?1 AND r.id = u.run), "
     "EXISTS (SELECT 1 FROM revocations WHERE tenant = ?1) FROM run_callees u "
     "WHERE u.tenant = ?1 AND u.type = 'tool' AND u.name = ?2 ORDER BY u.started_at DESC, u.run DESC LIMIT ?3"
 )
@@ -381,20 +383,15 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
 
     def load_profile(tool: str, key: str) -> Profile:
         """Build the profile of a tool from its latest successful calls."""
-        profiled_calls: list[tuple[int, Any]] = []
-        for started_at, calls in _find_successes(read, tenant, tool, query.excluded_run):
+        profiled_calls: list[tuple[str, Any]] = []
+        for _, agent, calls in _find_successes(read, tenant, tool, query.excluded_run):
             if len(profiled_calls) >= MAX_PROFILED_CALLS:
                 break
-            profiled_calls += [(started_at, call.arguments) for call in calls if not key or call.key in (None, key)]
+            profiled_calls += [(agent, call.arguments) for call in calls if not key or call.key in (None, key)]
         return build_profile(profiled_calls[:MAX_PROFILED_CALLS])
 
-    def load_items(tool: str, key: str) -> frozenset[str]:
-        return parse_items(_read_entry(read, tenant, ITEMS_KIND, key or tool))
-
     decisions = {row[1]: decode(row[3], OperatorDecision) for row in rows if row[0] == "decision"}
-    return prerequisites.FixContext(
-        decisions, load_promotion_facts, load_samples, recount_since, load_profile, load_items
-    )
+    return prerequisites.FixContext(decisions, load_promotion_facts, load_samples, recount_since, load_profile)
 
 
 def _read_entry(read: RowReader, tenant: str, kind: str, key: str) -> bytes | None:
@@ -407,7 +404,7 @@ def find_value_profiles(read: RowReader, tenant: str, tool: str, key: str) -> li
     profiled_calls: list[tuple[int, Any]] = []
     changed_at = schema_changed_at(_read_entry(read, tenant, SCHEMA_KIND, tool))
     runs = _find_successes(read, tenant, tool, "", MAX_PROFILED_CALLS)
-    for run, (started_at, calls) in enumerate(runs):
+    for run, (started_at, _, calls) in enumerate(runs):
         if len(profiled_calls) >= MAX_PROFILED_CALLS or started_at < changed_at:
             break
         profiled_calls += [(run, call.arguments) for call in calls if not key or call.key in (None, key)]
@@ -423,23 +420,23 @@ MAX_READ_CALLS = MAX_PROFILED_CALLS + profiles.MAX_EXEMPLARS
 
 def _find_successes(
     read: RowReader, tenant: str, tool: str, excluded_run: str, run_limit: int = profiles.MAX_EXEMPLARS
-) -> Iterator[tuple[int, list[profiles.ExemplarArguments]]]:
-    """Yield the latest unrevoked runs with successful calls of a tool: their start, and the latest of these calls."""
+) -> Iterator[tuple[int, str, list[profiles.ExemplarArguments]]]:
+    """Yield the latest unrevoked runs with successful calls of a tool: start, agent, and the latest of these calls."""
     runs = read(_LATEST_RUNS_SQL, (tenant, tool, run_limit))
     if any(has_revocations for *_, has_revocations in runs):
         runs = read(_LATEST_UNREVOKED_RUNS_SQL, (tenant, tool, run_limit))
-    read.remember_runs(tenant, {run: stored_at for run, _, stored_at, _ in runs})
-    start_times = {run: started_at for run, started_at, *_ in runs if run != excluded_run}
+    read.remember_runs(tenant, {run: stored_at for run, _, stored_at, *_ in runs})
+    found_runs = {run: (started_at, agent or "") for run, started_at, _, agent, _ in runs if run != excluded_run}
     values = (tenant, profiles.MAX_SCANNED_STEPS, tool, profiles.MAX_BODY_BYTES, profiles.MAX_EXEMPLARS)
-    while start_times:
-        rows = read.by_key(SUCCESSES_SQL, list(start_times), values, MAX_READ_CALLS)
+    while found_runs:
+        rows = read.by_key(SUCCESSES_SQL, list(found_runs), values, MAX_READ_CALLS)
         unread_count = MAX_READ_CALLS
         for run, call_rows in itertools.groupby(rows, itemgetter(0)):
             latest_first = sorted(call_rows, key=itemgetter(1), reverse=True)
             unread_count -= len(latest_first)
             if not unread_count:  # the run may have more of them: it is read again, with those after it
                 break
-            yield start_times.pop(run), [decode_body(body, profiles.ExemplarArguments) for *_, body in latest_first]
+            yield *found_runs.pop(run), [decode_body(body, profiles.ExemplarArguments) for *_, body in latest_first]
         else:
             return
 
@@ -447,7 +444,7 @@ def _find_successes(
 def _load_exemplars(read: RowReader, tenant: str, query: FixQuery) -> list[ArgumentTypes]:
     """Return the argument types of a tool's latest successful calls."""
     shapes: list[ArgumentTypes] = []
-    for _, calls in _find_successes(read, tenant, query.tool or "", query.excluded_run):
+    for *_, calls in _find_successes(read, tenant, query.tool or "", query.excluded_run):
         if len(shapes) >= profiles.MAX_EXEMPLARS:
             break
         shapes += [argument_types(call.arguments) for call in calls]

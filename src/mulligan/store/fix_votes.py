@@ -18,7 +18,7 @@ import msgspec
 from mulligan.core.calls import wilson_lower_bound
 from mulligan.core.records import Run, decode, encode
 from mulligan.learn import fixes, patterns
-from mulligan.learn.fixes import FixRecord, Trial, Vote
+from mulligan.learn.fixes import FixRecord, Trial, TrialDetails, Vote
 from mulligan.store.base import Revocation
 from mulligan.store.connection import Connection, Insert, Lookup, RowReader
 from mulligan.store.pattern_counts import id_of
@@ -38,7 +38,7 @@ Read = Callable[..., list[Any]]
 VOTE = Insert.or_update(
     "votes",
     "tenant run tried_call failed_call fix",
-    "successful at day principal agent automatic body content old_value other_values",
+    "successful at day principal agent automatic body content old_value other_values details",
 )
 _FIX_INSERT = Insert.or_update("fixes", "tenant id", "tool pattern last_tried_at body")
 _FIXED_INSERT = Insert.of("pattern_sketches", "tenant tool pattern sketch text")
@@ -172,7 +172,7 @@ def _count_votes(
             if earlier_vote[0] != vote.successful or vote.at < earlier_vote[1]:
                 uncertain.add(fix)
             elif vote.successful:
-                tallies[fix].add_old_value(vote)
+                tallies[fix].add_further_values(msgspec.structs.replace(vote, at=earlier_vote[1]))
                 changed_fixes.add(fix)
             continue
         if fix not in tallies:
@@ -201,6 +201,7 @@ def vote_row(
     return (
         tenant, vote.run, tried_call, failed, fix, int(vote.successful), vote.at, vote.day, vote.principal,
         vote.agent, fixes.TRIAL_ACTORS.index(vote.actor), body, vote.content, vote.old_value, vote.other_values,
+        encode(vote.details).decode() if vote.details is not None else "",
     )  # fmt: skip
 
 
@@ -270,15 +271,21 @@ def votes(
 ) -> list[Vote]:
     """Return the counted votes for a fix in the order of time, the newest if limited."""
     rows = read(
-        "SELECT tried_call, run, principal, agent, at, day, successful, automatic, content, old_value, other_values "
-        "FROM votes "
+        "SELECT tried_call, run, principal, agent, at, day, successful, automatic, content, old_value, other_values, "
+        "details FROM votes "
         "WHERE tenant = ? AND fix = ? AND at >= ? AND run <> ? ORDER BY at DESC LIMIT ?",
         (tenant, fix, since, without, limit),
     )
-    return fixes.select_counted_votes(
-        (tried_call, Vote(run, author, agent, at, day, bool(is_success), fixes.TRIAL_ACTORS[actor], *hashes))
-        for tried_call, run, author, agent, at, day, is_success, actor, *hashes in rows
-    )
+    return fixes.select_counted_votes(map(_to_vote, rows))
+
+
+def _to_vote(row: Sequence[Any]) -> tuple[int, Vote]:
+    tried_call, run, author, agent, at, day, is_success, actor, content, old_value, other_values, details = row
+    vote = Vote(
+        run, author, agent, at, day, bool(is_success), fixes.TRIAL_ACTORS[actor], content, old_value, other_values,
+        decode(details, TrialDetails) if details else None,
+    )  # fmt: skip
+    return tried_call, vote
 
 
 # Revocations

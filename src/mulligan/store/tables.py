@@ -182,6 +182,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE TABLE pending_patterns (tenant TEXT NOT NULL, pattern TEXT NOT NULL, PRIMARY KEY (tenant, pattern)) "
         "WITHOUT ROWID",
     ),
+    (
+        # What decides whether a vote is evidence, as JSON (`TrialDetails`). Empty in votes of 0.1.0.
+        "ALTER TABLE votes ADD COLUMN details TEXT NOT NULL DEFAULT ''",
+    ),
 )
 """The statements of each schema version. A later version adds a tuple; one that has been released is never edited."""
 

@@ -626,7 +626,11 @@ def test_a_replica_answers_what_may_be_a_moment_old_and_the_primary_what_may_not
 # Alike
 
 
-ERRORS = ("the disk is full", "no such table", "wrong colour", "a teapot", "quota used up", "limit must be 10 or less")
+ERRORS = (
+    "the disk is not supported", "no such column", "wrong colour format", "a teapot is not allowed",
+    "quota must be a number", "limit must be 10 or less",
+)  # fmt: skip
+"""They reject what was asked, so that each pattern has a fix."""
 
 
 @pytest.mark.parametrize("has_extension", [True, False])

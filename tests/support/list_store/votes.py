@@ -13,7 +13,8 @@ from mulligan.core.links import link_recoveries
 from mulligan.core.records import Fix, History, Link, Precedent, Run, Step, ValueProfile, encode, pattern_id
 from mulligan.learn import fixes, patterns, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
-from mulligan.learn.profiles import Profile, build_profile
+from mulligan.learn.profiles import build_profile
+from mulligan.learn.telling import Profile
 from mulligan.store import erasure, fix_queries, fix_votes
 from mulligan.store.base import (
     ITEMS_KIND,
@@ -214,7 +215,7 @@ class Votes:
         def profile(tool: str, key: str) -> Profile:
             return self._profile(tool, key, query.excluded_run)
 
-        return prerequisites.FixContext(self._verdicts, lambda: promotion, samples, fresh, profile, self._items)
+        return prerequisites.FixContext(self._verdicts, lambda: promotion, samples, fresh, profile)
 
     def value_profiles(self, tool: str, key: str) -> list[ValueProfile]:
         """What the latest successful calls had in common, since the schema of the tool changed."""
@@ -236,11 +237,11 @@ class Votes:
         return [step.arguments for step in worked[: profiles.MAX_EXEMPLARS] if not key or step.key in (None, key)]
 
     def _profile(self, tool: str, key: str, without: str) -> Profile:
-        calls: list[tuple[int, Any]] = []
+        calls: list[tuple[str, Any]] = []
         for history in self._latest(tool):
             if history.run.id == without:
                 continue
-            calls += [(history.run.started_at, arguments) for arguments in self._successes(history, tool, key)]
+            calls += [(history.run.agent, arguments) for arguments in self._successes(history, tool, key)]
         return build_profile(calls[: fix_queries.MAX_PROFILED_CALLS])
 
     def _items(self, tool: str, key: str) -> frozenset[str]:

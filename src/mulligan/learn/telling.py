@@ -1,0 +1,330 @@
+"""Decides whether a model reads a fix, one function a rule (LEARNING.md, "Telling").
+
+Evidence is what happened without advice. A success of a model that had read a fix does not count for it; a failure
+counts against it. A value that a tool never accepted is wrong in itself, so little evidence is enough. A value that
+succeeds elsewhere failed because of the state of the world: what to do then is often a choice, and takes much evidence.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
+from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
+from mulligan.core.stated_limits import follows_direction
+from mulligan.learn.decisions import find_decision
+from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
+from mulligan.store.base import hash_value
+
+MIN_SHARE_OF_REJECTED = 0.5
+"""Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""
+MIN_SHARE_OF_ACCEPTED = 0.75
+"""The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
+FAILED_TWICE = "failed twice in a row"
+MAX_CONDITION_VALUES = 12
+"""Values of an argument on which a fix may depend."""
+_FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
+_CONVERSIONS = (LAST_PATH_SEGMENT, REQUOTED)
+
+
+class AcceptedValues(msgspec.Struct, frozen=True):
+    """The values of one argument in recent successful calls of a tool."""
+
+    hashes: dict[str, frozenset[str]] = {}
+    """The hash of each value, with the agents that succeeded with it."""
+
+    def accepts(self, value: str, agent: str) -> bool:
+        """Return whether a value succeeded, in the agent's own calls if any of them has succeeded."""
+        agents = self.hashes.get(value, frozenset())
+        has_own_calls = any(agent in others for others in self.hashes.values())
+        return agent in agents if has_own_calls else bool(agents)
+
+
+Profile = Mapping[str, AcceptedValues]
+"""By argument."""
+
+
+class FailedCall(msgspec.Struct, frozen=True):
+    """What is known of the call that a fix is wanted for. For a list of all fixes, nothing is."""
+
+    agent: str = ""
+    hashes: Mapping[str, str] = {}
+    """By argument: the hash of its value; empty if unknown."""
+    numbers: Mapping[str, float] = {}
+    """By argument: its value, if that is a number."""
+    is_rejection: bool = True
+    """Whether its error rejects what was asked. Otherwise it failed because of the state of the world."""
+    error: str = ""
+    """The text of its error: it may say that a number is too large or too small."""
+
+
+def explain_silence(
+    record: FixRecord, peers: Sequence[FixRecord], call: FailedCall, replaced: str, profile: Callable[[], Profile]
+) -> str:
+    """Return why a model does not read a fix; empty if it does.
+
+    `peers` are the fixes of the same pattern and tool, this one included, that change one of its arguments, or for a
+    prerequisite those that change nothing. `replaced` is the hash of the values that the fix would replace in the
+    failed call; empty if they are unknown.
+    """
+    if reason := find_unspeakable_value(record) or _find_decision(record):
+        return reason
+    rivals = [peer for peer in peers if peer.id != record.id and peer.successes]
+    if record.action.type == "prerequisite" and not record.action.changes:
+        return _judge_prerequisite(record, rivals, peers)
+    values = [change for change in record.action.changes if is_concrete(change)]
+    if record.action.tools or not values:
+        return _judge_form(record, rivals)
+    if call.hashes and not replaced and not any("." in change.path for change in values):
+        return "the value that it would replace is too long to compare"
+    olds = [replaced] if replaced else _list_old_values(list_episodes(record))
+    reasons = [_judge_value(record, rivals, call, old, values, profile) for old in olds] or ["it never succeeded"]
+    return "" if "" in reasons else reasons[0]
+
+
+def _list_old_values(episodes: Sequence[Episode]) -> list[str]:
+    """Return the old values that a fix replaced, those with most evidence first."""
+    counts = Counter(episode.old_value for episode in episodes if episode.is_evidence)
+    return sorted({episode.old_value for episode in episodes}, key=lambda old_value: (-counts[old_value], old_value))
+
+
+def is_concrete(change: Change) -> bool:
+    """Return whether a change sets a value, instead of converting the form of the call's own value."""
+    placeholders = (RUN_SPECIFIC, HIDDEN_VALUE, *_CONVERSIONS)
+    return change.operation not in _FORMS and change.after not in placeholders and not change.form
+
+
+# Rules for every fix
+
+
+def _has_failed_lately(episodes: Sequence[Episode]) -> bool:
+    return len(episodes) > 1 and not any(episode.successful for episode in episodes[-2:])
+
+
+def find_unspeakable_value(record: FixRecord) -> str:
+    """Return why a value may not be said. A call that supplies it may be, and so may a change of form."""
+    for change in record.action.changes if not record.action.tools else ():
+        is_form = change.operation in _FORMS or bool(change.form)
+        if change.path != TOOL_NAME_PATH and is_privileged(change.path) and not is_form:
+            return f"{change.path} is a privileged argument"
+        if change.after == RUN_SPECIFIC:
+            return f"the value of {change.path} is specific to its run"
+        if change.after == HIDDEN_VALUE:
+            return f"the value of {change.path} is hidden at redaction level shared"
+    return ""
+
+
+def _find_decision(record: FixRecord) -> str:
+    """Return why a person must decide. The effects of calls in between are unknown here: their names decide."""
+    calls: dict[str, Effects | None] = dict.fromkeys(record.action.tools, "idempotent")
+    return find_decision(record.tool, record.action.changes, calls)
+
+
+def _judge_share(successes: int, others: int, min_share: float) -> str:
+    """Return why a fix has not succeeded often enough without advice; empty if it has."""
+    if wilson_lower_bound(successes, successes + others) >= min_share:
+        return ""
+    if not successes:
+        return "never succeeded without advice"
+    if not others:
+        return f"succeeded without advice {_times(successes)}, which may be chance"
+    return f"succeeded without advice {_times(successes)}, and {_times(others)} something else did or it failed"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+# Calls in between
+
+
+def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: Sequence[FixRecord]) -> str:
+    """Judge calls after which the same call succeeded: perhaps time did it, unless the error asks for them."""
+    episodes = list_episodes(record)
+    if _has_failed_lately(episodes):
+        return FAILED_TWICE
+    if any(peer.action == RETRY_ACTION for peer in rivals):
+        return "the same call also succeeded without it"
+    tools = frozenset(record.action.tools)
+    # Contrast: repeated without one of these calls, it failed again.
+    has_contrast = any(peer.trials > peer.successes for peer in peers if not tools.issubset(peer.action.tools))
+    others = [
+        episode
+        for rival in rivals
+        if not tools.issubset(rival.action.tools) and not _has_failed_lately(list_episodes(rival))
+        for episode in list_episodes(rival)
+    ]
+    is_named = any(episode.names_calls for episode in episodes)
+    min_share = MIN_SHARE_OF_REJECTED if has_contrast or is_named else MIN_SHARE_OF_ACCEPTED
+    return _judge_share(_count_unadvised(episodes), _count_against(episodes, others), min_share)
+
+
+def _count_unadvised(episodes: Iterable[Episode]) -> int:
+    """Count the successes without advice: one a run, and those with equal values before and after once."""
+    evidence = [episode for episode in episodes if episode.is_evidence]
+    pairs = {(episode.old_value, episode.other_values) if episode.old_value else episode.run for episode in evidence}
+    return min(len(pairs), len({episode.run for episode in evidence}))
+
+
+# Changes of form, and lookups
+
+
+def _judge_form(record: FixRecord, rivals: Sequence[FixRecord]) -> str:
+    """Judge a change whose result each call supplies itself. A success counts, with advice and without.
+
+    What else succeeded counts against it for the same old values only: others may have another form.
+    """
+    episodes = list_episodes(record)
+    if _has_failed_lately(episodes):
+        return FAILED_TWICE
+    against = [rival for rival in rivals if any(_contradicts(rival, change) for change in record.action.changes)]
+    old_values = {episode.old_value for episode in episodes}
+    others = {
+        (episode.run, episode.old_value)
+        for rival in against
+        for episode in list_episodes(rival)
+        if episode.successful and episode.old_value in old_values
+    }
+    # A looked-up value is another one in each run. Its old value may be redacted.
+    is_lookup = bool(record.action.tools)
+    successes = {
+        episode.run if is_lookup else episode.old_value or episode.run for episode in episodes if episode.successful
+    }
+    failed_runs = {episode.run for episode in episodes if not episode.successful}
+    return _judge_share(len(successes), len(others) + len(failed_runs), MIN_SHARE_OF_REJECTED)
+
+
+def _contradicts(record: FixRecord, change: Change) -> bool:
+    """Return whether a fix changes the same argument to something else."""
+    return any(other.path == change.path and _result_of(other) != _result_of(change) for other in record.action.changes)
+
+
+def _result_of(change: Change) -> tuple[str, str, str]:
+    """Return the result of a change. Equal values are equal results, whether clamped or substituted."""
+    return change.path, "value" if is_concrete(change) else change.operation, hash_value(change.after)
+
+
+# Values
+
+
+def _judge_value(
+    record: FixRecord,
+    rivals: Sequence[FixRecord],
+    call: FailedCall,
+    old_value: str,
+    values: Sequence[Change],
+    profile: Callable[[], Profile],
+) -> str:
+    """Judge a value that other calls used, for a call whose old value has this hash."""
+    against = [rival for rival in rivals if any(_contradicts(rival, change) for change in values)]
+    episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
+    if not any(episode.successful for episode in episodes):
+        return _judge_unseen_value(record, against, call, values, profile)
+    other_episodes = [
+        episode
+        for rival in against
+        if not _is_superseded(rival, record)
+        for episode in list_episodes(rival)
+        if episode.successful and (episode.old_value == old_value or not _has_same_paths(rival, record))
+    ]
+    if call.agent and any(episode.agent == call.agent for episode in episodes) and other_episodes:
+        # Where agents differ, each reads its own experience.
+        episodes = [episode for episode in episodes if episode.agent == call.agent]
+        other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
+    min_share = MIN_SHARE_OF_REJECTED
+    if not call.is_rejection or _is_accepted(profile(), values, old_value, call.agent):
+        min_share = MIN_SHARE_OF_ACCEPTED
+    others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
+    if not others:
+        reason = _judge_share(_count_unadvised(episodes), 0, min_share)
+        return reason and _judge_unseen_value(record, against, call, values, profile) and reason
+    # Where it failed, or something else succeeded, another argument may decide.
+    conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
+    for name in conditions:
+        same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
+        if not _judge_share(_count_unadvised(same), _count_against(same, ()), min_share):
+            return ""
+    if conditions:
+        return f"with other values of {' or '.join(conditions)}, something else succeeded"
+    if _has_failed_lately(episodes):
+        return FAILED_TWICE
+    return _judge_share(_count_unadvised(episodes), _count_against(episodes, other_episodes), MIN_SHARE_OF_ACCEPTED)
+
+
+def _is_superseded(rival: FixRecord, record: FixRecord) -> bool:
+    """Return whether a rival failed after its last success, and the fix succeeded twice since then: a limit changed."""
+    episodes = list_episodes(rival)
+    last_success = max((episode.at for episode in episodes if episode.successful), default=0)
+    newer_runs = {episode.run for episode in list_episodes(record) if episode.successful and episode.at > last_success}
+    return not episodes[-1].successful and len(newer_runs) > 1
+
+
+def _is_accepted(profile: Profile, changes: Sequence[Change], old_value: str, agent: str) -> bool:
+    """Return whether the tool accepts the replaced value in other calls. Of several values together, it is unknown."""
+    accepted = profile.get(changes[0].path.partition(".")[0])
+    return len(changes) == 1 and accepted is not None and accepted.accepts(old_value, agent)
+
+
+def _has_same_paths(one: FixRecord, other: FixRecord) -> bool:
+    return {change.path for change in one.action.changes} == {change.path for change in other.action.changes}
+
+
+def _count_against(episodes: Iterable[Episode], other_episodes: Iterable[Episode]) -> int:
+    """Count the runs in which a fix failed, or something else succeeded without advice."""
+    failed_runs = {episode.run for episode in episodes if not episode.successful}
+    return len(failed_runs) + _count_unadvised(other_episodes)
+
+
+def _find_conditions(
+    successes: Sequence[Episode], other_episodes: Sequence[Episode], call: FailedCall
+) -> Iterable[str]:
+    """Yield the unchanged arguments whose value seems to decide whether this fix succeeds."""
+    for name in call.hashes:
+        own_values = {episode.conditions.get(name) for episode in successes}
+        others = {episode.conditions.get(name) for episode in other_episodes}
+        if (
+            None not in own_values | others
+            and own_values.isdisjoint(others)
+            and len(own_values | others) <= MAX_CONDITION_VALUES
+        ):
+            yield name
+
+
+def _judge_unseen_value(
+    record: FixRecord,
+    against: Sequence[FixRecord],
+    call: FailedCall,
+    values: Sequence[Change],
+    profile: Callable[[], Profile],
+) -> str:
+    """Judge a value for a call whose old value it never replaced: a bound, or the only value that is accepted."""
+    [change, *more] = values
+    if more or any(rival.successes for rival in against):
+        return f"it never replaced the value that {change.path} has here"
+    episodes = list_episodes(record)
+    old_count = len({episode.old_value for episode in episodes if episode.is_evidence})
+    old_count = min(old_count, _count_unadvised(episodes))  # one a run
+    failed_count = _count_against(episodes, ())
+    accepted = profile().get(change.path.partition(".")[0], AcceptedValues())
+    if isinstance(change.after, int | float) and not isinstance(change.after, bool):
+        olds = [episode.number for episode in episodes if episode.successful]
+        # Without a call, one of the earlier ones stands for it.
+        number, bound = call.numbers.get(change.path) if call.hashes else next(iter(olds), None), change.after
+        numbers = [old for old in olds if old is not None]
+        if number is None or not numbers or len(numbers) < len(olds):
+            return f"it never replaced the value that {change.path} has here"
+        is_upper = min(numbers) > bound and number > bound
+        is_lower = max(numbers) < bound and number < bound
+        if (is_upper or is_lower) and follows_direction(call.error, number, bound):
+            old_count = _count_unadvised(episodes)  # the error says that the number is too large, or too small
+        elif not (is_upper or is_lower) or old_count < 2 or not min(numbers) <= number <= max(numbers):
+            return f"{change.path}={change.after} is no bound of what {change.path} was in earlier calls"
+        min_share = MIN_SHARE_OF_REJECTED if call.is_rejection else MIN_SHARE_OF_ACCEPTED
+        return _judge_share(old_count, failed_count, min_share)
+    if accepted.hashes.keys() - {hash_value(change.after)}:
+        return f"{change.path} takes other values too"
+    return _judge_share(old_count, failed_count, MIN_SHARE_OF_ACCEPTED)
