@@ -23,6 +23,7 @@ from mulligan.classify.declared_errors import AgentError, InfraError
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS, ORCHESTRATION_MAX_RETRIES_EXCEEDED, TOOL_INVALID_ARGUMENTS
 from mulligan.core import fork_safety
+from mulligan.core.argument_comparison import differing_names, root_of
 from mulligan.core.calls import TOOL_NAME_PATH, is_changed_call
 from mulligan.core.events import RecoveryPlanned
 from mulligan.core.failure import INNER_EFFECTS, Failure, Remedy, TookEffect
@@ -787,7 +788,8 @@ class CallExecution(RecordedCall, eq=False):
     def find_precedents(self, failure: Failure) -> Sequence[Precedent]:
         """Return what recovered the same failure before, unless the tool does not use memory.
 
-        What this run has tried for the same call, and failed with, is left out.
+        What this run has tried for the same call, and failed with, is left out. So is what the model has read after
+        its last call, if it chose to change another argument: it would now read it about a call that differs in two.
         """
         if self.tool.learn == "off":
             return ()
@@ -798,10 +800,18 @@ class CallExecution(RecordedCall, eq=False):
             for call in (self.run.earlier_calls() if precedents else ())
             if call.tool == self.tool.name and call.outcome == "failure" and isinstance(call.arguments, Mapping)
         ]
+        ignored_fixes: Collection[str] = ()
+        other_names = differing_names(failed_arguments[-1], arguments) if failed_arguments else set()
+        if self.answers_model and len(other_names) == 1:
+            ignored_fixes = self.run.judge.list_advice(self.rules.template.tool_key)
         return [
             precedent
             for precedent in precedents
             if not any(is_changed_call(failed, arguments, precedent.changes) for failed in failed_arguments)
+            and (
+                precedent.fix not in ignored_fixes
+                or any(root_of(change.path) in other_names for change in precedent.changes)
+            )
         ]
 
     def find_profiles(self) -> Sequence[ValueProfile]:

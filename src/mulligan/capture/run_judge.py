@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.core.argument_comparison import are_similar_texts, differing_names, has_long_text
+from mulligan.core.argument_comparison import are_similar_texts, differing_names, has_long_text, root_of
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import CallTemplate
@@ -31,6 +31,7 @@ from mulligan.core.links import (
     differs_in,
     repeats_cut_off_call,
 )
+from mulligan.core.possible_corrections import find_possible_links
 from mulligan.core.records import Link, Outcome, Step, StepType
 from mulligan.recover.plan import BLOCKED
 
@@ -288,6 +289,8 @@ class RunJudge:
         self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
         """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
+        self._possible: dict[int, tuple[str, Scope, frozenset[str]]] = {}
+        """By call: the tool key, the item scope and the changed arguments of its possible links."""
         self._advice: dict[str, tuple[str, ...]] = {}
         """By tool key: the fixes that the model has read after failures of the tool, by id."""
         self.settled_calls: set[int] = set()
@@ -448,6 +451,8 @@ class RunJudge:
             self._withdraw_refuted(step, facts)
         before = self.progress
         self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
+        if before.open and not any(link.failed_call != call.id for link in links):
+            links += find_possible_links(before, call, facts)
         if links and (advice := self._advice.get(step.tool_key)):
             links = [msgspec.structs.replace(link, advice=advice) for link in links]
         if links and (facts.privileged or facts.is_destructive):
@@ -455,8 +460,10 @@ class RunJudge:
         if has_long_text(step.arguments):
             self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
-            self.links += links
-            provisional = {link.failed_call for link in links if link.provisional}
+            self.links += [link for link in links if not link.possible]
+            if roots := frozenset(root_of(change.path) for link in links if link.possible for change in link.changes):
+                self._possible[call.id] = (step.tool_key, facts.item, roots)
+            provisional = {link.failed_call for link in links if link.provisional and not link.possible}
             tested = {candidate.failed: candidate for candidate in candidates}
             if provisional:
                 self._provisional[call.id] = [
@@ -470,6 +477,10 @@ class RunJudge:
         advice = tuple(dict.fromkeys((*self._advice.get(tool_key, ()), *filter(None, fixes))))
         if advice:
             self._advice[tool_key] = advice[-MAX_ADVISED_FIXES:]
+
+    def list_advice(self, tool_key: str) -> tuple[str, ...]:
+        """Return the fixes that the model has read after failures of a tool, by id."""
+        return self._advice.get(tool_key, ())
 
     def note_cut_off(self, step: Step, successes: Iterable[Step]) -> None:
         """Note a call that was cancelled, unless one of these was concurrent and has the same arguments: a race."""
@@ -488,7 +499,17 @@ class RunJudge:
 
     @property
     def withdrawn(self) -> tuple[int, ...]:
-        return tuple(sorted(self._withdrawn))
+        """The calls whose provisional and possible links other calls of the run refute."""
+        variations = list(self.variations.values())
+        refuted = {
+            call
+            for call, (key, scope, roots) in self._possible.items()
+            if any(
+                variation.key == key and variation.scope == scope and not variation.item_names.isdisjoint(roots)
+                for variation in variations
+            )
+        }
+        return tuple(sorted(self._withdrawn | refuted))
 
     def items(self) -> dict[str, tuple[str, ...]]:
         """Return the arguments that name items, by tool key."""

@@ -16,6 +16,7 @@ Everything here is a plain function of records and of `CallFacts`, which the rec
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,7 @@ from mulligan.core.argument_comparison import (
     compare_arguments,
     continues_conversation,
     diff_calls,
+    differing_names,
     has_lost_values,
     is_certainly_same,
     is_hidden,
@@ -57,6 +59,8 @@ MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
 MAX_COMPARED_FAILURES = 8
 """Open failures of one tool that a call with other arguments is compared with, the latest."""
+MAX_COMPARED_SUCCESSES = 50
+"""Successes of one tool in a run that are compared with each other, the first."""
 MAX_INTENT_CALLS = 1000
 """Failed calls of one intent that a success recovers, the latest."""
 MAX_INTENT_MEMBERS = 10
@@ -358,7 +362,7 @@ class RunProgress(msgspec.Struct, frozen=True):
         settled_calls: Collection[int],
     ) -> Match | None:
         """Return the one open failure whose intent this call carries out."""
-        links = [link for link in call.last.links if not (link.provisional and call.id in withdrawn)]
+        links = [link for link in call.last.links if not (link.possible or (link.provisional and call.id in withdrawn))]
         carried = {link.failed_call: link for link in links}
         for failure in reversed(self.open):
             if failure.call.last.links_decided and failure.call.id in carried:
@@ -410,7 +414,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             candidate = PossibleCorrection(call, facts, paths, texts, calls, failure.call.id, replaced)
             if is_doubtful and is_item(candidate):
                 break
-            matches.append(_match_changes(failure, call, match.evidence, is_provisional=is_doubtful))
+            matches.append(match_changes(failure, call, match.evidence, is_provisional=is_doubtful))
         return matches
 
     def _intent_of(self, failure: OpenFailure) -> list[OpenFailure]:
@@ -434,7 +438,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             # The cheap test first: of the further failures of a tool, only those with the same arguments count.
             if not can_compare and not is_same_json(values_of(failure.call.last), values):
                 continue
-            if not _may_be_reissue(failure, call, facts):
+            if not may_be_reissue(failure, call, facts):
                 continue
             rule = _find_same_arguments(failure, call, facts)
             if rule is None and can_compare:
@@ -448,7 +452,7 @@ class RunProgress(msgspec.Struct, frozen=True):
 
     def _compare(self, failure: OpenFailure, call: Call, facts: CallFacts, is_item: ItemTest) -> Match | None:
         if failure.call.id in facts.corrected:
-            return _match_changes(failure, call, ("explicit",))
+            return match_changes(failure, call, ("explicit",))
         if facts is SAME_ARGUMENTS_ONLY:
             return None
         if not _are_related(failure.facts.task, facts.task) and not _is_later_turn(failure.facts.turn, facts.turn):
@@ -470,7 +474,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             candidate = PossibleCorrection(call, facts, comparison.doubtful, (), failure.failed_calls, failure.call.id)
             if is_doubtful and is_item(candidate):
                 return None
-            return _match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
+            return match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
         if any(root_of(path) in facts.item_arguments for path in comparison.values):
             return None
         supported = _find_supported_values(failure, comparison)
@@ -481,12 +485,12 @@ class RunProgress(msgspec.Struct, frozen=True):
         paths = [path for path in comparison.item_paths if _may_name_item(supported.get(path), call_evidence)]
         texts = _find_changed_texts(comparison)
         if not paths and not texts:
-            return _match_changes(failure, call, evidence_of_change)
+            return match_changes(failure, call, evidence_of_change)
         intent = self._intent_of(failure)
         calls = tuple(number for member in intent for number in member.failed_calls)
         replaced = _list_arguments(intent) if call_evidence else ()
         candidate = PossibleCorrection(call, facts, tuple(paths), texts, calls, failure.call.id, replaced)
-        return None if is_item(candidate) else _match_changes(failure, call, evidence_of_change, is_provisional=True)
+        return None if is_item(candidate) else match_changes(failure, call, evidence_of_change, is_provisional=True)
 
     def _find_call_evidence(
         self, failure: OpenFailure, call: Call, facts: CallFacts, comparison: Comparison
@@ -591,7 +595,7 @@ def _has_same_request(first: Call, second: Call) -> bool:
     return is_same_tool and is_certainly_same(first.last.arguments, second.last.arguments)
 
 
-def _may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
+def may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
     """Return whether a call has the same tool and item and began after the failure was delivered."""
     if failure.call.id in facts.corrected:
         return True
@@ -685,7 +689,7 @@ def _match_conversation(failure: OpenFailure, call: Call) -> Match | None:
     return Match(failure, "agent", changes, ("conversation",), False, failure.tools_since if changes else ())
 
 
-def _match_changes(
+def match_changes(
     failure: OpenFailure, call: Call, evidence: tuple[LinkEvidence, ...], *, is_provisional: bool = False
 ) -> Match:
     reissue_changes = _diff_reissue(failure.call, call)
@@ -904,13 +908,29 @@ def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
         call.id
         for call in calls
         if any(differs_in(candidate, others) for candidate in _iter_provisional_corrections(call))
+        or _is_possible_item(call, others)
+    )
+
+
+def _is_possible_item(call: Call, steps: Iterable[Step]) -> bool:
+    """Return whether an argument that a possible correction changes is the only difference between two successes."""
+    roots = {root_of(change.path) for link in call.last.links if link.possible for change in link.changes}
+    successes = [
+        step.arguments
+        for step in steps
+        if roots and step.outcome == "success" and step.tool_key == call.first.tool_key
+        and isinstance(step.arguments, Mapping)
+    ]  # fmt: skip
+    return any(
+        len(names := differing_names(one, other)) == 1 and not names.isdisjoint(roots)
+        for one, other in itertools.combinations(successes[:MAX_COMPARED_SUCCESSES], 2)
     )
 
 
 def _iter_provisional_corrections(call: Call) -> Iterator[PossibleCorrection]:
     intent = tuple(link.failed_call for link in call.last.links)
     for link in call.last.links if call.has_succeeded else ():
-        if link.provisional:
+        if link.provisional and not link.possible:
             changes = [change for change in link.changes
                        if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH]  # fmt: skip
             texts = tuple(change.path for change in changes if all(map(is_long_text, (change.before, change.after))))

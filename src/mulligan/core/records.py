@@ -292,6 +292,9 @@ class Link(Record, frozen=True):
     """Whether a later success of the run may still show that a changed argument names an item."""
     advice: tuple[str, ...] = ()
     """The fixes that the model read after the failed call, by id."""
+    possible: bool = False
+    """Whether it is unknown if both calls have the same intent. Such a link recovers nothing; if it recurs in other
+    runs, it teaches."""
 
 
 class Prerequisite(Record, frozen=True):

@@ -93,6 +93,13 @@ class TrialDetails(Record, frozen=True):
     """Hashes of the unchanged arguments."""
     names_calls: bool = False
     """Whether the error has a word of each call in between: "not authenticated" before `authenticate_user`."""
+    is_possible: bool = False
+    """Whether the call may have had another intent. Then a success promotes nothing."""
+
+    @property
+    def values(self) -> tuple[float | None, dict[str, str], bool, bool]:
+        """The details besides advice."""
+        return self.number, self.conditions, self.names_calls, self.is_possible
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -128,13 +135,18 @@ class Trial(msgspec.Struct, frozen=True):
         return _fingerprint(self.step)
 
 
-def find_trials(before: RunProgress, call: Call, links: Iterable[Link]) -> list[Trial]:
+def find_trials(
+    before: RunProgress, call: Call, links: Iterable[Link], withdrawn: Collection[int], *, is_final: bool
+) -> list[Trial]:
     """Return the trials of a call, from the run's progress before it and the links to the calls it re-issues.
 
-    Provisional links are skipped: they are confirmed or refuted when the run has ended.
+    Provisional and possible links are skipped: they are confirmed or refuted when the run has ended.
     """
     if not (before.open or len(call.steps) > 1):
         return []
+    if is_final and call.id not in withdrawn:
+        possible_links = (link for link in call.last.links if link.possible)
+        links = (*links, *(msgspec.structs.replace(link, provisional=False) for link in possible_links))
     trials = [_trial_of_attempts(attempt, later) for attempt, later in pairwise(call.steps)]
     failures = {failure.call.id: failure.call for failure in before.open}
     failures |= {member.call.id: member.call for failure in before.open for member in failure.members}
@@ -168,10 +180,12 @@ def _trial_of_attempts(attempt: Step, later: Step) -> Trial | None:
 
 def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) -> Trial | None:
     step = next((attempt for attempt in reversed(failed.steps) if attempt.has_failed), failed.last)
-    if not _has_fingerprint(step) or _leaves_value_out(link) or _is_cured_by_time(step, link):
+    if not _has_fingerprint(step) or _is_cured_by_time(step, link):
         return None
     calls_between: list[RecentSuccess] = []
-    action = to_action(link.changes, link.intermediate_tools)
+    # The error names an argument that is left out. Otherwise leaving it out is a correction of its value alone.
+    names_dropped = "same_values" in link.evidence
+    action = to_action(link.changes, link.intermediate_tools, keeps_dropped=not names_dropped)
     if action is RETRY_ACTION and link.method == "prerequisite":
         if len(before.recent) == MAX_RECENT_SUCCESSES and before.recent[0].call > failed.id:
             return None  # the list of recent calls is full: earlier prerequisites may be missing from it
@@ -187,12 +201,18 @@ def _trial_of_link(before: RunProgress, failed: Call, call: Call, link: Link) ->
     return Trial(
         failed.id, call.id, step, action, call.has_succeeded, call.last.started_at, "caller",
         tuple((success.name, success.arguments) for success in calls_between),
-        *_hash_trial(failed.last, call.last, link.changes), _find_details(step, action, link.changes, link.advice),
+        *_hash_trial(failed.last, call.last, link.changes),
+        _find_details(step, action, link.changes, link.advice, is_possible=link.possible),
     )  # fmt: skip
 
 
 def _find_details(
-    failed: Step, action: FixAction, changes: Sequence[Change], advice: Collection[str] = ()
+    failed: Step,
+    action: FixAction,
+    changes: Sequence[Change],
+    advice: Collection[str] = (),
+    *,
+    is_possible: bool = False,
 ) -> TrialDetails:
     id = fix_id(failed.tool_key, _fingerprint(failed), action)
     arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
@@ -203,6 +223,7 @@ def _find_details(
         number=_find_number(changes),
         conditions=hash_conditions(others),
         names_calls=bool(action.tools) and all(_names_tool(failed, tool) for tool in action.tools),
+        is_possible=is_possible,
     )
 
 
@@ -248,14 +269,6 @@ def _is_cured_by_time(step: Step, link: Link) -> bool:
     return has_new_value and step.failure is not None and step.failure.kind.code in _CURED_BY_TIME
 
 
-def _leaves_value_out(link: Link) -> bool:
-    """Return whether a call recovered without a value that its tool knows. That is no correction for other calls."""
-    is_form = "same_values" in link.evidence
-    return not is_form and any(
-        change.operation == "drop" and change.before not in (None, "") for change in link.changes
-    )
-
-
 def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[str, str, str]:
     """Return hashes of the arguments before and after, of the changed values and of the other values, as stored."""
     arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
@@ -288,19 +301,32 @@ def _has_fingerprint(step: Step) -> bool:
 # Shareable actions
 
 
-def to_action(changes: Sequence[Change], sources: Sequence[str] = ()) -> FixAction | None:
+def to_action(
+    changes: Sequence[Change], sources: Sequence[str] = (), *, keeps_dropped: bool = False
+) -> FixAction | None:
     """Return the action of these changes without run-specific values; None if there are too many changes.
 
     `sources` are the tools whose results supplied a changed value. Their calls become the prerequisite.
+    `keeps_dropped` says that an argument was left out because of its value.
     """
     if not changes:
         return RETRY_ACTION
     if len(changes) > MAX_CHANGES_PER_FIX:
         return None
-    shareable_changes = tuple(sorted(map(to_shareable, changes), key=lambda change: change.path))
+    shareable = (_share_dropped(change) if keeps_dropped else to_shareable(change) for change in changes)
+    shareable_changes = tuple(sorted(shareable, key=lambda change: change.path))
     if sources and any(change.source == "run" for change in changes):
         return FixAction(type="prerequisite", tools=tuple(sources), changes=shareable_changes)
     return FixAction(changes=shareable_changes)
+
+
+def _share_dropped(change: Change) -> Change:
+    """Return the change as other runs can apply it. An argument that is left out keeps the value for which it was."""
+    if change.operation != "drop" or change.before in (None, "", [], {}):
+        return to_shareable(change)
+    if change.privileged or not is_shareable(change.path, change.before):
+        return Change(path=change.path, operation="substitute", after=RUN_SPECIFIC)
+    return Change(path=change.path, operation="drop", before=change.before)
 
 
 def to_shareable(change: Change) -> Change:
@@ -441,6 +467,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
     number: float | None = None
     conditions: dict[str, str] = msgspec.field(default_factory=dict)
     names_calls: bool = False
+    is_possible: bool = False
 
     @property
     def is_evidence(self) -> bool:
@@ -515,7 +542,8 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             if not is_imported and vote.day not in self.days:
                 self.days = sorted([*self.days, vote.day])[-MAX_RECENT_VOTES:]
             self.add_old_value(vote)
-        if vote.actor != "rule" and not self._follows_advice(vote):
+        is_possible = vote.details is not None and vote.details.is_possible
+        if vote.actor != "rule" and not self._follows_advice(vote) and not (is_possible and vote.successful):
             self._add_distinct_trial(vote)
 
     def _follows_advice(self, vote: Vote) -> bool:
@@ -537,7 +565,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         episodes = [
             Episode(
                 vote.at, vote.run, old, other, vote.successful, None if details is None else details.has_advice,
-                vote.agent, *(() if details is None else (details.number, details.conditions, details.names_calls)),
+                vote.agent, *(() if details is None else details.values),
             )
             for (old, other), details in replaced.items()
         ]  # fmt: skip

@@ -31,7 +31,14 @@ from mulligan.learn.fixes import (
     top_agents,
 )
 from mulligan.learn.profiles import replaces_other_values
-from mulligan.learn.telling import FAILED_TWICE, FailedCall, Profile, explain_silence, find_unspeakable_value
+from mulligan.learn.telling import (
+    FAILED_TWICE,
+    Experience,
+    FailedCall,
+    Profile,
+    explain_silence,
+    find_unspeakable_value,
+)
 from mulligan.store.base import FixQuery
 
 MAX_PREREQUISITE_CALLS = 4
@@ -236,6 +243,8 @@ class FixContext(msgspec.Struct, frozen=True):
     """Recount a record from the trials since a time."""
     profile: Callable[[str, str], Profile]
     """Return the values that recent successful calls of a tool had, by its name and key."""
+    count_runs: Callable[[str, str], int]
+    """Return the number of other runs with a pattern, by tool and fingerprint."""
 
 
 JudgedFix = tuple[Fix, SupportedFix]
@@ -317,9 +326,13 @@ def _judge_fix(
     if replaces_other_values(record, replaced, lambda: context.profile(record.tool, record.key)):
         return None
 
+    experience = Experience(
+        lambda: context.profile(record.tool, record.key), lambda: context.count_runs(record.tool, record.fingerprint)
+    )
+
     def hide(agent: str) -> str:
         call = FailedCall(agent, hashes, dict(query.argument_numbers), query.is_rejection, query.error)
-        return explain_silence(record, peers, call, replaced, lambda: context.profile(record.tool, record.key))
+        return explain_silence(record, peers, call, replaced, experience)
 
     # The same states hide a fix from a model and in a list for people. Failures in other calls do not.
     is_hidden = state in HIDDEN_STATES and reason != FAILED_TWICE
@@ -335,16 +348,11 @@ def _judge_fix(
 
 
 def _peers(record: FixRecord, rows: Sequence[Row]) -> list[FixRecord]:
-    """Return the fixes of the same pattern and tool that change one of the same arguments, or also change none."""
-    paths = {change.path for change in record.action.changes}
-    if not paths and record.action.type != "prerequisite":
+    """Return the fixes of the same pattern and tool that change arguments too, or also change none."""
+    has_changes = bool(record.action.changes)
+    if not has_changes and record.action.type != "prerequisite":
         return []
-    similar_rows = (
-        row
-        for row in rows
-        if row.key == record.key
-        and (any(change.path in paths for change in row.action.changes) if paths else not row.action.changes)
-    )
+    similar_rows = (row for row in rows if row.key == record.key and bool(row.action.changes) == has_changes)
     peers = [peer for peer in map(load_record, similar_rows) if peer.fingerprint == record.fingerprint]
     return [record, *(peer for peer in peers if peer.id != record.id)]
 

@@ -22,7 +22,7 @@ from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import Change, Fix, ValueProfile, fix_id
 from mulligan.core.stated_limits import names_argument
 from mulligan.learn.fixes import FixAction, FixRecord, is_shareable
-from mulligan.learn.telling import AcceptedValues, Profile, is_concrete
+from mulligan.learn.telling import AcceptedCall, Profile, is_concrete
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import ArgumentTypes, FixQuery, argument_type, hash_value
 
@@ -30,19 +30,15 @@ MAX_SETTING_VALUES = 8
 """Maximum number of different words in successful calls for an argument to count as an enum."""
 
 
-def build_profile(calls: Sequence[tuple[str, Any]]) -> dict[str, AcceptedValues]:
-    """Profile the arguments of successful calls of one tool, each with the agent that made it.
-
-    An argument that a call leaves to its default has no value there, which counts as one.
-    """
-    recorded_calls = [(agent, arguments) for agent, arguments in calls if isinstance(arguments, Mapping)]
-    profile: dict[str, AcceptedValues] = {}
-    for name in dict.fromkeys(name for _, arguments in recorded_calls for name in arguments):
-        agents: dict[str, set[str]] = {}
-        for agent, arguments in recorded_calls:
-            agents.setdefault(hash_value(arguments.get(name)), set()).add(agent)
-        profile[str(name)] = AcceptedValues({value: frozenset(names) for value, names in agents.items()})
-    return profile
+def build_profile(calls: Sequence[tuple[str, Any]]) -> Profile:
+    """Profile the arguments of successful calls of one tool, each with the agent that made it."""
+    return Profile(
+        [
+            AcceptedCall(agent, {str(name): hash_value(value) for name, value in arguments.items()})
+            for agent, arguments in calls
+            if isinstance(arguments, Mapping)
+        ]
+    )
 
 
 def replaces_other_values(record: FixRecord, replaced: str, profile: Callable[[], Profile]) -> bool:
@@ -51,16 +47,18 @@ def replaces_other_values(record: FixRecord, replaced: str, profile: Callable[[]
     Where `EURO` became `EUR`, `YEN` need not. A text that replaced several others is right for a further one only if
     no other text succeeds. A number is usually a limit, which other numbers exceed as well.
     """
-    settings = [change for change in record.action.changes if is_concrete(change) and isinstance(change.after, str)]
+    settings = [
+        change
+        for change in record.action.changes
+        if is_concrete(change) and (change.operation == "drop" or isinstance(change.after, str))
+    ]
     is_supported = not settings or not replaced or not record.old_values or replaced in record.old_values
     if is_supported or record.action.tools or any("." in change.path for change in settings):
         return False
     if len(record.old_values) == 1:
         return True
     accepted = profile()
-    return any(
-        accepted.get(change.path, AcceptedValues()).hashes.keys() - {hash_value(change.after)} for change in settings
-    )
+    return any(accepted.list_values(change.path) - {hash_value(change.after)} for change in settings)
 
 
 # Exemplars

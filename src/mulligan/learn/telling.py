@@ -24,28 +24,41 @@ MIN_SHARE_OF_REJECTED = 0.5
 """Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""
 MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
+MIN_UNCLEAR_SUCCESSES = 3
+"""Successes that a fix needs if it is unclear whether the error rejects the value, or whether a call corrected it."""
+MIN_CONTRAST_CALLS = 3
+"""Successful calls with a value that show that it fails only together with a value of another argument."""
 FAILED_TWICE = "failed twice in a row"
 MAX_CONDITION_VALUES = 12
 """Values of an argument on which a fix may depend."""
 _FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
 _CONVERSIONS = (LAST_PATH_SEGMENT, REQUOTED)
+_ABSENT = hash_value(None)
 
 
-class AcceptedValues(msgspec.Struct, frozen=True):
-    """The values of one argument in recent successful calls of a tool."""
+class AcceptedCall(msgspec.Struct, frozen=True):
+    """A recent successful call of a tool."""
 
-    hashes: dict[str, frozenset[str]] = {}
-    """The hash of each value, with the agents that succeeded with it."""
+    agent: str
+    hashes: Mapping[str, str]
+    """By argument: the hash of its value."""
 
-    def accepts(self, value: str, agent: str) -> bool:
-        """Return whether a value succeeded, in the agent's own calls if any of them has succeeded."""
-        agents = self.hashes.get(value, frozenset())
-        has_own_calls = any(agent in others for others in self.hashes.values())
-        return agent in agents if has_own_calls else bool(agents)
+    def has(self, name: str, value: str) -> bool:
+        return self.hashes.get(name, _ABSENT) == value
 
 
-Profile = Mapping[str, AcceptedValues]
-"""By argument."""
+class Profile(msgspec.Struct, frozen=True):
+    """The values that a tool accepted in recent calls. An argument that a call leaves to its default is absent."""
+
+    calls: Sequence[AcceptedCall] = ()
+
+    def select(self, agent: str) -> Sequence[AcceptedCall]:
+        """Return the calls of an agent; all calls if it has none."""
+        return [call for call in self.calls if call.agent == agent] or self.calls
+
+    def list_values(self, name: str) -> set[str]:
+        """Return the hashes of the different values of an argument."""
+        return {call.hashes.get(name, _ABSENT) for call in self.calls}
 
 
 class FailedCall(msgspec.Struct, frozen=True):
@@ -62,13 +75,21 @@ class FailedCall(msgspec.Struct, frozen=True):
     """The text of its error: it may say that a number is too large or too small."""
 
 
+class Experience(msgspec.Struct, frozen=True):
+    """What is known besides the fixes of a pattern. It is read only when a rule needs it."""
+
+    load_profile: Callable[[], Profile]
+    count_runs: Callable[[], int]
+    """Return the number of runs with the pattern."""
+
+
 def explain_silence(
-    record: FixRecord, peers: Sequence[FixRecord], call: FailedCall, replaced: str, profile: Callable[[], Profile]
+    record: FixRecord, peers: Sequence[FixRecord], call: FailedCall, replaced: str, experience: Experience
 ) -> str:
     """Return why a model does not read a fix; empty if it does.
 
-    `peers` are the fixes of the same pattern and tool, this one included, that change one of its arguments, or for a
-    prerequisite those that change nothing. `replaced` is the hash of the values that the fix would replace in the
+    `peers` are the fixes of the same pattern and tool, this one included, that change arguments, or for a prerequisite
+    those that change nothing. `replaced` is the hash of the values that the fix would replace in the
     failed call; empty if they are unknown.
     """
     if reason := find_unspeakable_value(record) or _find_decision(record):
@@ -82,7 +103,7 @@ def explain_silence(
     if call.hashes and not replaced and not any("." in change.path for change in values):
         return "the value that it would replace is too long to compare"
     olds = [replaced] if replaced else _list_old_values(list_episodes(record))
-    reasons = [_judge_value(record, rivals, call, old, values, profile) for old in olds] or ["it never succeeded"]
+    reasons = [_judge_value(record, rivals, call, old, values, experience) for old in olds] or ["it never succeeded"]
     return "" if "" in reasons else reasons[0]
 
 
@@ -94,6 +115,8 @@ def _list_old_values(episodes: Sequence[Episode]) -> list[str]:
 
 def is_concrete(change: Change) -> bool:
     """Return whether a change sets a value, instead of converting the form of the call's own value."""
+    if change.operation == "drop":
+        return change.before is not None
     placeholders = (RUN_SPECIFIC, HIDDEN_VALUE, *_CONVERSIONS)
     return change.operation not in _FORMS and change.after not in placeholders and not change.form
 
@@ -217,42 +240,100 @@ def _judge_value(
     call: FailedCall,
     old_value: str,
     values: Sequence[Change],
-    profile: Callable[[], Profile],
+    experience: Experience,
 ) -> str:
     """Judge a value that other calls used, for a call whose old value has this hash."""
-    against = [rival for rival in rivals if any(_contradicts(rival, change) for change in values)]
+    results = {_result_of(change) for change in record.action.changes}
+    against = [rival for rival in rivals if {_result_of(change) for change in rival.action.changes} != results]
     episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
     if not any(episode.successful for episode in episodes):
-        return _judge_unseen_value(record, against, call, values, profile)
+        return _judge_unseen_value(record, against, call, values, experience)
     other_episodes = [
-        episode
+        _add_old_value(episode, rival)
         for rival in against
         if not _is_superseded(rival, record)
         for episode in list_episodes(rival)
-        if episode.successful and (episode.old_value == old_value or not _has_same_paths(rival, record))
+        if episode.successful and _had_value(rival, episode, values, old_value)
     ]
     if call.agent and any(episode.agent == call.agent for episode in episodes) and other_episodes:
         # Where agents differ, each reads its own experience.
         episodes = [episode for episode in episodes if episode.agent == call.agent]
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
-    min_share = MIN_SHARE_OF_REJECTED
-    if not call.is_rejection or _is_accepted(profile(), values, old_value, call.agent):
-        min_share = MIN_SHARE_OF_ACCEPTED
+    accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
+    if accepted_calls:
+        return _judge_accepted_value(record, call, episodes, other_episodes, accepted_calls, experience)
+    is_clear = call.is_rejection and not any(episode.is_possible for episode in episodes)
     others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
     if not others:
-        reason = _judge_share(_count_unadvised(episodes), 0, min_share)
-        return reason and _judge_unseen_value(record, against, call, values, profile) and reason
+        reason = _judge_rejected(episodes, (), is_clear=is_clear)
+        return reason and _judge_unseen_value(record, against, call, values, experience) and reason
     # Where it failed, or something else succeeded, another argument may decide.
     conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
     for name in conditions:
         same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
-        if not _judge_share(_count_unadvised(same), _count_against(same, ()), min_share):
+        if not _judge_rejected(same, (), is_clear=is_clear):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"
     if _has_failed_lately(episodes):
         return FAILED_TWICE
-    return _judge_share(_count_unadvised(episodes), _count_against(episodes, other_episodes), MIN_SHARE_OF_ACCEPTED)
+    return _judge_rejected(episodes, other_episodes, is_clear=is_clear)
+
+
+def _judge_rejected(episodes: Sequence[Episode], other_episodes: Sequence[Episode], *, is_clear: bool) -> str:
+    """Judge the replacement of a value that the tool never accepted."""
+    successes = _count_unadvised(episodes)
+    if not is_clear and successes < MIN_UNCLEAR_SUCCESSES:
+        return _judge_share(successes, 0, 1.0)
+    return _judge_share(successes, _count_against(episodes, other_episodes), MIN_SHARE_OF_REJECTED)
+
+
+def _judge_accepted_value(
+    record: FixRecord,
+    call: FailedCall,
+    episodes: Sequence[Episode],
+    other_episodes: Sequence[Episode],
+    accepted_calls: Sequence[AcceptedCall],
+    experience: Experience,
+) -> str:
+    """Judge the replacement of a value that these calls succeeded with.
+
+    Perhaps it fails only together with a value of another argument. Otherwise it failed because of the state of the
+    world, where giving up and every other way out count against the fix.
+    """
+    if _has_failed_lately(episodes):
+        return FAILED_TWICE
+    for name in _find_deciding_arguments(call, episodes, accepted_calls, experience.load_profile()):
+        same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
+        others = [episode for episode in other_episodes if episode.conditions.get(name) == call.hashes[name]]
+        if not _judge_rejected(same, others, is_clear=False):
+            return ""
+    ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
+    return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
+
+
+def _find_deciding_arguments(
+    call: FailedCall, episodes: Sequence[Episode], accepted_calls: Sequence[AcceptedCall], profile: Profile
+) -> Iterable[str]:
+    """Yield the unchanged arguments with whose value here the old value was never accepted, but with others it was."""
+    if len(accepted_calls) < MIN_CONTRAST_CALLS:
+        return
+    for name, value in call.hashes.items():
+        is_condition = any(episode.conditions.get(name) == value for episode in episodes)
+        if (
+            is_condition
+            and not any(accepted.has(name, value) for accepted in accepted_calls)
+            and len(profile.list_values(name)) <= MAX_CONDITION_VALUES
+        ):
+            yield name
+
+
+def _find_accepted_calls(
+    profile: Profile, changes: Sequence[Change], old_value: str, agent: str
+) -> Sequence[AcceptedCall]:
+    """Return the calls that succeeded with the replaced value. Of several values together, they are unknown."""
+    name = changes[0].path.partition(".")[0]
+    return [call for call in profile.select(agent) if call.has(name, old_value)] if len(changes) == 1 else []
 
 
 def _is_superseded(rival: FixRecord, record: FixRecord) -> bool:
@@ -263,14 +344,26 @@ def _is_superseded(rival: FixRecord, record: FixRecord) -> bool:
     return not episodes[-1].successful and len(newer_runs) > 1
 
 
-def _is_accepted(profile: Profile, changes: Sequence[Change], old_value: str, agent: str) -> bool:
-    """Return whether the tool accepts the replaced value in other calls. Of several values together, it is unknown."""
-    accepted = profile.get(changes[0].path.partition(".")[0])
-    return len(changes) == 1 and accepted is not None and accepted.accepts(old_value, agent)
+def _add_old_value(episode: Episode, record: FixRecord) -> Episode:
+    """Return an episode whose conditions include the value that the only change replaced."""
+    [change, *more] = record.action.changes
+    conditions = {**episode.conditions, change.path: episode.old_value}
+    return episode if more or "." in change.path else msgspec.structs.replace(episode, conditions=conditions)
 
 
-def _has_same_paths(one: FixRecord, other: FixRecord) -> bool:
-    return {change.path for change in one.action.changes} == {change.path for change in other.action.changes}
+def _had_value(rival: FixRecord, episode: Episode, changes: Sequence[Change], old_value: str) -> bool:
+    """Return whether a rival overcame a failure of a call with the old value.
+
+    More changes may be those of the next item, unless they include these.
+    """
+    results, rival_results = (set(map(_result_of, both)) for both in (changes, rival.action.changes))
+    paths, rival_paths = ({path for path, *_ in both} for both in (results, rival_results))
+    if rival_paths == paths:
+        return episode.old_value == old_value
+    if len(rival_paths) > len(paths):
+        return results < rival_results
+    condition = episode.conditions.get(changes[0].path.partition(".")[0], old_value)
+    return len(changes) > 1 or condition == old_value
 
 
 def _count_against(episodes: Iterable[Episode], other_episodes: Iterable[Episode]) -> int:
@@ -299,7 +392,7 @@ def _judge_unseen_value(
     against: Sequence[FixRecord],
     call: FailedCall,
     values: Sequence[Change],
-    profile: Callable[[], Profile],
+    experience: Experience,
 ) -> str:
     """Judge a value for a call whose old value it never replaced: a bound, or the only value that is accepted."""
     [change, *more] = values
@@ -309,7 +402,6 @@ def _judge_unseen_value(
     old_count = len({episode.old_value for episode in episodes if episode.is_evidence})
     old_count = min(old_count, _count_unadvised(episodes))  # one a run
     failed_count = _count_against(episodes, ())
-    accepted = profile().get(change.path.partition(".")[0], AcceptedValues())
     if isinstance(change.after, int | float) and not isinstance(change.after, bool):
         olds = [episode.number for episode in episodes if episode.successful]
         # Without a call, one of the earlier ones stands for it.
@@ -325,6 +417,6 @@ def _judge_unseen_value(
             return f"{change.path}={change.after} is no bound of what {change.path} was in earlier calls"
         min_share = MIN_SHARE_OF_REJECTED if call.is_rejection else MIN_SHARE_OF_ACCEPTED
         return _judge_share(old_count, failed_count, min_share)
-    if accepted.hashes.keys() - {hash_value(change.after)}:
+    if experience.load_profile().list_values(change.path.partition(".")[0]) - {hash_value(change.after)}:
         return f"{change.path} takes other values too"
     return _judge_share(old_count, failed_count, MIN_SHARE_OF_ACCEPTED)

@@ -350,7 +350,7 @@ def _link(tracked_failure: TrackedFailure, success: Step) -> Link | None:
 
 
 def _find_link(links: Sequence[Link], failed: Step) -> Link | None:
-    return next((link for link in links if link.failed_call == failed.call), None)
+    return next((link for link in links if link.failed_call == failed.call and not link.possible), None)
 
 
 def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> None:

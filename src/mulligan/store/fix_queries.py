@@ -103,7 +103,7 @@ def find_run_trials(run: Run, steps: Iterable[Step], is_settled: bool = False) -
     trials: list[Trial] = []
     is_final = is_settled or run.end_reason is not None
     for before, call, links in judge_calls(steps, run, is_final=is_final):
-        trials += fixes.find_trials(before, call, links)
+        trials += fixes.find_trials(before, call, links, run.withdrawn, is_final=is_final)
     return [trial for trial in trials if not (trial.successful and is_goal_missed(run))]
 
 
@@ -390,8 +390,14 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
             profiled_calls += [(agent, call.arguments) for call in calls if not key or call.key in (None, key)]
         return build_profile(profiled_calls[:MAX_PROFILED_CALLS])
 
+    def count_runs(tool: str, fingerprint: str) -> int:
+        found = read("SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern_id(tool, fingerprint)))
+        return int(found[0][0]) - bool(query.excluded_run) if found else 0
+
     decisions = {row[1]: decode(row[3], OperatorDecision) for row in rows if row[0] == "decision"}
-    return prerequisites.FixContext(decisions, load_promotion_facts, load_samples, recount_since, load_profile)
+    return prerequisites.FixContext(
+        decisions, load_promotion_facts, load_samples, recount_since, load_profile, count_runs
+    )
 
 
 def _read_entry(read: RowReader, tenant: str, kind: str, key: str) -> bytes | None:

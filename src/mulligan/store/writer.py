@@ -12,6 +12,7 @@ than that needs an exclusive transaction: `ConcurrentAppendError` asks for one.
 
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -428,7 +429,7 @@ class BatchWriter:
         }
         after = RunSlice(run, {call.id: call for call in calls.group_attempts(all_steps)}, {}, set())
         trials = _link_calls(transaction, trail, after, all_steps if is_new else None)
-        _note_provisional(transaction, run, after.links)
+        _note_provisional(transaction, run, after)
         if is_new:
             counters.new_runs.add(run.id)
         if trials or not is_new:
@@ -768,7 +769,8 @@ def _link_calls(
         if call.has_succeeded:
             after.links.update((link.failed_call, link) for link in call_links)
         if progress_before.open or len(call.steps) > 1:
-            trials += fixes.find_trials(progress_before, call, call_links)
+            is_final = run.end_reason is not None
+            trials += fixes.find_trials(progress_before, call, call_links, run.withdrawn, is_final=is_final)
     if fix_queries.is_goal_missed(run):
         trials = [trial for trial in trials if not trial.successful]
     return trials
@@ -786,10 +788,11 @@ def _needs_final_links(transaction: _Transaction, old: StoredRun, run: Run) -> b
     return transaction.writer.execute(sql, (transaction.tenant, run.id)).fetchone() is not None
 
 
-def _note_provisional(transaction: _Transaction, run: Run, links: Mapping[int, Link]) -> None:
+def _note_provisional(transaction: _Transaction, run: Run, after: RunSlice) -> None:
     """Mark a run whose links must be judged when it has ended or was idle for long; unmark an ended one."""
     writer, tenant = transaction.writer, transaction.tenant
-    if run.end_reason is None and any(link.provisional for link in links.values()):
+    links = itertools.chain(after.links.values(), (link for call in after.calls.values() for link in call.last.links))
+    if run.end_reason is None and any(link.provisional for link in links):
         writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, run.id, transaction.now))
     elif run.end_reason is not None and transaction.has_provisional:
         writer.execute("DELETE FROM provisional_runs WHERE tenant = ? AND run = ?", (tenant, run.id))

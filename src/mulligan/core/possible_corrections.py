@@ -1,0 +1,86 @@
+"""Possible corrections: changed calls of a model right after a failure, perhaps with another intent.
+
+One of them proves nothing: the model may have gone on with its next item, or made a choice. They recover nothing. But
+what recurs over runs, arguments and days is a rule of the tool (LEARNING.md, principle 6), so each is stored with its
+step, and the votes of many runs decide whether a model reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from mulligan.core.argument_comparison import (
+    Comparison,
+    compare_arguments,
+    is_hidden,
+    is_long_text,
+    root_of,
+    values_of,
+)
+from mulligan.core.calls import Call
+from mulligan.core.failure import Remedy
+from mulligan.core.links import CallFacts, OpenFailure, RunProgress, match_changes, may_be_reissue
+from mulligan.core.privileged_arguments import names_identity_or_money
+from mulligan.core.records import Link, LinkEvidence
+
+MAX_CHANGED_VALUES = 2
+"""Values that a possible correction changes. More make another call."""
+MAX_CHAIN_CALLS = 4
+"""Failed calls in successive turns that a possible correction is compared with."""
+
+
+def find_possible_links(progress: RunProgress, call: Call, facts: CallFacts) -> tuple[Link, ...]:
+    """Return links to the failed calls that a model's call may correct; those with the fewest changes."""
+    if call.first.type == "model" or any(failure.has_lost_answer for failure in progress.open):
+        return ()
+    comparisons = [
+        (failure, comparison)
+        for failure in _list_attempts(progress, call, facts)
+        if (comparison := _compare(failure, call, facts)) is not None
+    ]
+    fewest = min((len(comparison.values) for _, comparison in comparisons), default=0)
+    nearest = [failure for failure, comparison in comparisons if len(comparison.values) == fewest]
+    turns = [failure.facts.turn for failure in nearest]
+    if len(set(turns)) < len(turns) and facts.turn is not None:
+        return ()  # several calls of one turn failed: it is unknown which of them this one replaces
+    evidence: LinkEvidence = "next_call" if facts.turn is None else "model_turn"
+    matches = [match_changes(failure, call, (evidence,), is_provisional=True) for failure in nearest]
+    links = [match.links(call, is_final=False)[-1] for match in matches if match.changes]
+    return tuple(replace(link, possible=True) for link in links)
+
+
+def _list_attempts(progress: RunProgress, call: Call, facts: CallFacts) -> list[OpenFailure]:
+    """Return the failed calls of the tool in the turns right before this call, the latest first."""
+    failures = [failure for failure in reversed(progress.open) if may_be_reissue(failure, call, facts)]
+    if facts.turn is None:
+        latest = progress.latest_calls.get(call.first.tool_key) if facts.is_logged else None
+        return [failure for failure in failures if failure.call.id == latest]
+    loop, number = facts.turn
+    attempts: list[OpenFailure] = []
+    for failure in failures:
+        if failure.facts.turn is None or failure.facts.turn[0] != loop or failure.facts.turn[1] < number - 1:
+            break
+        number = failure.facts.turn[1]
+        attempts.append(failure)
+    return attempts[:MAX_CHAIN_CALLS]
+
+
+def _compare(failure: OpenFailure, call: Call, facts: CallFacts) -> Comparison | None:
+    """Return what a call changed; None if that is too much, or nothing that can be learned."""
+    before, after, cause = values_of(failure.call.last), values_of(call.last), failure.call.failure
+    if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
+        return None
+    if cause is None or cause.remedy is Remedy.RETRY:
+        return None  # time may have helped
+    comparison = compare_arguments(before, after, cause)
+    if comparison is None or not 0 < len(comparison.values) <= MAX_CHANGED_VALUES:
+        return None
+    if not comparison.has_unchanged and len(before) > 1:
+        return None
+    is_unlearnable = any(
+        root_of(path) in facts.item_arguments or names_identity_or_money(path) or any(map(is_long_text, pair))
+        for path, pair in comparison.values.items()
+    )
+    return None if is_unlearnable else comparison
