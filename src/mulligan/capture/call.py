@@ -800,10 +800,10 @@ class CallExecution(RecordedCall, eq=False):
             for call in (self.run.earlier_calls() if precedents else ())
             if call.tool == self.tool.name and call.outcome == "failure" and isinstance(call.arguments, Mapping)
         ]
-        ignored_fixes: Collection[str] = ()
-        other_names = differing_names(failed_arguments[-1], arguments) if failed_arguments else set()
-        if self.answers_model and len(other_names) == 1:
-            ignored_fixes = self.run.judge.list_advice(self.rules.template.tool_key)
+        other_calls = [failed for failed in failed_arguments if failed != arguments]
+        other_names = differing_names(other_calls[-1], arguments) if other_calls else set()
+        is_other_change = self.answers_model and len(other_names) == 1
+        ignored_fixes = self.run.judge.list_advice(self.rules.template.tool_key) if is_other_change else ()
         return [
             precedent
             for precedent in precedents

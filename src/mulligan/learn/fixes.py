@@ -95,11 +95,13 @@ class TrialDetails(Record, frozen=True):
     """Whether the error has a word of each call in between: "not authenticated" before `authenticate_user`."""
     is_possible: bool = False
     """Whether the call may have had another intent. Then a success promotes nothing."""
+    has_other_advice: bool = False
+    """Whether the model had read other fixes only, and did not follow them."""
 
     @property
-    def values(self) -> tuple[float | None, dict[str, str], bool, bool]:
+    def values(self) -> tuple[float | None, dict[str, str], bool, bool, bool]:
         """The details besides advice."""
-        return self.number, self.conditions, self.names_calls, self.is_possible
+        return self.number, self.conditions, self.names_calls, self.is_possible, self.has_other_advice
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -224,6 +226,7 @@ def _find_details(
         conditions=hash_conditions(others),
         names_calls=bool(action.tools) and all(_names_tool(failed, tool) for tool in action.tools),
         is_possible=is_possible,
+        has_other_advice=bool(advice) and not action.tools and id not in advice,
     )
 
 
@@ -468,6 +471,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
     conditions: dict[str, str] = msgspec.field(default_factory=dict)
     names_calls: bool = False
     is_possible: bool = False
+    has_other_advice: bool = False
 
     @property
     def is_evidence(self) -> bool:

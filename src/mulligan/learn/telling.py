@@ -18,7 +18,7 @@ from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN
 from mulligan.core.stated_limits import follows_direction
 from mulligan.learn.decisions import find_decision
 from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
-from mulligan.store.base import hash_value
+from mulligan.store.base import DAY, hash_value
 
 MIN_SHARE_OF_REJECTED = 0.5
 """Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""
@@ -187,9 +187,12 @@ def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: S
 
 
 def _count_unadvised(episodes: Iterable[Episode]) -> int:
-    """Count the successes without advice: one a run, and those with equal values before and after once."""
+    """Count the successes without advice: one a run, and those of one day with equal values before and after once."""
     evidence = [episode for episode in episodes if episode.is_evidence]
-    pairs = {(episode.old_value, episode.other_values) if episode.old_value else episode.run for episode in evidence}
+    pairs = {
+        (episode.at // DAY, episode.old_value, episode.other_values) if episode.old_value else episode.run
+        for episode in evidence
+    }
     return min(len(pairs), len({episode.run for episode in evidence}))
 
 
@@ -259,6 +262,11 @@ def _judge_value(
         # Where agents differ, each reads its own experience.
         episodes = [episode for episode in episodes if episode.agent == call.agent]
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
+    # What a model does that has read the fix says whether it helps, not how often it is right without advice.
+    contradictions = {episode.run for episode in other_episodes if episode.has_other_advice}
+    other_episodes = [episode for episode in other_episodes if not episode.has_other_advice]
+    if len(contradictions) > record.successes - _count_unadvised(episodes):
+        return f"{_times(len(contradictions))} models that had read it did something else"
     accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
     if accepted_calls:
         return _judge_accepted_value(record, call, episodes, other_episodes, accepted_calls, experience)
