@@ -181,3 +181,37 @@ def test_a_child_can_import_what_another_thread_was_importing(module, use):
         print(is_importing.wait(10), child(use_in_child))
         thread.join()
     """).split() == ["True", "0"]
+
+
+@pytest.mark.parametrize("arguments", ["limit=3", "limt=3", "limit=0"], ids=["success", "repair", "retry"])
+def test_the_first_call_of_a_thread_imports_nothing_without_the_lock(arguments):
+    """A fork does not wait for such an import, not even for that of a codec: the child would never get the module."""
+    assert (
+        said(f"""
+        import mulligan
+
+        outages = [ConnectionError("reset")]
+
+        @mulligan.tool(effects="none")
+        def search(limit: int = 10):
+            if limit == 0 and outages:
+                raise outages.pop()
+            return "answer"
+
+        with mulligan.run():
+            pass  # reads the settings, under a lock of their own
+
+        class Finder:
+            def find_spec(self, name, path, target=None):
+                if threading.current_thread() is caller:
+                    thread = threading.Thread(target=lambda: is_free(forks.import_lock) and print(name))
+                    thread.start()
+                    thread.join()
+
+        caller = threading.Thread(target=lambda: print(search({arguments})))
+        sys.meta_path.insert(0, Finder())
+        caller.start()
+        caller.join()
+    """)
+        == "answer\n"
+    )

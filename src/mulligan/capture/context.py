@@ -97,7 +97,8 @@ class ErrorGuard:
 
 
 def _random() -> float:
-    import random  # lazy: needed for backoffs only
+    with fork_safety.import_lock:
+        import random  # lazy: needed for backoffs only
 
     return random.random()
 

@@ -159,7 +159,8 @@ def names_other_unit(name: str, target: str) -> bool:
 @functools.cache
 def _load_similar_words() -> frozenset[str]:
     """Return the pairs of common English words that one typing error turns into each other, such as `charge/change`."""
-    return frozenset(Path(__file__).with_name("similar_words.txt").read_text(encoding="ascii").split())
+    # As bytes: read_text imports the codec, and a child forked meanwhile would wait for that import forever.
+    return frozenset(Path(__file__).with_name("similar_words.txt").read_bytes().decode().split())
 
 
 def are_opposites(one: str, other: str) -> bool:

@@ -36,7 +36,8 @@ class ProgramRule(NamedTuple):
 def program_rules() -> dict[str, list[ProgramRule]]:
     """Return the rules of each program."""
     rules: dict[str, list[ProgramRule]] = {}
-    for line in Path(__file__).with_name("command_programs.txt").read_text(encoding="ascii").splitlines():
+    # As bytes: read_text imports the codec, and a child forked meanwhile would wait for that import forever.
+    for line in Path(__file__).with_name("command_programs.txt").read_bytes().decode().splitlines():
         programs, _, items = line.partition("  ")
         words = frozenset(item[1:].lower() for item in items.split() if item[0] == "+")
         slots = tuple(_read_slot(item) for item in items.split() if item[0] != "+")
