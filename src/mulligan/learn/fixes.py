@@ -95,13 +95,13 @@ class TrialDetails(Record, frozen=True):
     """Whether the error has a word of each call in between: "not authenticated" before `authenticate_user`."""
     is_possible: bool = False
     """Whether the call may have had another intent. Then a success promotes nothing."""
-    has_other_advice: bool = False
-    """Whether the model had read other fixes only, and did not follow them."""
+    ignored_fixes: tuple[str, ...] = ()
+    """Other fixes that the model had read, by id."""
 
     @property
-    def values(self) -> tuple[float | None, dict[str, str], bool, bool, bool]:
+    def values(self) -> tuple[float | None, dict[str, str], bool, bool, tuple[str, ...]]:
         """The details besides advice."""
-        return self.number, self.conditions, self.names_calls, self.is_possible, self.has_other_advice
+        return self.number, self.conditions, self.names_calls, self.is_possible, self.ignored_fixes
 
 
 class Trial(msgspec.Struct, frozen=True):
@@ -226,7 +226,7 @@ def _find_details(
         conditions=hash_conditions(others),
         names_calls=bool(action.tools) and all(_names_tool(failed, tool) for tool in action.tools),
         is_possible=is_possible,
-        has_other_advice=bool(advice) and not action.tools and id not in advice,
+        ignored_fixes=tuple(fix for fix in advice if fix != id)[-MAX_IGNORED_FIXES:],
     )
 
 
@@ -240,6 +240,8 @@ def _names_tool(failed: Step, tool: str) -> bool:
 MAX_ERROR_CHARS = 2000
 
 
+MAX_IGNORED_FIXES = 4
+"""Fixes stored with a trial that the model had read and did not follow, the latest."""
 MAX_CONDITIONS = 8
 """Unchanged arguments of a trial whose values are stored as hashes."""
 
@@ -471,7 +473,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
     conditions: dict[str, str] = msgspec.field(default_factory=dict)
     names_calls: bool = False
     is_possible: bool = False
-    has_other_advice: bool = False
+    ignored_fixes: tuple[str, ...] = ()
 
     @property
     def is_evidence(self) -> bool:
@@ -481,7 +483,7 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
 
 MAX_EPISODES = 32
 """Latest episodes stored per fix."""
-MAX_FOLLOWED_EPISODES = 4
+MAX_FOLLOWED_EPISODES = 8
 """Of these, successes that followed advice: no evidence, but the latest of them show that the fix still helps."""
 UNADVISED_SUCCESSES = 2
 """Successes of a fix before which there was no advice. Where it is unknown, later ones may have followed advice."""

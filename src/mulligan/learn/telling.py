@@ -26,8 +26,8 @@ MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
 MIN_UNCLEAR_SUCCESSES = 3
 """Successes that a fix needs if it is unclear whether the error rejects the value, or whether a call corrected it."""
-MIN_CONTRAST_CALLS = 3
-"""Successful calls with a value that show that it fails only together with a value of another argument."""
+MAX_CHANCE = 0.05
+"""Likelihood up to which it is no chance that a value always fails together with a value of another argument."""
 FAILED_TWICE = "failed twice in a row"
 MAX_CONDITION_VALUES = 12
 """Values of an argument on which a fix may depend."""
@@ -254,7 +254,7 @@ def _judge_value(
     other_episodes = [
         _add_old_value(episode, rival)
         for rival in against
-        if not _is_superseded(rival, record)
+        if not _is_superseded(rival, record, call)
         for episode in list_episodes(rival)
         if episode.successful and _had_value(rival, episode, values, old_value)
     ]
@@ -263,75 +263,91 @@ def _judge_value(
         episodes = [episode for episode in episodes if episode.agent == call.agent]
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
     # What a model does that has read the fix says whether it helps, not how often it is right without advice.
-    contradictions = {episode.run for episode in other_episodes if episode.has_other_advice}
-    other_episodes = [episode for episode in other_episodes if not episode.has_other_advice]
+    contradictions = {episode.run for episode in other_episodes if record.id in episode.ignored_fixes}
+    other_episodes = [episode for episode in other_episodes if record.id not in episode.ignored_fixes]
     if len(contradictions) > record.successes - _count_unadvised(episodes):
         return f"{_times(len(contradictions))} models that had read it did something else"
+    has_evidence = _count_unadvised(list_episodes(record)) > 1
+    is_clear = call.is_rejection and not any(episode.is_possible for episode in episodes)
     accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
     if accepted_calls:
-        return _judge_accepted_value(record, call, episodes, other_episodes, accepted_calls, experience)
-    is_clear = call.is_rejection and not any(episode.is_possible for episode in episodes)
+        conditions = list(_find_deciding_arguments(call, [*episodes, *other_episodes], accepted_calls))
+        if not all(
+            _judge_condition(name, call, episodes, other_episodes, is_clear=is_clear, has_evidence=has_evidence)
+            for name in conditions
+        ):
+            return ""
+        ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
+        return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
     others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
     if not others:
-        reason = _judge_rejected(episodes, (), is_clear=is_clear)
+        reason = _judge_rejected(episodes, (), is_clear=is_clear, has_evidence=has_evidence)
         return reason and _judge_unseen_value(record, against, call, values, experience) and reason
     # Where it failed, or something else succeeded, another argument may decide.
     conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
     for name in conditions:
-        same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
-        if not _judge_rejected(same, (), is_clear=is_clear):
+        if not _judge_condition(name, call, episodes, (), is_clear=is_clear, has_evidence=has_evidence):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"
     if _has_failed_lately(episodes):
         return FAILED_TWICE
-    return _judge_rejected(episodes, other_episodes, is_clear=is_clear)
+    return _judge_rejected(episodes, other_episodes, is_clear=is_clear, has_evidence=has_evidence)
 
 
-def _judge_rejected(episodes: Sequence[Episode], other_episodes: Sequence[Episode], *, is_clear: bool) -> str:
-    """Judge the replacement of a value that the tool never accepted."""
+def _judge_rejected(
+    episodes: Sequence[Episode], other_episodes: Sequence[Episode], *, is_clear: bool, has_evidence: bool
+) -> str:
+    """Judge the replacement of a value that the tool never accepted.
+
+    A model may have read the fix after its second attempt, so that nothing shows what overcomes the first. If the fix
+    has evidence elsewhere, it counts that it succeeded here.
+    """
     successes = _count_unadvised(episodes)
+    if has_evidence:
+        successes = max(successes, len({episode.run for episode in episodes if episode.successful}))
     if not is_clear and successes < MIN_UNCLEAR_SUCCESSES:
         return _judge_share(successes, 0, 1.0)
     return _judge_share(successes, _count_against(episodes, other_episodes), MIN_SHARE_OF_REJECTED)
 
 
-def _judge_accepted_value(
-    record: FixRecord,
+def _judge_condition(
+    name: str,
     call: FailedCall,
     episodes: Sequence[Episode],
     other_episodes: Sequence[Episode],
-    accepted_calls: Sequence[AcceptedCall],
-    experience: Experience,
+    *,
+    is_clear: bool,
+    has_evidence: bool,
 ) -> str:
-    """Judge the replacement of a value that these calls succeeded with.
-
-    Perhaps it fails only together with a value of another argument. Otherwise it failed because of the state of the
-    world, where giving up and every other way out count against the fix.
-    """
-    if _has_failed_lately(episodes):
-        return FAILED_TWICE
-    for name in _find_deciding_arguments(call, episodes, accepted_calls, experience.load_profile()):
-        same = [episode for episode in episodes if episode.conditions.get(name) == call.hashes[name]]
-        others = [episode for episode in other_episodes if episode.conditions.get(name) == call.hashes[name]]
-        if not _judge_rejected(same, others, is_clear=False):
-            return ""
-    ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
-    return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
+    """Judge a value by the episodes in which another argument had the value of this call."""
+    same, others = (
+        [episode for episode in both if episode.conditions.get(name) == call.hashes[name]]
+        for both in (episodes, other_episodes)
+    )
+    return (
+        FAILED_TWICE
+        if _has_failed_lately(same)
+        else _judge_rejected(same, others, is_clear=is_clear, has_evidence=has_evidence)
+    )
 
 
 def _find_deciding_arguments(
-    call: FailedCall, episodes: Sequence[Episode], accepted_calls: Sequence[AcceptedCall], profile: Profile
+    call: FailedCall, episodes: Sequence[Episode], accepted_calls: Sequence[AcceptedCall]
 ) -> Iterable[str]:
-    """Yield the unchanged arguments with whose value here the old value was never accepted, but with others it was."""
-    if len(accepted_calls) < MIN_CONTRAST_CALLS:
-        return
+    """Yield the arguments with whose value here the old value always failed, while it succeeded with others.
+
+    The old value may be accepted or not by chance, as a free slot is. Then it would have been accepted here as well.
+    """
+    failed_runs = {episode.run for episode in episodes}
+    failure_rate = len(failed_runs) / (len(failed_runs) + len(accepted_calls))
     for name, value in call.hashes.items():
-        is_condition = any(episode.conditions.get(name) == value for episode in episodes)
+        runs = {episode.run for episode in episodes if episode.conditions.get(name) == value}
+        accepted_values = {accepted.hashes.get(name, _ABSENT) for accepted in accepted_calls}
         if (
-            is_condition
-            and not any(accepted.has(name, value) for accepted in accepted_calls)
-            and len(profile.list_values(name)) <= MAX_CONDITION_VALUES
+            value not in accepted_values
+            and failure_rate ** len(runs) <= MAX_CHANCE
+            and len(accepted_values) <= MAX_CONDITION_VALUES
         ):
             yield name
 
@@ -344,12 +360,15 @@ def _find_accepted_calls(
     return [call for call in profile.select(agent) if call.has(name, old_value)] if len(changes) == 1 else []
 
 
-def _is_superseded(rival: FixRecord, record: FixRecord) -> bool:
+def _is_superseded(rival: FixRecord, record: FixRecord, call: FailedCall) -> bool:
     """Return whether a rival failed after its last success, and the fix succeeded twice since then: a limit changed."""
     episodes = list_episodes(rival)
     last_success = max((episode.at for episode in episodes if episode.successful), default=0)
     newer_runs = {episode.run for episode in list_episodes(record) if episode.successful and episode.at > last_success}
-    return not episodes[-1].successful and len(newer_runs) > 1
+    if episodes[-1].successful or len(newer_runs) < 2:
+        return False
+    successes, failures = ([each for each in episodes if each.successful is wanted] for wanted in (True, False))
+    return not any(_find_conditions(successes, failures, call))
 
 
 def _add_old_value(episode: Episode, record: FixRecord) -> Episode:
