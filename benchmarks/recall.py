@@ -289,7 +289,7 @@ def learning_adds(folder: Path, calls: int = 20_000, rounds: int = 5) -> tuple[f
     return statistics.median(spent[False]), statistics.median(spent[True])
 
 
-def _no_trials(*about: Any) -> list[Any]:
+def _no_trials(*about: Any, **options: Any) -> list[Any]:
     return []
 
 

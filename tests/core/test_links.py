@@ -548,7 +548,7 @@ def test_command_that_came_first_teaches_no_fix():
         step(2, name="Bash", arguments={"command": "docker compose up -d db"}),
         step(3, name="Bash", arguments=arguments),
     ]
-    assert [find_trials(*judged) for judged in judge_calls(steps, is_final=True)] == [[], [], []]
+    assert [find_trials(*judged, (), is_final=True) for judged in judge_calls(steps, is_final=True)] == [[], [], []]
 
 
 def test_second_round_of_a_program_names_no_prerequisites():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from mulligan.core.records import Prerequisite, encode
 from mulligan.learn import prerequisites
 from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision
+from mulligan.learn.telling import Profile
 from mulligan.store.base import FixQuery
 
 
@@ -106,7 +107,8 @@ def test_a_few_fixes_are_the_first_of_all_of_them_and_no_others_are_put_together
         prerequisites.PromotionFacts,
         samples,
         lambda tally, since: tally,
-        lambda tool, key: {},
+        lambda tool, key: Profile(),
+        lambda tool, fingerprint: 0,
     )
     query = FixQuery(tool="start", fingerprint="f", agent=agent, now=1, limit=1000)
     every = prerequisites.rank_fixes(groups, query, known)

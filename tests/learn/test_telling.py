@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.core.argument_rejections import TextVerdict
 from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Change, ChangeOperation
 from mulligan.learn.fixes import RETRY_ACTION, FixAction, FixRecord, TrialActor, TrialDetails, Vote, Writers, fix_state
 from mulligan.learn.profiles import build_profile
-from mulligan.learn.telling import FailedCall, explain_silence
+from mulligan.learn.telling import Experience, FailedCall, explain_silence
 from mulligan.store.base import DAY, hash_arguments, hash_value
 
 
@@ -65,18 +66,21 @@ def explain(
     arguments: dict[str, Any] | None = None,
     successes: Sequence[dict[str, Any]] = (),
     agent: str = "",
-    is_rejection: bool = True,
+    verdict: TextVerdict = "rejection",
     error: str = "",
+    runs: int = 0,
 ) -> str:
-    """Return why a fix is not told for a call with these arguments, beside successful calls of the tool."""
+    """Return why a fix is not told for a call with these arguments, beside successful calls of the tool.
+
+    `runs` had the failure, in whatever way they ended.
+    """
     arguments = arguments or {}
     [path] = {change.path for change in fix.action.changes} or {""}
     numbers = {name: float(value) for name, value in arguments.items() if isinstance(value, int)}
-    call = FailedCall(agent, dict(hash_arguments(arguments)), numbers, is_rejection, error)
+    call = FailedCall(agent, dict(hash_arguments(arguments)), numbers, verdict, error)
     replaced = hash_value(arguments[path]) if path in arguments else ""
-    return explain_silence(
-        fix, [fix, *peers], call, replaced, lambda: build_profile([("", success) for success in successes])
-    )
+    profile = build_profile([("", success) for success in successes])
+    return explain_silence(fix, [fix, *peers], call, replaced, Experience(lambda: profile, lambda: runs))
 
 
 # Values
@@ -96,8 +100,8 @@ def test_value_that_succeeds_elsewhere_needs_five_of_five():
 
 
 def test_error_about_the_state_of_the_world_needs_five_of_five():
-    assert explain(build_fix(SLOW, *repeat(4)), is_rejection=False) != ""
-    assert explain(build_fix(SLOW, *repeat(5)), is_rejection=False) == ""
+    assert explain(build_fix(SLOW, *repeat(4)), verdict="state") != ""
+    assert explain(build_fix(SLOW, *repeat(5)), verdict="state") == ""
 
 
 def test_argument_that_a_successful_call_left_to_its_default_counts_as_an_accepted_value():
@@ -183,8 +187,8 @@ def test_bound_that_failed_is_told_only_while_it_mostly_succeeds():
 
 def test_bound_after_an_error_about_the_state_of_the_world_needs_five_old_values():
     votes = [build_vote(at, 50 + at) for at in range(5)]
-    assert explain(build_fix(TEN, *votes[:4]), arguments={"k": 52}, is_rejection=False) != ""
-    assert explain(build_fix(TEN, *votes), arguments={"k": 53}, is_rejection=False) == ""
+    assert explain(build_fix(TEN, *votes[:4]), arguments={"k": 52}, verdict="state") != ""
+    assert explain(build_fix(TEN, *votes), arguments={"k": 53}, verdict="state") == ""
 
 
 # Several values

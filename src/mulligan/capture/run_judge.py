@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.core.argument_comparison import are_similar_texts, differing_names, has_long_text, root_of
+from mulligan.core.argument_comparison import are_similar_texts, differing_names, has_long_text
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import CallTemplate
@@ -31,7 +31,7 @@ from mulligan.core.links import (
     differs_in,
     repeats_cut_off_call,
 )
-from mulligan.core.possible_corrections import find_possible_links
+from mulligan.core.possible_corrections import PossibleCorrections, find_possible_links
 from mulligan.core.records import Link, Outcome, Step, StepType
 from mulligan.recover.plan import BLOCKED
 
@@ -289,8 +289,8 @@ class RunJudge:
         self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
         """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
-        self._possible: dict[int, tuple[str, Scope, frozenset[str]]] = {}
-        """By call: the tool key, the item scope and the changed arguments of its possible links."""
+        self._possible: dict[int, PossibleCorrections] = {}
+        """By call with possible links: what refutes them."""
         self._advice: dict[str, tuple[str, ...]] = {}
         """By tool key: the fixes that the model has read after failures of the tool, by id."""
         self.settled_calls: set[int] = set()
@@ -461,8 +461,8 @@ class RunJudge:
             self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += [link for link in links if not link.possible]
-            if roots := frozenset(root_of(change.path) for link in links if link.possible for change in link.changes):
-                self._possible[call.id] = (step.tool_key, facts.item, roots)
+            if possible_links := [link for link in links if link.possible]:
+                self._possible[call.id] = PossibleCorrections.of(before, call, facts, possible_links)
             provisional = {link.failed_call for link in links if link.provisional and not link.possible}
             tested = {candidate.failed: candidate for candidate in candidates}
             if provisional:
@@ -500,16 +500,26 @@ class RunJudge:
     @property
     def withdrawn(self) -> tuple[int, ...]:
         """The calls whose provisional and possible links other calls of the run refute."""
-        variations = list(self.variations.values())
-        refuted = {
-            call
-            for call, (key, scope, roots) in self._possible.items()
-            if any(
-                variation.key == key and variation.scope == scope and not variation.item_names.isdisjoint(roots)
-                for variation in variations
-            )
-        }
+        refuted = {call for call, correction in self._possible.items() if self._refutes(correction)}
         return tuple(sorted(self._withdrawn | refuted))
+
+    def _refutes(self, correction: PossibleCorrections) -> bool:
+        """Return whether the other calls of the run speak against a possible correction, or not for it."""
+        variations = [
+            variation
+            for variation in list(self.variations.values())
+            if variation.key == correction.tool_key and variation.scope == correction.scope
+        ]
+        if any(not variation.item_names.isdisjoint(correction.roots) for variation in variations):
+            return True
+        successes = [success for variation in variations for success in (variation.first, variation.last)]
+        failed_calls = [
+            arguments
+            for failure in self.progress.open
+            if failure.call.first.tool_key == correction.tool_key
+            and isinstance(arguments := failure.call.last.arguments, Mapping)
+        ]
+        return correction.needs_contrast and not correction.has_contrast(successes, failed_calls)
 
     def items(self) -> dict[str, tuple[str, ...]]:
         """Return the arguments that name items, by tool key."""

@@ -178,20 +178,25 @@ STATE_CODES = frozenset(
 
 
 def rejects_arguments(failure: Failure) -> bool:
-    """Return whether the error rejects what was asked: a wrong word, format or size, or an unsupported option.
+    """Return whether the error rejects what was asked: a wrong word, format or size, or an unsupported option."""
+    return judge_failure(failure) == "rejection"
 
-    False if it is about the state of the world (nothing found, taken, used up), and if the text says neither.
+
+def judge_failure(failure: Failure) -> TextVerdict:
+    """Return whether an error rejects arguments, describes the state of the world, or does neither.
+
+    Nothing found, taken, or used up is the state of the world.
     """
     if failure.kind.code == "unknown_tool":
-        return True
+        return "rejection"
     status = failure.status or 0
     if failure.kind.code in STATE_CODES or status >= MIN_SERVER_ERROR or status in STATE_STATUSES:
-        return False
+        return "state"
     for text in (failure.message, _CODE_BOUNDARY.sub(" ", failure.code[:MAX_TAIL_CHARS]), failure.detail):
         verdict = judge_text(_cut_middle(text)) if text else "neither"
         if verdict != "neither":
-            return verdict == "rejection"
-    return status in REJECTION_STATUSES or states_bound(failure.message)
+            return verdict
+    return "rejection" if status in REJECTION_STATUSES or states_bound(failure.message) else "neither"
 
 
 @lru_cache(maxsize=CACHED_VERDICTS)

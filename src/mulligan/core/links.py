@@ -16,7 +16,6 @@ Everything here is a plain function of records and of `CallFacts`, which the rec
 
 from __future__ import annotations
 
-import itertools
 import weakref
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,7 +32,6 @@ from mulligan.core.argument_comparison import (
     compare_arguments,
     continues_conversation,
     diff_calls,
-    differing_names,
     has_lost_values,
     is_certainly_same,
     is_hidden,
@@ -59,8 +57,6 @@ MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
 MAX_COMPARED_FAILURES = 8
 """Open failures of one tool that a call with other arguments is compared with, the latest."""
-MAX_COMPARED_SUCCESSES = 50
-"""Successes of one tool in a run that are compared with each other, the first."""
 MAX_INTENT_CALLS = 1000
 """Failed calls of one intent that a success recovers, the latest."""
 MAX_INTENT_MEMBERS = 10
@@ -908,22 +904,7 @@ def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
         call.id
         for call in calls
         if any(differs_in(candidate, others) for candidate in _iter_provisional_corrections(call))
-        or _is_possible_item(call, others)
-    )
-
-
-def _is_possible_item(call: Call, steps: Iterable[Step]) -> bool:
-    """Return whether an argument that a possible correction changes is the only difference between two successes."""
-    roots = {root_of(change.path) for link in call.last.links if link.possible for change in link.changes}
-    successes = [
-        step.arguments
-        for step in steps
-        if roots and step.outcome == "success" and step.tool_key == call.first.tool_key
-        and isinstance(step.arguments, Mapping)
-    ]  # fmt: skip
-    return any(
-        len(names := differing_names(one, other)) == 1 and not names.isdisjoint(roots)
-        for one, other in itertools.combinations(successes[:MAX_COMPARED_SUCCESSES], 2)
+        or any(link.possible for link in call.last.links)  # what supports them was not stored
     )
 
 

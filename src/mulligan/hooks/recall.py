@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.classify.fingerprint import build_template
-from mulligan.core.argument_rejections import rejects_arguments
+from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.calls import has_changes, wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.read_only_calls import is_read_only
@@ -176,7 +176,7 @@ class Hints:
             text=build_template(failure.message, arguments),
             argument_hashes=hash_arguments(arguments),
             argument_numbers=list_numbers(arguments),
-            is_rejection=rejects_arguments(failure),
+            verdict=judge_failure(failure),
             error=build_template(failure.message, arguments),
             agent=self._state.agent,
             now=self._now,

@@ -331,7 +331,7 @@ def _judge_fix(
     )
 
     def hide(agent: str) -> str:
-        call = FailedCall(agent, hashes, dict(query.argument_numbers), query.is_rejection, query.error)
+        call = FailedCall(agent, hashes, dict(query.argument_numbers), query.verdict, query.error)
         return explain_silence(record, peers, call, replaced, experience)
 
     # The same states hide a fix from a model and in a list for people. Failures in other calls do not.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from mulligan.core.argument_rejections import TextVerdict
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
@@ -24,8 +25,10 @@ MIN_SHARE_OF_REJECTED = 0.5
 """Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""
 MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
-MIN_UNCLEAR_SUCCESSES = 3
-"""Successes that a fix needs if it is unclear whether the error rejects the value, or whether a call corrected it."""
+MIN_POSSIBLE_SUCCESSES = 3
+"""Successes that a fix needs if the calls may have had another intent."""
+MIN_SUCCESSES_AFTER_STATE = 5
+"""The same if the error describes the state of the world, so that the model may have made a choice."""
 MAX_CHANCE = 0.05
 """Likelihood up to which it is no chance that a value always fails together with a value of another argument."""
 FAILED_TWICE = "failed twice in a row"
@@ -69,8 +72,8 @@ class FailedCall(msgspec.Struct, frozen=True):
     """By argument: the hash of its value; empty if unknown."""
     numbers: Mapping[str, float] = {}
     """By argument: its value, if that is a number."""
-    is_rejection: bool = True
-    """Whether its error rejects what was asked. Otherwise it failed because of the state of the world."""
+    verdict: TextVerdict = "rejection"
+    """Whether its error rejects what was asked, describes the state of the world, or does neither."""
     error: str = ""
     """The text of its error: it may say that a number is too large or too small."""
 
@@ -262,53 +265,64 @@ def _judge_value(
         # Where agents differ, each reads its own experience.
         episodes = [episode for episode in episodes if episode.agent == call.agent]
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
-    # What a model does that has read the fix says whether it helps, not how often it is right without advice.
+    required = _find_required_evidence(record, call, episodes)
     contradictions = {episode.run for episode in other_episodes if record.id in episode.ignored_fixes}
-    other_episodes = [episode for episode in other_episodes if record.id not in episode.ignored_fixes]
     if len(contradictions) > record.successes - _count_unadvised(episodes):
         return f"{_times(len(contradictions))} models that had read it did something else"
-    has_evidence = _count_unadvised(list_episodes(record)) > 1
-    is_clear = call.is_rejection and not any(episode.is_possible for episode in episodes)
+    if required.share < MIN_SHARE_OF_ACCEPTED:
+        # What a model does that has read the fix does not say how often it is right without advice.
+        other_episodes = [episode for episode in other_episodes if record.id not in episode.ignored_fixes]
     accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
     if accepted_calls:
         conditions = list(_find_deciding_arguments(call, [*episodes, *other_episodes], accepted_calls))
-        if not all(
-            _judge_condition(name, call, episodes, other_episodes, is_clear=is_clear, has_evidence=has_evidence)
-            for name in conditions
-        ):
+        if not all(_judge_condition(name, call, episodes, other_episodes, required) for name in conditions):
             return ""
         ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
         return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
     others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
     if not others:
-        reason = _judge_rejected(episodes, (), is_clear=is_clear, has_evidence=has_evidence)
+        reason = _judge_rejected(episodes, (), required)
         return reason and _judge_unseen_value(record, against, call, values, experience) and reason
     # Where it failed, or something else succeeded, another argument may decide.
     conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
     for name in conditions:
-        if not _judge_condition(name, call, episodes, (), is_clear=is_clear, has_evidence=has_evidence):
+        if not _judge_condition(name, call, episodes, (), required):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"
     if _has_failed_lately(episodes):
         return FAILED_TWICE
-    return _judge_rejected(episodes, other_episodes, is_clear=is_clear, has_evidence=has_evidence)
+    return _judge_rejected(episodes, other_episodes, required)
 
 
-def _judge_rejected(
-    episodes: Sequence[Episode], other_episodes: Sequence[Episode], *, is_clear: bool, has_evidence: bool
-) -> str:
-    """Judge the replacement of a value that the tool never accepted.
+class RequiredEvidence(msgspec.Struct, frozen=True):
+    """How often a fix must have succeeded without advice."""
 
-    A model may have read the fix after its second attempt, so that nothing shows what overcomes the first. If the fix
-    has evidence elsewhere, it counts that it succeeded here.
-    """
+    successes: int
+    share: float
+    counts_followed: bool
+    """Whether successes with advice count too. A model may have read the fix after its second attempt, so that nothing
+    shows what overcomes the first. If the fix has evidence elsewhere, it counts that it succeeded here."""
+
+
+def _find_required_evidence(record: FixRecord, call: FailedCall, episodes: Sequence[Episode]) -> RequiredEvidence:
+    """Return the evidence that the replacement of a value needs which the tool never accepted."""
+    counts_followed = _count_unadvised(list_episodes(record)) > 1
+    if any(episode.is_possible for episode in episodes):
+        successes = MIN_SUCCESSES_AFTER_STATE if call.verdict == "state" else MIN_POSSIBLE_SUCCESSES
+        return RequiredEvidence(successes, MIN_SHARE_OF_REJECTED, counts_followed)
+    share = MIN_SHARE_OF_REJECTED if call.verdict == "rejection" else MIN_SHARE_OF_ACCEPTED
+    return RequiredEvidence(0, share, counts_followed and call.verdict == "rejection")
+
+
+def _judge_rejected(episodes: Sequence[Episode], other_episodes: Sequence[Episode], required: RequiredEvidence) -> str:
+    """Judge the replacement of a value that the tool never accepted."""
     successes = _count_unadvised(episodes)
-    if has_evidence:
+    if required.counts_followed:
         successes = max(successes, len({episode.run for episode in episodes if episode.successful}))
-    if not is_clear and successes < MIN_UNCLEAR_SUCCESSES:
+    if successes < required.successes:
         return _judge_share(successes, 0, 1.0)
-    return _judge_share(successes, _count_against(episodes, other_episodes), MIN_SHARE_OF_REJECTED)
+    return _judge_share(successes, _count_against(episodes, other_episodes), required.share)
 
 
 def _judge_condition(
@@ -316,20 +330,14 @@ def _judge_condition(
     call: FailedCall,
     episodes: Sequence[Episode],
     other_episodes: Sequence[Episode],
-    *,
-    is_clear: bool,
-    has_evidence: bool,
+    required: RequiredEvidence,
 ) -> str:
     """Judge a value by the episodes in which another argument had the value of this call."""
     same, others = (
         [episode for episode in both if episode.conditions.get(name) == call.hashes[name]]
         for both in (episodes, other_episodes)
     )
-    return (
-        FAILED_TWICE
-        if _has_failed_lately(same)
-        else _judge_rejected(same, others, is_clear=is_clear, has_evidence=has_evidence)
-    )
+    return FAILED_TWICE if _has_failed_lately(same) else _judge_rejected(same, others, required)
 
 
 def _find_deciding_arguments(
@@ -367,7 +375,8 @@ def _is_superseded(rival: FixRecord, record: FixRecord, call: FailedCall) -> boo
     newer_runs = {episode.run for episode in list_episodes(record) if episode.successful and episode.at > last_success}
     if episodes[-1].successful or len(newer_runs) < 2:
         return False
-    successes, failures = ([each for each in episodes if each.successful is wanted] for wanted in (True, False))
+    successes = [episode for episode in episodes if episode.successful]
+    failures = [episode for episode in episodes if not episode.successful]
     return not any(_find_conditions(successes, failures, call))
 
 
@@ -442,7 +451,7 @@ def _judge_unseen_value(
             old_count = _count_unadvised(episodes)  # the error says that the number is too large, or too small
         elif not (is_upper or is_lower) or old_count < 2 or not min(numbers) <= number <= max(numbers):
             return f"{change.path}={change.after} is no bound of what {change.path} was in earlier calls"
-        min_share = MIN_SHARE_OF_REJECTED if call.is_rejection else MIN_SHARE_OF_ACCEPTED
+        min_share = MIN_SHARE_OF_REJECTED if call.verdict == "rejection" else MIN_SHARE_OF_ACCEPTED
         return _judge_share(old_count, failed_count, min_share)
     if experience.load_profile().list_values(change.path.partition(".")[0]) - {hash_value(change.after)}:
         return f"{change.path} takes other values too"

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from mulligan.classify.fingerprint import build_template
-from mulligan.core.argument_rejections import rejects_arguments
+from mulligan.core.argument_rejections import TextVerdict, judge_failure
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, UnsupportedOperationError
 from mulligan.core.records import (
@@ -366,8 +366,8 @@ class FixQuery(Record, frozen=True):
     """Hashes of the call's values. A fix that replaced other values is left out. Empty if they are unknown."""
     argument_numbers: tuple[tuple[str, float], ...] = ()
     """Those of the call's values that are numbers: a bound that other numbers showed may apply to them."""
-    is_rejection: bool = True
-    """Whether the error rejects what was asked, and not the state of the world."""
+    verdict: TextVerdict = "rejection"
+    """Whether the error rejects what was asked, describes the state of the world, or does neither."""
     error: str = ""
     """The message template of the failure. It may name a call that must come first, or say "too large"."""
 
@@ -390,7 +390,7 @@ class FixQuery(Record, frozen=True):
         values: dict[str, Any] = {
             "argument_hashes": hash_arguments(arguments),
             "argument_numbers": list_numbers(arguments),
-            "is_rejection": rejects_arguments(failure),
+            "verdict": judge_failure(failure),
             "error": text,
         }
         return cls(

@@ -391,8 +391,9 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
         return build_profile(profiled_calls[:MAX_PROFILED_CALLS])
 
     def count_runs(tool: str, fingerprint: str) -> int:
-        found = read("SELECT runs FROM patterns WHERE tenant = ? AND id = ?", (tenant, pattern_id(tool, fingerprint)))
-        return int(found[0][0]) - bool(query.excluded_run) if found else 0
+        sql = "SELECT runs FROM patterns WHERE tenant = ? AND id = ?"
+        counts = read(sql, (tenant, pattern_id(tool, fingerprint)))
+        return int(counts[0][0]) - bool(query.excluded_run) if counts else 0
 
     decisions = {row[1]: decode(row[3], OperatorDecision) for row in rows if row[0] == "decision"}
     return prerequisites.FixContext(

@@ -215,7 +215,11 @@ class Votes:
         def profile(tool: str, key: str) -> Profile:
             return self._profile(tool, key, query.excluded_run)
 
-        return prerequisites.FixContext(self._verdicts, lambda: promotion, samples, fresh, profile)
+        def count_runs(tool: str, fingerprint: str) -> int:
+            met = self._histories.tallies().get(pattern_id(tool, fingerprint))
+            return met.to_pattern().runs - bool(query.excluded_run) if met is not None else 0
+
+        return prerequisites.FixContext(self._verdicts, lambda: promotion, samples, fresh, profile, count_runs)
 
     def value_profiles(self, tool: str, key: str) -> list[ValueProfile]:
         """What the latest successful calls had in common, since the schema of the tool changed."""
