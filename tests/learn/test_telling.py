@@ -105,11 +105,11 @@ def test_error_about_the_state_of_the_world_needs_five_of_five():
 
 
 def test_argument_that_a_successful_call_left_to_its_default_counts_as_an_accepted_value():
-    votes = repeat(2, old=None)
+    votes = repeat(5, old=None)
     fix = build_fix(SLOW, *(msgspec.structs.replace(vote, old_value=hash_value(None)) for vote in votes))
     slow = [{"job": 1, "queue": "slow"}]
-    assert explain(fix, successes=slow) == ""
-    assert explain(fix, successes=[*slow, {"job": 2}]) != ""
+    assert explain(fix, successes=slow, runs=9) == ""
+    assert explain(fix, successes=[*slow, {"job": 2}], runs=9) != ""
 
 
 def test_success_of_a_model_that_was_told_is_no_evidence():
@@ -368,3 +368,43 @@ def test_votes_in_any_order_give_the_same_answer(action, rows, random):
     shuffled = list(votes)
     random.shuffle(shuffled)
     assert explain(build_fix(action, *votes)) == explain(build_fix(action, *shuffled))
+
+
+# Combinations of values, and runs that ended in another way
+
+
+def test_value_that_always_failed_with_another_value_is_told_for_that_one():
+    votes = [build_vote(at, "counter", others={"seat": at, "tariff": "comp"}) for at in range(1, 5)]
+    fix = build_fix(build_action("queue", "house"), *votes)
+    successes = [{"queue": "counter", "seat": 100 + number, "tariff": "full"} for number in range(8)]
+    comp = {"queue": "counter", "seat": 9, "tariff": "comp"}
+    assert explain(fix, arguments=comp, successes=successes, runs=9) == ""
+    assert explain(fix, arguments={**comp, "tariff": "full"}, successes=successes, runs=9) != ""
+    assert explain(fix, arguments=comp, successes=[*successes, comp], runs=9) != ""
+
+
+def test_value_that_is_accepted_by_chance_is_no_combination():
+    votes = [build_vote(at, "fri-17", others={"client": "Costa" if at < 4 else f"client {at}"}) for at in range(1, 20)]
+    fix = build_fix(build_action("queue", "sat-11"), *votes)
+    successes = [{"queue": "fri-17", "client": "Fox"}]
+    assert explain(fix, arguments={"queue": "fri-17", "client": "Costa"}, successes=successes, runs=40) != ""
+
+
+def test_value_that_fails_only_beside_a_given_argument_is_told_where_that_is_given():
+    votes = [build_vote(at, "senior", others={"member": f"M{at}"}) for at in range(1, 5)]
+    fix = build_fix(build_action("queue", "basic"), *votes)
+    successes = [{"queue": "senior"} for _ in range(8)]
+    assert explain(fix, arguments={"queue": "senior", "member": "M77"}, successes=successes, runs=9) == ""
+    assert explain(fix, arguments={"queue": "senior"}, successes=successes, runs=9) != ""
+
+
+def test_runs_that_ended_in_another_way_count_against_the_replacement_of_an_accepted_value():
+    fix, successes = build_fix(SLOW, *repeat(8)), [{"queue": "fast", "job": 9}]
+    assert explain(fix, successes=successes, runs=8) == ""
+    assert explain(fix, successes=successes, runs=12) != ""
+
+
+def test_value_for_an_argument_that_was_left_out_needs_five_of_five():
+    votes = [msgspec.structs.replace(vote, old_value=hash_value(None)) for vote in repeat(5, old=None)]
+    assert explain(build_fix(SLOW, *votes[:4])) != ""
+    assert explain(build_fix(SLOW, *votes)) == ""

@@ -121,8 +121,8 @@ def _compare(failure: OpenFailure, call: Call, facts: CallFacts) -> Comparison |
     before, after, cause = values_of(failure.call.last), values_of(call.last), failure.call.failure
     if not isinstance(before, Mapping) or not isinstance(after, Mapping) or is_hidden(before) or is_hidden(after):
         return None
-    if cause is None or cause.remedy is Remedy.RETRY:
-        return None  # time may have helped
+    if cause is None or cause.remedy in (Remedy.RETRY, Remedy.STOP):
+        return None  # time may have helped, or a person must decide
     comparison = compare_arguments(before, after, cause)
     if comparison is None or not 0 < len(comparison.values) <= MAX_CHANGED_VALUES:
         return None

@@ -244,7 +244,7 @@ class FixContext(msgspec.Struct, frozen=True):
     profile: Callable[[str, str], Profile]
     """Return the values that recent successful calls of a tool had, by its name and key."""
     count_runs: Callable[[str, str], int]
-    """Return the number of other runs with a pattern, by tool and fingerprint."""
+    """Return the number of runs with a pattern, by tool and fingerprint, without the one that asks."""
 
 
 JudgedFix = tuple[Fix, SupportedFix]

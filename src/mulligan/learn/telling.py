@@ -265,7 +265,7 @@ def _judge_value(
         # Where agents differ, each reads its own experience.
         episodes = [episode for episode in episodes if episode.agent == call.agent]
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
-    required = _find_required_evidence(record, call, episodes)
+    required = _find_required_evidence(record, call, old_value, episodes)
     contradictions = {episode.run for episode in other_episodes if record.id in episode.ignored_fixes}
     if len(contradictions) > record.successes - _count_unadvised(episodes):
         return f"{_times(len(contradictions))} models that had read it did something else"
@@ -274,8 +274,8 @@ def _judge_value(
         other_episodes = [episode for episode in other_episodes if record.id not in episode.ignored_fixes]
     accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
     if accepted_calls:
-        conditions = list(_find_deciding_arguments(call, [*episodes, *other_episodes], accepted_calls))
-        if not all(_judge_condition(name, call, episodes, other_episodes, required) for name in conditions):
+        deciding = list(_find_deciding_arguments(call, [*episodes, *other_episodes], accepted_calls))
+        if not all(_judge_condition(condition, episodes, other_episodes, required) for condition in deciding):
             return ""
         ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
         return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
@@ -286,7 +286,7 @@ def _judge_value(
     # Where it failed, or something else succeeded, another argument may decide.
     conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
     for name in conditions:
-        if not _judge_condition(name, call, episodes, (), required):
+        if not _judge_condition(Condition(name, call.hashes[name]), episodes, (), required):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"
@@ -305,9 +305,14 @@ class RequiredEvidence(msgspec.Struct, frozen=True):
     shows what overcomes the first. If the fix has evidence elsewhere, it counts that it succeeded here."""
 
 
-def _find_required_evidence(record: FixRecord, call: FailedCall, episodes: Sequence[Episode]) -> RequiredEvidence:
+def _find_required_evidence(
+    record: FixRecord, call: FailedCall, old_value: str, episodes: Sequence[Episode]
+) -> RequiredEvidence:
     """Return the evidence that the replacement of a value needs which the tool never accepted."""
     counts_followed = _count_unadvised(list_episodes(record)) > 1
+    if any(change.operation != "drop" for change in record.action.changes) and old_value == _ABSENT:
+        # Nothing was wrong that this replaces: what is missing may be another value for each user.
+        return RequiredEvidence(MIN_SUCCESSES_AFTER_STATE, MIN_SHARE_OF_ACCEPTED, counts_followed=False)
     if any(episode.is_possible for episode in episodes):
         successes = MIN_SUCCESSES_AFTER_STATE if call.verdict == "state" else MIN_POSSIBLE_SUCCESSES
         return RequiredEvidence(successes, MIN_SHARE_OF_REJECTED, counts_followed)
@@ -325,24 +330,29 @@ def _judge_rejected(episodes: Sequence[Episode], other_episodes: Sequence[Episod
     return _judge_share(successes, _count_against(episodes, other_episodes), required.share)
 
 
+class Condition(msgspec.Struct, frozen=True):
+    """An unchanged argument that decides whether a value succeeds."""
+
+    name: str
+    value: str = ""
+    """The hash of its value; empty if any value counts, in contrast to none."""
+
+    def applies_to(self, episode: Episode) -> bool:
+        value = episode.conditions.get(self.name, _ABSENT)
+        return value == self.value if self.value else value != _ABSENT
+
+
 def _judge_condition(
-    name: str,
-    call: FailedCall,
-    episodes: Sequence[Episode],
-    other_episodes: Sequence[Episode],
-    required: RequiredEvidence,
+    condition: Condition, episodes: Sequence[Episode], other_episodes: Sequence[Episode], required: RequiredEvidence
 ) -> str:
-    """Judge a value by the episodes in which another argument had the value of this call."""
-    same, others = (
-        [episode for episode in both if episode.conditions.get(name) == call.hashes[name]]
-        for both in (episodes, other_episodes)
-    )
+    """Judge a value by the episodes that meet a condition, as this call does."""
+    same, others = ([episode for episode in both if condition.applies_to(episode)] for both in (episodes, other_episodes))
     return FAILED_TWICE if _has_failed_lately(same) else _judge_rejected(same, others, required)
 
 
 def _find_deciding_arguments(
     call: FailedCall, episodes: Sequence[Episode], accepted_calls: Sequence[AcceptedCall]
-) -> Iterable[str]:
+) -> Iterable[Condition]:
     """Yield the arguments with whose value here the old value always failed, while it succeeded with others.
 
     The old value may be accepted or not by chance, as a free slot is. Then it would have been accepted here as well.
@@ -350,14 +360,15 @@ def _find_deciding_arguments(
     failed_runs = {episode.run for episode in episodes}
     failure_rate = len(failed_runs) / (len(failed_runs) + len(accepted_calls))
     for name, value in call.hashes.items():
-        runs = {episode.run for episode in episodes if episode.conditions.get(name) == value}
         accepted_values = {accepted.hashes.get(name, _ABSENT) for accepted in accepted_calls}
+        condition = Condition(name, "" if accepted_values == {_ABSENT} else value)
+        runs = {episode.run for episode in episodes if condition.applies_to(episode)}
         if (
             value not in accepted_values
             and failure_rate ** len(runs) <= MAX_CHANCE
             and len(accepted_values) <= MAX_CONDITION_VALUES
         ):
-            yield name
+            yield condition
 
 
 def _find_accepted_calls(

@@ -393,7 +393,7 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
     def count_runs(tool: str, fingerprint: str) -> int:
         sql = "SELECT runs FROM patterns WHERE tenant = ? AND id = ?"
         counts = read(sql, (tenant, pattern_id(tool, fingerprint)))
-        return int(counts[0][0]) - bool(query.excluded_run) if counts else 0
+        return int(counts[0][0]) - query.is_about_failure if counts else 0  # the run that asks has not ended
 
     decisions = {row[1]: decode(row[3], OperatorDecision) for row in rows if row[0] == "decision"}
     return prerequisites.FixContext(

@@ -217,7 +217,7 @@ class Votes:
 
         def count_runs(tool: str, fingerprint: str) -> int:
             met = self._histories.tallies().get(pattern_id(tool, fingerprint))
-            return met.to_pattern().runs - bool(query.excluded_run) if met is not None else 0
+            return met.to_pattern().runs - query.is_about_failure if met is not None else 0
 
         return prerequisites.FixContext(self._verdicts, lambda: promotion, samples, fresh, profile, count_runs)
 

@@ -1,0 +1,142 @@
+"""Changed calls of a model right after a failure: they recover nothing, and teach if they recur with contrast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import mulligan
+from mulligan.learn.fixes import FixAction, FixRecord, TrialDetails, Vote
+from mulligan.store.base import DAY
+
+PARTS = ("S1", "S2", "T1")
+
+
+@pytest.fixture
+def memory() -> mulligan.Mulligan:
+    return mulligan.Mulligan(store="memory:")
+
+
+def play(memory: mulligan.Mulligan, tool: Callable[..., Any], *calls: dict[str, Any]) -> tuple[list[str], str]:
+    """Let a model make one call a turn in a run. Return the notes that it reads and the status of the run."""
+    notes: list[str] = []
+    with memory.run("model") as run:
+        for turn, arguments in zip(memory.turns(limit=len(calls)), calls, strict=True):
+            notes += turn.call([tool], tool.__name__, arguments).notes
+    memory.flush()
+    return notes, run.status
+
+
+def build_printer(memory: mulligan.Mulligan, error: str) -> Callable[..., Any]:
+    @memory.tool
+    def print_part(piece: str, voice: str, copies: int) -> Any:
+        return {"printed": copies} if voice in PARTS else {"error": error.format(voice=voice)}
+
+    return print_part
+
+
+def ask_for_mezzo(number: int) -> tuple[dict[str, Any], ...]:
+    piece = f"piece {number}"
+    return (
+        {"piece": piece, "voice": "S1", "copies": 8},
+        {"piece": piece, "voice": "mezzo", "copies": 3},
+        {"piece": piece, "voice": "S2", "copies": 3},
+    )
+
+
+TOLD = "In earlier runs this recovered the call: voice=S2"
+
+
+@pytest.mark.parametrize(("error", "runs"), [("E-41", 3), ("There is no such part.", 5)])
+def test_correction_that_recurs_is_shown_if_another_call_is_about_another_item(memory, error, runs):
+    tool = build_printer(memory, error)
+    for number in range(runs):
+        assert play(memory, tool, *ask_for_mezzo(number)) == ([], "partial")
+    notes, status = play(memory, tool, *ask_for_mezzo(runs))
+    assert [note.startswith(TOLD) for note in notes] == [True]
+    assert status == "partial"  # one run shows no evidence that both calls have the same intent
+
+
+def test_next_item_of_a_loop_teaches_nothing_however_often_it_recurs(memory):
+    tool = build_printer(memory, "E-41")
+    for number in range(12):
+        calls = [{"piece": f"piece {number}", "voice": voice, "copies": 2} for voice in ("mezzo", "S2")]
+        assert play(memory, tool, *calls)[0] == []
+
+
+def test_loop_over_two_arguments_teaches_nothing(memory):
+    tool = build_printer(memory, "E-41")
+    for number in range(8):
+        calls = [
+            {"piece": f"{piece} {number}", "voice": voice, "copies": 2}
+            for piece in ("Ave", "Gloria")
+            for voice in ("mezzo", "S2")
+        ]
+        assert play(memory, tool, *calls)[0] == []
+
+
+def test_argument_that_alone_distinguishes_two_successes_names_items(memory):
+    tool = build_printer(memory, "E-41")
+    for number in range(8):
+        first, failed, then = ask_for_mezzo(number)
+        assert play(memory, tool, first, failed, then, {**then, "voice": "T1"})[0] == []
+
+
+def test_error_that_quotes_the_value_needs_no_other_call(memory):
+    tool = build_printer(memory, "bad key {voice}")
+    for number in range(3):
+        assert play(memory, tool, *ask_for_mezzo(number)[1:])[0] == []
+    [note] = play(memory, tool, *ask_for_mezzo(3)[1:])[0]
+    assert note.startswith(TOLD)
+
+
+def test_other_argument_of_the_same_failures_is_shown_only_if_it_succeeds_more_often(memory):
+    @memory.tool(effects="none")
+    def turnout(district: str, ballot: str, level: str) -> Any:
+        return {"error": "E-7"} if (ballot, level) == ("postal", "precinct") else {"percent": 50}
+
+    def answer(number: int, **change: str) -> list[str]:
+        district = f"district {number}"
+        failed = {"district": district, "ballot": "postal", "level": "precinct"}
+        first = {"district": "capital", "ballot": "booth", "level": "precinct"}
+        return play(memory, turnout, first, failed, {**failed, **change})[0]
+
+    for number in range(12):
+        notes = answer(number, **({"ballot": "booth"} if number % 4 == 3 else {"level": "municipality"}))
+    assert [note.partition(": ")[2].partition(" (")[0] for note in notes] == ["level=municipality"]
+
+
+def test_model_that_changed_another_argument_does_not_read_the_same_advice_about_two(memory):
+    tool = build_printer(memory, "bad key {voice}")
+    for number in range(3):
+        play(memory, tool, *ask_for_mezzo(number)[1:])
+    failed = ask_for_mezzo(9)[1]
+    assert len(play(memory, tool, failed, {**failed, "copies": 1})[0]) == 1
+    assert len(play(memory, tool, failed, {**failed, "voice": "alto"})[0]) == 1
+
+
+def test_call_that_keeps_the_values_of_money_and_people_teaches_nothing(memory):
+    @memory.tool
+    def pay(invoice: str, amount: int) -> Any:
+        return {"error": "E-41"} if amount == 100 else {"paid": amount}
+
+    for number in range(8):
+        other = {"invoice": f"other {number}", "amount": 7}
+        calls = [{"invoice": f"I{number}", "amount": amount} for amount in (100, 90)]
+        assert play(memory, pay, other, *calls)[0] == []
+
+
+def test_possible_corrections_promote_nothing():
+    def vote(number: int) -> Vote:
+        details = TrialDetails(is_possible=True)
+        return Vote(
+            f"run_{number}", "local", "", number * DAY, number, successful=True, content=f"{number}", details=details
+        )
+
+    record = FixRecord(id="fix", tool="print_part", fingerprint="f", action=FixAction())
+    for number in range(1, 30):
+        record.add(vote(number))
+    assert record.successes == 29
+    assert not record.distinct_trials
