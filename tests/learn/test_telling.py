@@ -392,7 +392,7 @@ def test_value_that_is_accepted_by_chance_is_no_combination():
 
 def test_value_that_fails_only_beside_a_given_argument_is_told_where_that_is_given():
     votes = [build_vote(at, "senior", others={"member": f"M{at}"}) for at in range(1, 5)]
-    fix = build_fix(build_action("queue", "basic"), *votes)
+    fix = build_fix(SLOW, *votes)
     successes = [{"queue": "senior"} for _ in range(8)]
     assert explain(fix, arguments={"queue": "senior", "member": "M77"}, successes=successes, runs=9) == ""
     assert explain(fix, arguments={"queue": "senior"}, successes=successes, runs=9) != ""

@@ -190,13 +190,16 @@ def _judge_prerequisite(record: FixRecord, rivals: Sequence[FixRecord], peers: S
 
 
 def _count_unadvised(episodes: Iterable[Episode]) -> int:
-    """Count the successes without advice: one a run, and those of one day with equal values before and after once."""
+    """Count the successes without advice: one a run, and those of one day with equal values before and after once.
+
+    If all of them have equal values, they may be one coincidence.
+    """
     evidence = [episode for episode in episodes if episode.is_evidence]
-    pairs = {
-        (episode.at // DAY, episode.old_value, episode.other_values) if episode.old_value else episode.run
-        for episode in evidence
-    }
-    return min(len(pairs), len({episode.run for episode in evidence}))
+    pairs = {(episode.old_value, episode.other_values) if episode.old_value else episode.run for episode in evidence}
+    if len(pairs) < 2:
+        return len(pairs)
+    days = {(episode.at // DAY, episode.old_value, episode.other_values) for episode in evidence if episode.old_value}
+    return min(max(len(pairs), len(days)), len({episode.run for episode in evidence}))
 
 
 # Changes of form, and lookups
@@ -346,7 +349,7 @@ def _judge_condition(
     condition: Condition, episodes: Sequence[Episode], other_episodes: Sequence[Episode], required: RequiredEvidence
 ) -> str:
     """Judge a value by the episodes that meet a condition, as this call does."""
-    same, others = ([episode for episode in both if condition.applies_to(episode)] for both in (episodes, other_episodes))
+    same, others = (list(filter(condition.applies_to, both)) for both in (episodes, other_episodes))
     return FAILED_TWICE if _has_failed_lately(same) else _judge_rejected(same, others, required)
 
 
