@@ -124,9 +124,7 @@ def _compare(failure: OpenFailure, call: Call, facts: CallFacts) -> Comparison |
     if cause is None or cause.remedy in (Remedy.RETRY, Remedy.STOP):
         return None  # time may have helped, or a person must decide
     comparison = compare_arguments(before, after, cause)
-    if comparison is None or not 0 < len(comparison.values) <= MAX_CHANGED_VALUES:
-        return None
-    if not comparison.has_unchanged and len(before) > 1:
+    if comparison is None or not comparison.has_unchanged or not 0 < len(comparison.values) <= MAX_CHANGED_VALUES:
         return None
     is_unlearnable = any(
         root_of(path) in facts.item_arguments or names_identity_or_money(path) or any(map(is_long_text, pair))
