@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.core.records import Prerequisite, encode
+from mulligan.core.records import Change, Prerequisite, encode
 from mulligan.learn import prerequisites
-from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision
+from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, TrialDetails, Vote
 from mulligan.learn.telling import Profile
-from mulligan.store.base import FixQuery
+from mulligan.store.base import FixQuery, hash_value
 
 
 def tally(*names: str, worked: int = 1, tried: int | None = None, agents: dict[str, int] | None = None) -> FixRecord:
@@ -158,3 +158,26 @@ def test_calls_come_in_the_order_in_which_they_were_mostly_made():
         "press",
         "lock",
     ]
+
+
+def test_fix_of_another_tool_with_the_same_error_is_no_rival():
+    def build_record(tool: str, path: str, after: int, runs: int) -> FixRecord:
+        action = FixAction(changes=(Change(path=path, operation="substitute", after=after),))
+        record = FixRecord(id=tool, tool=tool, fingerprint="f", action=action)
+        for number in range(runs):
+            details = TrialDetails(conditions={"q": f"{number}"})
+            fields: dict[str, Any] = {"old_value": hash_value(50), "other_values": f"{number}", "details": details}
+            record.add(Vote(f"run_{number}", "local", "", number, 0, successful=True, **fields))
+        return record
+
+    known = prerequisites.FixContext(
+        {},
+        prerequisites.PromotionFacts,
+        lambda ids: {},
+        lambda record, since: record,
+        lambda tool, key: Profile(),
+        lambda tool, fingerprint: 0,
+    )
+    groups = [(1.0, [build_record("top", "k", 10, runs=2)]), (1.0, [build_record("list", "size", 5, runs=9)])]
+    fixes = prerequisites.rank_fixes(groups, FixQuery(now=1), known)
+    assert {fix.tool: fix.hidden_reason for fix in fixes} == {"top": "", "list": ""}

@@ -353,7 +353,8 @@ def _peers(record: FixRecord, rows: Sequence[Row]) -> list[FixRecord]:
     if not has_changes and record.action.type != "prerequisite":
         return []
     similar_rows = (row for row in rows if row.key == record.key and bool(row.action.changes) == has_changes)
-    peers = [peer for peer in map(load_record, similar_rows) if peer.fingerprint == record.fingerprint]
+    pattern = (record.tool, record.fingerprint)
+    peers = [peer for peer in map(load_record, similar_rows) if (peer.tool, peer.fingerprint) == pattern]
     return [record, *(peer for peer in peers if peer.id != record.id)]
 
 
