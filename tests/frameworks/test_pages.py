@@ -109,7 +109,7 @@ def test_a_correction_by_the_model_counts_as_a_recovery_where_turns_are_known(dr
     def find(name: str, section: int = 1) -> str:
         """Find a name."""
         if section == 2:
-            raise RuntimeError("The section is closed.")
+            raise RuntimeError("This section is not supported.")
         return f"{name} in {section}"
 
     arguments: list[dict[str, Any]] = [{"name": "fish", "section": 2}, {"name": "fish", "section": 3}]
