@@ -800,10 +800,11 @@ class CallExecution(RecordedCall, eq=False):
             for call in (self.run.earlier_calls() if precedents else ())
             if call.tool == self.tool.name and call.outcome == "failure" and isinstance(call.arguments, Mapping)
         ]
-        other_calls = [failed for failed in self._list_open_calls() if failed != arguments] if precedents else []
+        judge, tool_key = self.run.judge, self.rules.template.tool_key
+        other_calls = [failed for failed in judge.list_open_arguments(tool_key) if failed != arguments]
         other_names = differing_names(other_calls[-1], arguments) if other_calls else set()
         is_other_change = self.answers_model and len(other_names) == 1
-        ignored_fixes = self.run.judge.list_advice(self.rules.template.tool_key) if is_other_change else ()
+        ignored_fixes = judge.list_advice(tool_key) if is_other_change else ()
         return [
             precedent
             for precedent in precedents
@@ -812,15 +813,6 @@ class CallExecution(RecordedCall, eq=False):
                 precedent.fix not in ignored_fixes
                 or any(root_of(change.path) in other_names for change in precedent.changes)
             )
-        ]
-
-    def _list_open_calls(self) -> list[Mapping[str, Any]]:
-        """Return the arguments of the failed calls of this tool that no later call has recovered."""
-        return [
-            failure.call.last.arguments
-            for failure in self.run.judge.progress.open
-            if failure.call.first.tool_key == self.rules.template.tool_key
-            and isinstance(failure.call.last.arguments, Mapping)
         ]
 
     def find_profiles(self) -> Sequence[ValueProfile]:

@@ -31,7 +31,7 @@ from mulligan.core.links import (
     differs_in,
     repeats_cut_off_call,
 )
-from mulligan.core.possible_corrections import PossibleCorrections, find_possible_links
+from mulligan.core.possible_corrections import UnprovenCorrection, find_possible_links
 from mulligan.core.records import Link, Outcome, Step, StepType
 from mulligan.recover.plan import BLOCKED
 
@@ -289,7 +289,7 @@ class RunJudge:
         self._provisional: dict[int, list[tuple[PossibleCorrection, OpenFailure]]] = {}
         """By recovering call: the links that a later success may still refute."""
         self._withdrawn: set[int] = set()
-        self._possible: dict[int, PossibleCorrections] = {}
+        self._possible: dict[int, UnprovenCorrection] = {}
         """By call with possible links: what refutes them."""
         self._advice: dict[str, tuple[str, ...]] = {}
         """By tool key: the fixes that the model has read after failures of the tool, by id."""
@@ -462,7 +462,7 @@ class RunJudge:
         if call.has_succeeded:
             self.links += [link for link in links if not link.possible]
             if possible_links := [link for link in links if link.possible]:
-                self._possible[call.id] = PossibleCorrections.of(before, call, facts, possible_links)
+                self._possible[call.id] = UnprovenCorrection.of(before, call, facts, possible_links)
             provisional = {link.failed_call for link in links if link.provisional and not link.possible}
             tested = {candidate.failed: candidate for candidate in candidates}
             if provisional:
@@ -503,7 +503,7 @@ class RunJudge:
         refuted = {call for call, correction in self._possible.items() if self._refutes(correction)}
         return tuple(sorted(self._withdrawn | refuted))
 
-    def _refutes(self, correction: PossibleCorrections) -> bool:
+    def _refutes(self, correction: UnprovenCorrection) -> bool:
         """Return whether the other calls of the run speak against a possible correction, or not for it."""
         variations = [
             variation
@@ -513,13 +513,16 @@ class RunJudge:
         if any(not variation.item_names.isdisjoint(correction.roots) for variation in variations):
             return True
         successes = [success for variation in variations for success in (variation.first, variation.last)]
-        failed_calls = [
+        failed_calls = self.list_open_arguments(correction.tool_key)
+        return correction.needs_contrast and not correction.has_contrast(successes, failed_calls)
+
+    def list_open_arguments(self, tool_key: str) -> list[Mapping[str, Any]]:
+        """Return the arguments of the failed calls of a tool that no later call has recovered."""
+        return [
             arguments
             for failure in self.progress.open
-            if failure.call.first.tool_key == correction.tool_key
-            and isinstance(arguments := failure.call.last.arguments, Mapping)
+            if failure.call.first.tool_key == tool_key and isinstance(arguments := failure.call.last.arguments, Mapping)
         ]
-        return correction.needs_contrast and not correction.has_contrast(successes, failed_calls)
 
     def items(self) -> dict[str, tuple[str, ...]]:
         """Return the arguments that name items, by tool key."""

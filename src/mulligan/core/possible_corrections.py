@@ -55,7 +55,7 @@ def find_possible_links(progress: RunProgress, call: Call, facts: CallFacts) -> 
     return tuple(replace(link, possible=True) for link in links)
 
 
-class PossibleCorrections(msgspec.Struct, frozen=True):
+class UnprovenCorrection(msgspec.Struct, frozen=True):
     """A call with possible links, and what its run must show by its end so that they teach."""
 
     tool_key: str
@@ -69,7 +69,7 @@ class PossibleCorrections(msgspec.Struct, frozen=True):
     """Whether another success must show that both calls are about the same item."""
 
     @classmethod
-    def of(cls, progress: RunProgress, call: Call, facts: CallFacts, links: Sequence[Link]) -> PossibleCorrections:
+    def of(cls, progress: RunProgress, call: Call, facts: CallFacts, links: Sequence[Link]) -> UnprovenCorrection:
         failures = {failure.call.id: failure.call for failure in progress.open}
         failed, arguments = values_of(failures[links[0].failed_call].last), values_of(call.last)
         changes = [change for link in links for change in link.changes]
@@ -102,9 +102,11 @@ class PossibleCorrections(msgspec.Struct, frozen=True):
 
 def _list_attempts(progress: RunProgress, call: Call, facts: CallFacts) -> list[OpenFailure]:
     """Return the failed calls of the tool in the turns right before this call, the latest first."""
+    if facts.turn is None and not facts.is_logged:
+        return []  # a program made the call: outside a handler, it may be about the next item
     failures = [failure for failure in reversed(progress.open) if may_be_reissue(failure, call, facts)]
     if facts.turn is None:
-        latest = progress.latest_calls.get(call.first.tool_key) if facts.is_logged else None
+        latest = progress.latest_calls.get(call.first.tool_key)
         return [failure for failure in failures if failure.call.id == latest]
     loop, number = facts.turn
     attempts: list[OpenFailure] = []

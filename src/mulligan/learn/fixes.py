@@ -99,7 +99,7 @@ class TrialDetails(Record, frozen=True):
     """Other fixes that the model had read, by id."""
 
     @property
-    def values(self) -> tuple[float | None, dict[str, str], bool, bool, tuple[str, ...]]:
+    def episode_fields(self) -> tuple[float | None, dict[str, str], bool, bool, tuple[str, ...]]:
         """The details besides advice."""
         return self.number, self.conditions, self.names_calls, self.is_possible, self.ignored_fixes
 
@@ -571,7 +571,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         episodes = [
             Episode(
                 vote.at, vote.run, old, other, vote.successful, None if details is None else details.has_advice,
-                vote.agent, *(() if details is None else details.values),
+                vote.agent, *(() if details is None else details.episode_fields),
             )
             for (old, other), details in replaced.items()
         ]  # fmt: skip

@@ -27,8 +27,9 @@ MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
 MIN_POSSIBLE_SUCCESSES = 3
 """Successes that a fix needs if the calls may have had another intent."""
-MIN_SUCCESSES_AFTER_STATE = 5
-"""The same if the error describes the state of the world, so that the model may have made a choice."""
+MIN_CHOICE_SUCCESSES = 5
+"""The same where the model may have made a choice: after an error about the state of the world, or for a value that
+was missing."""
 MAX_CHANCE = 0.05
 """Likelihood up to which it is no chance that a value always fails together with a value of another argument."""
 FAILED_TWICE = "failed twice in a row"
@@ -315,9 +316,9 @@ def _find_required_evidence(
     counts_followed = _count_unadvised(list_episodes(record)) > 1
     if any(change.operation != "drop" for change in record.action.changes) and old_value == _ABSENT:
         # Nothing was wrong that this replaces: what is missing may be another value for each user.
-        return RequiredEvidence(MIN_SUCCESSES_AFTER_STATE, MIN_SHARE_OF_ACCEPTED, counts_followed=False)
+        return RequiredEvidence(MIN_CHOICE_SUCCESSES, MIN_SHARE_OF_ACCEPTED, counts_followed=False)
     if any(episode.is_possible for episode in episodes):
-        successes = MIN_SUCCESSES_AFTER_STATE if call.verdict == "state" else MIN_POSSIBLE_SUCCESSES
+        successes = MIN_CHOICE_SUCCESSES if call.verdict == "state" else MIN_POSSIBLE_SUCCESSES
         return RequiredEvidence(successes, MIN_SHARE_OF_REJECTED, counts_followed)
     share = MIN_SHARE_OF_REJECTED if call.verdict == "rejection" else MIN_SHARE_OF_ACCEPTED
     return RequiredEvidence(0, share, counts_followed and call.verdict == "rejection")
