@@ -1,4 +1,4 @@
-"""Changed calls of a model right after a failure: they recover nothing, and teach if they recur with contrast."""
+"""Changed calls of a model right after a failure: they recover nothing, and teach if they recur."""
 
 from __future__ import annotations
 
@@ -49,20 +49,26 @@ def ask_for_mezzo(number: int) -> tuple[dict[str, Any], ...]:
 TOLD = "In earlier runs this recovered the call: voice=S2"
 
 
-@pytest.mark.parametrize(("error", "runs"), [("E-41", 3), ("There is no such part.", 5)])
-def test_correction_that_recurs_is_shown_if_another_call_is_about_another_item(memory, error, runs):
+@pytest.mark.parametrize(("error", "runs"), [("bad key {voice}", 4), ("E-41", 4), ("There is no such part.", 5)])
+@pytest.mark.parametrize("first_call", [0, 1])
+def test_correction_that_recurs_is_shown_the_sooner_the_clearer_the_error_is(memory, error, runs, first_call):
     tool = build_printer(memory, error)
     for number in range(runs):
-        assert play(memory, tool, *ask_for_mezzo(number)) == ([], "partial")
-    notes, status = play(memory, tool, *ask_for_mezzo(runs))
+        assert play(memory, tool, *ask_for_mezzo(number)[first_call:])[0] == []
+    notes, _ = play(memory, tool, *ask_for_mezzo(runs)[first_call:])
     assert [note.startswith(TOLD) for note in notes] == [True]
-    assert status == "partial"  # one run shows no evidence that both calls have the same intent
+
+
+def test_correction_is_a_possible_one_in_its_run(memory):
+    tool = build_printer(memory, "E-41")
+    for number in range(6):
+        assert play(memory, tool, *ask_for_mezzo(number))[1] == "partial"  # one run shows no common intent
 
 
 def test_next_item_of_a_loop_teaches_nothing_however_often_it_recurs(memory):
     tool = build_printer(memory, "E-41")
     for number in range(12):
-        calls = [{"piece": f"piece {number}", "voice": voice, "copies": 2} for voice in ("mezzo", "S2")]
+        calls = [{"piece": f"piece {number}", "voice": voice, "copies": 2} for voice in ("mezzo", "S2", "T1")]
         assert play(memory, tool, *calls)[0] == []
 
 
@@ -77,19 +83,39 @@ def test_loop_over_two_arguments_teaches_nothing(memory):
         assert play(memory, tool, *calls)[0] == []
 
 
+def test_choice_instead_of_a_value_that_succeeds_elsewhere_is_never_shown(memory):
+    is_taken = True
+
+    @memory.tool
+    def book(guest: str, room: str, nights: int) -> Any:
+        return {"error": "The room is occupied."} if room == "sea view" and is_taken else {"booked": room}
+
+    for number in range(20):
+        is_taken = number % 3 > 0
+        asked = {"guest": f"guest {number}", "room": "sea view", "nights": 2}
+        calls = [asked, {**asked, "room": "garden"}] if is_taken else [asked]
+        assert play(memory, book, *calls)[0] == []
+
+
+def test_choice_of_two_values_together_is_never_shown_if_the_old_ones_succeed_elsewhere(memory):
+    is_empty = True
+
+    @memory.tool
+    def prepare(patient: str, strength: int, tablets: int) -> Any:
+        return {"error": "not in stock"} if strength == 20 and is_empty else {"prepared": tablets}
+
+    for number in range(20):
+        is_empty = number % 3 > 0
+        asked = {"patient": f"patient {number}", "strength": 20, "tablets": 1}
+        calls = [asked, {**asked, "strength": 10, "tablets": 2}] if is_empty else [asked]
+        assert play(memory, prepare, *calls)[0] == []
+
+
 def test_argument_that_alone_distinguishes_two_successes_names_items(memory):
     tool = build_printer(memory, "E-41")
     for number in range(8):
         first, failed, then = ask_for_mezzo(number)
         assert play(memory, tool, first, failed, then, {**then, "voice": "T1"})[0] == []
-
-
-def test_error_that_quotes_the_value_needs_no_other_call(memory):
-    tool = build_printer(memory, "bad key {voice}")
-    for number in range(3):
-        assert play(memory, tool, *ask_for_mezzo(number)[1:])[0] == []
-    [note] = play(memory, tool, *ask_for_mezzo(3)[1:])[0]
-    assert note.startswith(TOLD)
 
 
 def test_other_argument_of_the_same_failures_is_shown_only_if_it_succeeds_more_often(memory):
@@ -110,7 +136,7 @@ def test_other_argument_of_the_same_failures_is_shown_only_if_it_succeeds_more_o
 
 def test_model_that_changed_another_argument_does_not_read_the_same_advice_about_two(memory):
     tool = build_printer(memory, "bad key {voice}")
-    for number in range(3):
+    for number in range(4):
         play(memory, tool, *ask_for_mezzo(number)[1:])
     failed = ask_for_mezzo(9)[1]
     assert len(play(memory, tool, failed, {**failed, "copies": 1})[0]) == 1
@@ -140,3 +166,33 @@ def test_possible_corrections_promote_nothing():
         record.add(vote(number))
     assert record.successes == 29
     assert not record.distinct_trials
+
+
+def test_form_is_learned_of_values_that_redaction_hides(memory):
+    @memory.tool
+    def call_back(number: str, queue: str) -> Any:
+        return {"queued": queue} if number.isdigit() else {"error": "4012 destination not routable"}
+
+    for line in ("472030", "462031", "492032"):
+        notes, status = play(
+            memory,
+            call_back,
+            {"number": f"+{line}4050", "queue": "moves"},
+            {"number": f"00{line}4050", "queue": "moves"},
+        )
+        assert status == "recovered"
+    assert notes == [
+        'In earlier runs this recovered the call: number="004920324050" (2 of 2 runs).',
+        "That is number with 00 before the country code.",
+    ]
+
+
+def test_form_without_blanks_is_told_as_such(memory):
+    @memory.tool(effects="none")
+    def get_policy(policy_no: str, year: int) -> Any:
+        return {"policy": policy_no} if " " not in policy_no else {"error": "Policy not found."}
+
+    for number in ("HR 1204 551", "KV 8841 202", "LV 3101 777"):
+        calls = [{"policy_no": text, "year": 2026} for text in (number, number.replace(" ", ""))]
+        notes, _ = play(memory, get_policy, *calls)
+    assert notes[1:] == ["That is policy_no without blanks."]

@@ -230,6 +230,8 @@ def test_other_value_has_no_transformation(old, new):
         ("00:1A:2B", "00-1a-2b", "lower+swap::>-"),
         ("4155552671", "+14155552671", "prefix:%2B1"),
         ("+49 170 123", "49170123", "without: +cut-prefix:%2B"),
+        ("+4720304050", "004720304050", "dialing:00"),
+        ("0047 20 30 40 50", "+4720304050", "without: +dialing:%2B"),
     ],
 )
 def test_simplest_transformation_is_first(old, new, name):
@@ -251,6 +253,9 @@ def test_simplest_transformation_is_first(old, new, name):
         ("upper+without: ", "AB", None),
         ("upper+without: ", "ab", "AB"),
         ("prefix:INV-", "INV-77", None),
+        ("dialing:00", "+49 30 1234567", "0049 30 1234567"),
+        ("dialing:00", "+49", None),
+        ("dialing:00", "20304050", None),
         ("date:DD.MM.YYYY>YYYY-MM-DD", "31.02.2026", None),
         ("date:YYYY-MM>YYYY-MM-DD", "2026-03", None),
         ("upper", "US", None),
@@ -281,6 +286,7 @@ def test_transformation_applies_to_other_values_of_that_form_alone(name, value, 
         ("scale:1000", "in a smaller unit (times 1000)"),
         ("scale:/100", "in a larger unit (divided by 100)"),
         ("prefix:%2B1", "beginning with +1"),
+        ("dialing:00", "with 00 before the country code"),
         ("upper+without:-", "in upper case, without dashes"),
         ("from-a-newer-version", "in another form"),
     ],
@@ -292,7 +298,7 @@ def test_transformation_is_described_by_a_phrase(name, phrase):
 @pytest.mark.parametrize(
     "name",
     "upper without:- swap:_>- pad:6 unpad accents slug unwrap trim mask:xxx-xxx prefix:# cut-prefix:%2B number "
-    "locale:- date:MM/DD/YYYY>YYYY-MM-DD date:YYYY-MM-DD>YYYY-MM-DDThh:mm:ssZ "
+    "locale:- dialing:00 date:MM/DD/YYYY>YYYY-MM-DD date:YYYY-MM-DD>YYYY-MM-DDThh:mm:ssZ "
     "duration:worded>iso upper+without:-".split(),
 )
 def test_form_of_the_same_thing_keeps_identity(name):

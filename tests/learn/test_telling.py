@@ -24,6 +24,13 @@ def build_action(path: str, after: Any, operation: ChangeOperation = "substitute
 
 SLOW = build_action("queue", "slow")
 TEN = build_action("k", 10)
+
+
+def build_lookup(path: str) -> FixAction:
+    change = Change(path=path, operation="substitute", after=RUN_SPECIFIC)
+    return FixAction(type="prerequisite", tools=("list_queues",), changes=(change,))
+
+
 UNLOCK = FixAction(type="prerequisite", tools=("login",))
 
 
@@ -217,6 +224,21 @@ def test_unchanged_argument_that_separates_the_values_decides():
     )
     assert explain(slow, idle, arguments={"queue": "fast", "tenant": "other"}) != ""
     assert explain(idle, slow, arguments={"queue": "fast", **umbrella}) == ""
+
+
+def test_argument_that_differs_in_each_call_decides_nothing():
+    """Each call has another job, so that no job of one value is among those of the other."""
+    slow = build_fix(SLOW, *repeat(6))
+    assert (
+        explain(slow, build_fix(build_action("queue", "idle"), *repeat(1, start=10)), arguments={"queue": "fast"}) == ""
+    )
+
+
+def test_model_that_knows_a_value_does_not_contradict_its_lookup():
+    lookup = build_fix(build_lookup("queue"), *repeat(2))
+    known = build_fix(SLOW, *repeat(6, start=10))
+    assert explain(lookup, known) == ""
+    assert explain(known, lookup) == ""
 
 
 def test_agents_that_differ_are_each_told_their_own_value():

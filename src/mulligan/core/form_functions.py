@@ -36,6 +36,7 @@ _THOUSANDS = LazyRegex(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _NUMBER = LazyRegex(r"([-+#$€£]?) ?(\d{1,3}(?:,\d{3})+|\d+)(\.\d+)?( ?[%€])?")
 _COMMA_NUMBER = LazyRegex(r"([-+#$€£]?) ?(\d{1,3}(?:[. ]\d{3})+|\d+)(,\d+)( ?[%€])?")
 TRAILING_NUMBER = LazyRegex(r"((?:.*[^\d.,])?)(\d+)", re.DOTALL)
+_INTERNATIONAL_NUMBER = LazyRegex(r"(?:\+|00)([1-9][\d ()./-]{6,20})")
 _LOCALE = LazyRegex(r"([A-Za-z]{2,3})[-_]([A-Za-z]{2})")
 _SURROGATE = LazyRegex(r"[\ud800-\udfff]")
 _WORD = LazyRegex(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_]+")
@@ -118,6 +119,12 @@ def _fit_mask(text: str, mask: str) -> str | None:
 def _split_number(text: str, separator: str) -> str | None:
     match = TRAILING_NUMBER.fullmatch(text)
     return f"{match[1]}{separator}{match[2]}" if match and match[1].isalpha() and separator in SEPARATORS else None
+
+
+def _exchange_dialing_prefix(text: str, prefix: str) -> str | None:
+    """Write an international telephone number with another sign before its country code."""
+    match = _INTERNATIONAL_NUMBER.fullmatch(text)
+    return f"{prefix}{match[1]}" if match and prefix in ("+", "00") else None
 
 
 def _pad_number(text: str, width: str) -> str | None:
@@ -210,6 +217,7 @@ TEXT_FUNCTIONS: dict[str, Callable[[str, str], Any]] = {
     "split": _split_number,
     "mask": _fit_mask,
     "wrap": lambda text, pair: pair[0] + text + pair[1] if pair in WRAPPERS and text != _unwrap(pair + text) else None,
+    "dialing": _exchange_dialing_prefix,
     "pad": _pad_number,
     "unpad": _unpad_number,
     "prefix": lambda text, affix: text if text.startswith(affix) else affix + text,

@@ -799,7 +799,9 @@ def _find_sources(value: Any, failure: OpenFailure, name: str) -> list[str]:
         return []
     text = str(value)
     if len(text) >= MIN_RESULT_VALUE_CHARS:
-        return [tool for tool, result in failure.results if is_word_of(text, result_text(result))]
+        spellings = {text, msgspec.json.encode(text)[1:-1].decode()}  # results are searched as JSON
+        results = [(tool, result_text(result)) for tool, result in failure.results]
+        return [tool for tool, result in results if any(is_word_of(spelling, result) for spelling in spellings)]
     words = frozenset(word.casefold() for word in split_words(name))
     return [tool for tool, result in failure.results if _has_field(result, words, text)]
 

@@ -7,7 +7,7 @@ step, and the votes of many runs decide whether a model reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -18,11 +18,9 @@ from mulligan.core.argument_comparison import (
     compare_arguments,
     is_hidden,
     is_long_text,
-    is_word_of,
     root_of,
     values_of,
 )
-from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.calls import Call
 from mulligan.core.failure import Remedy
 from mulligan.core.links import CallFacts, OpenFailure, RunProgress, match_changes, may_be_reissue
@@ -56,48 +54,31 @@ def find_possible_links(progress: RunProgress, call: Call, facts: CallFacts) -> 
 
 
 class UnprovenCorrection(msgspec.Struct, frozen=True):
-    """A call with possible links, and what its run must show by its end so that they teach."""
+    """A call with possible links, and what refutes them by the end of its run."""
 
+    call: int
     tool_key: str
     scope: tuple[Any, ...]
-    roots: frozenset[str]
-    """The changed arguments."""
-    failed: Mapping[str, Any]
-    """The arguments of the failed call with the fewest changes."""
-    arguments: Mapping[str, Any]
-    needs_contrast: bool
-    """Whether another success must show that both calls are about the same item."""
+    replaced: Mapping[str, Any]
+    """The values of the failed call with the fewest changes in the arguments that this call changed."""
 
     @classmethod
     def of(cls, progress: RunProgress, call: Call, facts: CallFacts, links: Sequence[Link]) -> UnprovenCorrection:
-        failures = {failure.call.id: failure.call for failure in progress.open}
-        failed, arguments = values_of(failures[links[0].failed_call].last), values_of(call.last)
-        changes = [change for link in links for change in link.changes]
-        cause = failures[links[0].failed_call].failure
-        assert cause is not None
-        verdict = judge_failure(cause)
-        is_quoted = verdict == "neither" and any(
-            change.before is not None and is_word_of(str(change.before), cause.message) for change in changes
+        failed_arguments = next(
+            values_of(failure.call.last) for failure in progress.open if failure.call.id == links[0].failed_call
         )
-        roots = frozenset(root_of(change.path) for change in changes)
-        needs_contrast = verdict != "rejection" and not is_quoted
-        return cls(call.first.tool_key, facts.item, roots, failed, arguments, needs_contrast)
+        roots = {root_of(change.path) for link in links for change in link.changes}
+        replaced = {root: failed_arguments.get(root) for root in roots}
+        return cls(call.id, call.first.tool_key, facts.item, replaced)
 
-    def has_contrast(self, successes: Iterable[Mapping[str, Any]], failed_calls: Iterable[Mapping[str, Any]]) -> bool:
-        """Return whether another success is about another item, in an argument that both calls have in common.
-
-        It either has another value of the changed argument too, or shows that the model went on with the new value.
-        A loop over two arguments tries the old value again.
-        """
-        shared = [
-            name for name in self.failed if name not in self.roots and self.failed[name] == self.arguments.get(name)
+    def is_retried(self, failed_calls: Iterable[tuple[int, Mapping[str, Any]]], corrections: Collection[int]) -> bool:
+        """Return whether the old values were tried again after a correction of them: a loop over several arguments."""
+        tries = [
+            call
+            for call, arguments in failed_calls
+            if all(arguments.get(root) == value for root, value in self.replaced.items())
         ]
-        tries = sum(all(failed.get(root) == self.failed.get(root) for root in self.roots) for failed in failed_calls)
-        return any(
-            any(success.get(name) != self.failed[name] for name in shared)
-            and (tries < 2 or any(success.get(root) != self.arguments.get(root) for root in self.roots))
-            for success in successes
-        )
+        return any(min(tries) < correction < max(tries) for correction in corrections) if tries else False
 
 
 def _list_attempts(progress: RunProgress, call: Call, facts: CallFacts) -> list[OpenFailure]:

@@ -29,6 +29,7 @@ from mulligan.core.records import (
     Step,
     encode,
 )
+from mulligan.core.transformations import encode_form, find_transformations, keeps_identity
 from mulligan.redaction import Redactor, to_plain_data
 from mulligan.redaction.regex import LazyRegex
 
@@ -384,7 +385,7 @@ class RecordRedactor:
             stop=stop,
             key=_maybe_name(step.key, redactor),
             avoided=_redact_avoided(step.avoided, redactor),
-            links=_with_all_values(step.links, link_values, redactor),
+            links=tuple(map(_keep_forms, step.links, _with_all_values(step.links, link_values, redactor))),
         )
         return step, _with_values(next, next_values, redactor)
 
@@ -398,6 +399,20 @@ def _with_all_values(
 ) -> tuple[ChangesRecord, ...]:
     pairs = zip(records, values, strict=True)
     return tuple(_with_values(record, redacted_values, redactor) or record for record, redacted_values in pairs)
+
+
+def _keep_forms(link: Link, redacted_link: Link) -> Link:
+    """Replace hidden new values by the form that the old value got: "without blanks" says nothing about the value."""
+    changes = map(_keep_form, link.changes, redacted_link.changes)
+    return msgspec.structs.replace(redacted_link, changes=tuple(changes)) if link.changes else redacted_link
+
+
+def _keep_form(change: Change, redacted_change: Change) -> Change:
+    is_hidden = (change.before, change.after) != (redacted_change.before, redacted_change.after)
+    if not is_hidden or change.operation != "substitute" or change.source == "run":
+        return redacted_change
+    form = next(filter(keeps_identity, find_transformations(change.before, change.after)), None)
+    return msgspec.structs.replace(redacted_change, after=encode_form(change.before, form)) if form else redacted_change
 
 
 def _text(value: Any) -> str:

@@ -59,7 +59,8 @@ _PHRASES = {
     "camel": "in camelCase", "pascal": "in PascalCase", "spaced": "as lower-case words",
     "slug": "as a slug (words-in-lower-case)", "locale": "as language{0}REGION",
     "language": "as a language without region", "split": "with {0!r} before the number", "mask": "grouped as {0}",
-    "wrap": "inside {0}", "pad": "with leading zeros, {0} digits", "unpad": "without leading zeros",
+    "wrap": "inside {0}", "dialing": "with {0} before the country code",
+    "pad": "with leading zeros, {0} digits", "unpad": "without leading zeros",
     "prefix": "beginning with {0}", "suffix": "ending with {0}", "cut-prefix": "without {0} at the beginning",
     "cut-suffix": "without {0} at the end", "number": "as a number", "fraction": "as a fraction of 1",
     "text": "as a text", "integer": "as a whole number", "decimals": "with {0} decimals",
@@ -152,6 +153,11 @@ def keeps_identity(name: str) -> bool:
     return all(map(_step_keeps_identity, name.split("+", 2)))
 
 
+def keeps_quantity(name: str) -> bool:
+    """Return whether a transformation writes the same thing in another form, or the same quantity in another unit."""
+    return all(_step_keeps_identity(step) or step.startswith("scale:") for step in name.split("+", 2))
+
+
 def _propose_steps(old: Any, new: Any) -> Iterator[str]:
     """Yield single steps that may turn one value into the other, from simple to special. Words that share nothing and
     have no digits end the search early."""
@@ -164,7 +170,7 @@ def _propose_steps(old: Any, new: Any) -> Iterator[str]:
         elif left in right or right in left:
             yield from _PARTS
             yield from _propose_url_parts(old, new)
-            yield from ("slug", "unpad")
+            yield from ("slug", "dialing:00", "dialing:%2B", "unpad")
         elif "://" not in old and not (old[-1:].isdigit() and new[-1:].isdigit()):
             if not old.isascii():
                 yield from ("accents", "slug")

@@ -14,6 +14,7 @@ from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
+from mulligan.core.transformations import describe_transformation
 from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.metric_cards import empty_state, find_older_runs
 from mulligan.dashboard.page_query import PageQuery
@@ -329,11 +330,12 @@ def describe_change(change: Change, is_learned: bool = False) -> dict[str, Any]:
         before = Markup("any value")
     elif change.operation in ("substitute", "default") and change.before is None:
         before = None
+    after = describe_transformation(change.form) if change.form else change.after
     return {
         "name": "tool name" if change.path == TOOL_NAME_PATH else change.path or "all arguments",
         "operation": change.operation,
         "before": before,
-        "after": None if change.operation == "drop" else formatting.brief(change.after),
+        "after": None if change.operation == "drop" else formatting.brief(after),
         "source": SOURCE_LABELS.get(change.source, change.source),
         "is_name": change.operation == "rename" and change.path != TOOL_NAME_PATH,
     }

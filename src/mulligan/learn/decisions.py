@@ -121,7 +121,7 @@ _UPPER_BOUNDS = _words("max maximum limit cap ceiling ratio threshold tolerance 
 _GUARDED_NOUNS = _words(
     "access role roles permission permissions privilege privileges acl policy policies quota limit limits budget "
     "payment "
-    "consent firewall protection lock"
+    "consent firewall protection"
 )
 """Nouns of prerequisites that change who may do how much."""
 _OFF_VALUES = _words("off none no false disabled disable never skip skipped 0 optional permissive unsafe warn ignore")

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import msgspec
 
 from mulligan.core import calls
-from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls
+from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls, is_hidden
 from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
 from mulligan.core.privileged_arguments import is_privileged, split_words
@@ -280,7 +280,10 @@ def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[s
     paths = [change.path for change in changes]
     roots = {path.partition(".")[0] for path in paths}
     others = {name: value for name, value in sorted(arguments.items()) if name not in roots}
-    old_value = hash_replaced(paths, {root: hash_value(arguments.get(root)) for root in roots})
+    old_values = {root: arguments.get(root) for root in roots}
+    # Values that redaction removed may differ.
+    hashes = {root: "" if is_hidden(value) else hash_value(value) for root, value in old_values.items()}
+    old_value = hash_replaced(paths, hashes)
     return hash_value((failed.arguments, later.arguments)), old_value, hash_value(others)
 
 
@@ -337,6 +340,8 @@ def _share_dropped(change: Change) -> Change:
 def to_shareable(change: Change) -> Change:
     """Return the change as other runs can apply it: argument and operation, without run-specific values."""
     path, operation, before, after = change.path, change.operation, change.before, change.after
+    if change.form:
+        return Change(path=path, operation="substitute", after=after)
     match operation:
         case "rename":
             return Change(path=path, operation=operation, after=after)
@@ -378,10 +383,15 @@ def _type_name(value: Any) -> str:
     return re.split(r"[][ ]", value)[1] if _is_hidden(value) else type(value).__name__
 
 
+_QUOTE = LazyRegex(r"[\\\"'`]")
+
+
 def _is_requoted(before: Any, after: Any) -> bool:
     if not isinstance(before, str) or not isinstance(after, str) or before.casefold() == after.casefold():
         return False
-    plain_before, plain_after = (re.sub(r"[\\\"'`\s]", "", text) for text in (before, after))
+    if _QUOTE.search(before) is None and _QUOTE.search(after) is None:
+        return False  # they differ in blanks alone
+    plain_before, plain_after = (re.sub(r"\s", "", _QUOTE.sub("", text)) for text in (before, after))
     return bool(plain_before) and plain_before == plain_after
 
 

@@ -18,21 +18,22 @@ from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
 from mulligan.core.stated_limits import follows_direction
 from mulligan.learn.decisions import find_decision
-from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, list_episodes
+from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, hash_replaced, list_episodes
 from mulligan.store.base import DAY, hash_value
 
 MIN_SHARE_OF_REJECTED = 0.5
 """Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""
 MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
-MIN_POSSIBLE_SUCCESSES = 3
-"""Successes that a fix needs if the calls may have had another intent."""
-MIN_CHOICE_SUCCESSES = 5
-"""The same where the model may have made a choice: after an error about the state of the world, or for a value that
-was missing."""
+MIN_POSSIBLE_SUCCESSES: dict[TextVerdict, int] = {"rejection": 3, "neither": 4, "state": 5}
+"""Successes that a fix needs if the calls may have had another intent, by what the error says: it rejects what was
+asked, neither, or it describes the state of the world."""
+MIN_ADDED_SUCCESSES = 5
+"""Successes that a value needs which was missing: it may be another one for each user."""
 MAX_CHANCE = 0.05
 """Likelihood up to which it is no chance that a value always fails together with a value of another argument."""
 FAILED_TWICE = "failed twice in a row"
+MAY_BE_CHOICE = "the value that it replaces succeeds elsewhere, so that it may be a choice"
 MAX_CONDITION_VALUES = 12
 """Values of an argument on which a fix may depend."""
 _FORMS = frozenset({"cast", "rename", "parse", "wrap", "trim", "drop", "enum"})
@@ -46,9 +47,6 @@ class AcceptedCall(msgspec.Struct, frozen=True):
     agent: str
     hashes: Mapping[str, str]
     """By argument: the hash of its value."""
-
-    def has(self, name: str, value: str) -> bool:
-        return self.hashes.get(name, _ABSENT) == value
 
 
 class Profile(msgspec.Struct, frozen=True):
@@ -214,7 +212,10 @@ def _judge_form(record: FixRecord, rivals: Sequence[FixRecord]) -> str:
     episodes = list_episodes(record)
     if _has_failed_lately(episodes):
         return FAILED_TWICE
-    against = [rival for rival in rivals if any(_contradicts(rival, change) for change in record.action.changes)]
+    is_lookup = bool(record.action.tools)
+    # Who knows the value need not look it up.
+    peers = [rival for rival in rivals if rival.action.tools] if is_lookup else rivals
+    against = [rival for rival in peers if any(_contradicts(rival, change) for change in record.action.changes)]
     old_values = {episode.old_value for episode in episodes}
     others = {
         (episode.run, episode.old_value)
@@ -223,7 +224,6 @@ def _judge_form(record: FixRecord, rivals: Sequence[FixRecord]) -> str:
         if episode.successful and episode.old_value in old_values
     }
     # A looked-up value is another one in each run. Its old value may be redacted.
-    is_lookup = bool(record.action.tools)
     successes = {
         episode.run if is_lookup else episode.old_value or episode.run for episode in episodes if episode.successful
     }
@@ -254,7 +254,12 @@ def _judge_value(
 ) -> str:
     """Judge a value that other calls used, for a call whose old value has this hash."""
     results = {_result_of(change) for change in record.action.changes}
-    against = [rival for rival in rivals if {_result_of(change) for change in rival.action.changes} != results]
+    against = [
+        rival
+        for rival in rivals
+        # Which value was looked up is unknown: it may be this one.
+        if not rival.action.tools and {_result_of(change) for change in rival.action.changes} != results
+    ]
     episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
     if not any(episode.successful for episode in episodes):
         return _judge_unseen_value(record, against, call, values, experience)
@@ -278,9 +283,14 @@ def _judge_value(
         other_episodes = [episode for episode in other_episodes if record.id not in episode.ignored_fixes]
     accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
     if accepted_calls:
+        is_possible = any(episode.is_possible for episode in episodes)
+        if call.verdict == "state" and is_possible:
+            return MAY_BE_CHOICE
         deciding = list(_find_deciding_arguments(call, [*episodes, *other_episodes], accepted_calls))
         if not all(_judge_condition(condition, episodes, other_episodes, required) for condition in deciding):
             return ""
+        if call.verdict == "neither" and is_possible:
+            return MAY_BE_CHOICE
         ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
         return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
     others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
@@ -316,10 +326,9 @@ def _find_required_evidence(
     counts_followed = _count_unadvised(list_episodes(record)) > 1
     if any(change.operation != "drop" for change in record.action.changes) and old_value == _ABSENT:
         # Nothing was wrong that this replaces: what is missing may be another value for each user.
-        return RequiredEvidence(MIN_CHOICE_SUCCESSES, MIN_SHARE_OF_ACCEPTED, counts_followed=False)
+        return RequiredEvidence(MIN_ADDED_SUCCESSES, MIN_SHARE_OF_ACCEPTED, counts_followed=False)
     if any(episode.is_possible for episode in episodes):
-        successes = MIN_CHOICE_SUCCESSES if call.verdict == "state" else MIN_POSSIBLE_SUCCESSES
-        return RequiredEvidence(successes, MIN_SHARE_OF_REJECTED, counts_followed)
+        return RequiredEvidence(MIN_POSSIBLE_SUCCESSES[call.verdict], MIN_SHARE_OF_REJECTED, counts_followed)
     share = MIN_SHARE_OF_REJECTED if call.verdict == "rejection" else MIN_SHARE_OF_ACCEPTED
     return RequiredEvidence(0, share, counts_followed and call.verdict == "rejection")
 
@@ -378,9 +387,9 @@ def _find_deciding_arguments(
 def _find_accepted_calls(
     profile: Profile, changes: Sequence[Change], old_value: str, agent: str
 ) -> Sequence[AcceptedCall]:
-    """Return the calls that succeeded with the replaced value. Of several values together, they are unknown."""
-    name = changes[0].path.partition(".")[0]
-    return [call for call in profile.select(agent) if call.has(name, old_value)] if len(changes) == 1 else []
+    """Return the calls that succeeded with the replaced values."""
+    paths = [change.path for change in changes]
+    return [call for call in profile.select(agent) if hash_replaced(paths, call.hashes) == old_value]
 
 
 def _is_superseded(rival: FixRecord, record: FixRecord, call: FailedCall) -> bool:
@@ -430,11 +439,10 @@ def _find_conditions(
     for name in call.hashes:
         own_values = {episode.conditions.get(name) for episode in successes}
         others = {episode.conditions.get(name) for episode in other_episodes}
-        if (
-            None not in own_values | others
-            and own_values.isdisjoint(others)
-            and len(own_values | others) <= MAX_CONDITION_VALUES
-        ):
+        values = own_values | others
+        # Values that hardly recur name items, and differ between any two calls.
+        recurs = 2 * len(values) <= len(successes) + len(other_episodes)
+        if None not in values and own_values.isdisjoint(others) and recurs and len(values) <= MAX_CONDITION_VALUES:
             yield name
 
 

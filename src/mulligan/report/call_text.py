@@ -14,6 +14,7 @@ from typing import Any
 from mulligan.core import calls, conversation
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.records import TOKEN_PARTS, VERIFY, Change, Link, LinkEvidence, Recovery, RecoveryStop, Step
+from mulligan.core.transformations import describe_transformation
 from mulligan.prompt.failure_messages import MIN_SHOWN_CONFIDENCE
 from mulligan.report import stats
 from mulligan.report.tables import (
@@ -433,6 +434,8 @@ def _describe_change(change: Change) -> str:
         return f"{to_line(change.path, 40)} dropped"
     if change.operation == "rename" and change.path != calls.TOOL_NAME_PATH:
         return f"{to_line(change.before, 40)} renamed to {to_line(change.after, 40)}"
+    if change.form:
+        return f"{to_line(change.path, 40)} {before} -> {to_line(describe_transformation(change.form), 60)}"
     if change.before is None and change.after is not None:  # the argument was missing
         return f"{to_line(change.path, 40)}={after}"
     return f"{to_line(change.path, 40)} {before} -> {after}"
