@@ -95,6 +95,7 @@ def isolate_home(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("XDG_DATA_HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
         monkeypatch.setenv(name, str(home / name.lower()))
     monkeypatch.setenv("MULLIGAN_HOME", str(home / "mulligan"))
+    monkeypatch.setenv("MULLIGAN_HOLDOUT", "0")  # which runs are held out depends on their random ids
 
 
 def stop_recorders() -> None:

@@ -269,6 +269,7 @@ def test_commands_keep_their_json(
 ) -> None:
     freeze_time(monkeypatch)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MULLIGAN_HOLDOUT")
     monkeypatch.setenv("LOGNAME", "ann")
     monkeypatch.setenv("PATH", "")  # `install` names an agent that is not on the machine
     store = Path(shutil.copy(filled_store, tmp_path / "store.db"))

@@ -186,6 +186,7 @@ class Components:
             "lookup_profiles": self.recall.value_profiles,
             "render_lessons": self.render_lessons,
             "learn": settings.learn,
+            "holdout": settings.holdout,
             "control_flow": CONTROL_FLOW.union(settings.control_flow),
             "injected_types": INJECTED_TYPES.union(settings.injected_types),
             "budget": RetryBudget(settings.policy),

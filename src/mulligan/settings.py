@@ -97,6 +97,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     learn: Learn = "tell"
     """The use of memory: off ignores it, tell informs models and applies promoted form changes and approved fixes,
     repair also runs promoted prerequisites."""
+    holdout: float = 0.05
+    """The share of runs in which a model is not told a learned fix that models have followed in five runs: it shows
+    what the fix is worth. From 0 to 0.5."""
     reflect: Any = ""
     """The reflector, your own model as the last resort for a failed call: `https://host/v1#model` of an endpoint that
     speaks OpenAI's protocol, or `module:function`. `configure` also takes a function, a client or a
@@ -138,6 +141,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         require_choice("level", self.level, get_args(Level))
         require_choice("learn", self.learn, get_args(Learn))
         require_choice("log", self.log, get_args(LogLevel))
+        if not 0 <= self.holdout <= 0.5:
+            raise SettingsError(f"holdout must be between 0 and 0.5, got {self.holdout}. To tell always, set 0.")
 
     @property
     def folder(self) -> Path:

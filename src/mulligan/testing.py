@@ -135,7 +135,7 @@ class Sandbox:
         self._scripts: list[ToolScript] = []
         # Ignore files and environment: tests must not depend on the machine.
         read = settings_file.load_settings(
-            {"store": "memory:", **settings}, environment={}, folder=_NOWHERE, user_file=_NOWHERE
+            {"store": "memory:", "holdout": 0.0, **settings}, environment={}, folder=_NOWHERE, user_file=_NOWHERE
         )
         self.mulligan = Mulligan()
         self.components = Components(

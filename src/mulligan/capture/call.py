@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import zlib
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextvars import Token
 from typing import Any
@@ -31,6 +32,7 @@ from mulligan.core.fast_path import IMMUTABLE_TYPES
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     VERIFY,
+    AdvisedFix,
     Fix,
     Outcome,
     Precedent,
@@ -60,6 +62,8 @@ from mulligan.redaction.plain_data import is_resource
 
 MAX_STORED_SUGGESTIONS = 3
 """Suggestions that are stored with a stop reason, for the model or a person."""
+MIN_FOLLOWED_RUNS = 5
+"""Runs in which models followed a fix, before it is held out from some: then its effect is worth measuring."""
 MAX_ADVISED_PRECEDENTS = 3
 """What recovered the same failure before: so many does a model read."""
 NOTE_PREFIX = "mulligan:"
@@ -583,9 +587,13 @@ class CallExecution(RecordedCall, eq=False):
 
     def _note_advice(self) -> None:
         """Note which fixes the answer or the note on the exception will tell."""
-        if self.recovery_failed is not None and self.recovery_failed.precedents:
-            fixes = [precedent.fix for precedent in self.recovery_failed.precedents[:MAX_ADVISED_PRECEDENTS]]
-            self.run.judge.note_advice(self.rules.template.tool_key, fixes)
+        precedents = self.recovery_failed.precedents if self.recovery_failed is not None else ()
+        fixes = [precedent.fix for precedent in precedents[:MAX_ADVISED_PRECEDENTS] if precedent.fix]
+        call = self.number or 0
+        advice = [AdvisedFix(call, fix) for fix in fixes]
+        advice += [AdvisedFix(call, fix, held_out=True) for fix in self.held_out_fixes]
+        if advice:
+            self.run.judge.note_advice(self.rules.template.tool_key, advice)
 
     def _name_retry_layer(self, reason: str) -> str:
         """Return the stop reason. If another layer retries, it names that one, and is logged once for each tool."""
@@ -783,7 +791,12 @@ class CallExecution(RecordedCall, eq=False):
         if self.capture.lookup_facts is not None and self.answers_model and self.tool.learn != "off":
             facts = self.capture.lookup_facts(self.tool.name, self.tool.key, failure, self.attempt_arguments)
             self.value_facts = _select_facts(facts, self.tool, suggestions)
-        return _select_precedents(self.find_precedents(failure), failure, self.tool, suggestions)
+        precedents = self.find_precedents(failure)
+        share = self.capture.holdout
+        held_out = [precedent for precedent in precedents if is_held_out(precedent, self.run.id, share)]
+        self.held_out_fixes = tuple(precedent.fix for precedent in held_out)
+        tellable = [precedent for precedent in precedents if precedent not in held_out]
+        return _select_precedents(tellable, failure, self.tool, suggestions)
 
     def find_precedents(self, failure: Failure) -> Sequence[Precedent]:
         """Return what recovered the same failure before, unless the tool does not use memory.
@@ -940,6 +953,16 @@ def _select_precedents(
     return precedents or [
         precedent for suggestion in suggestions if (precedent := _to_precedent(suggestion)) is not None
     ]
+
+
+def is_held_out(precedent: Precedent, run: str, share: float) -> bool:
+    """Return whether a model of this run is not told, so that the effect of a fix that models follow can be measured.
+
+    All processes of a run agree. A change of form is always told.
+    """
+    if precedent.followed < MIN_FOLLOWED_RUNS or precedent.forms or not precedent.fix:
+        return False
+    return zlib.crc32(f"{run} {precedent.fix}".encode()) < share * 2**32
 
 
 def _select_facts(

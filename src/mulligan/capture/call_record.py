@@ -111,6 +111,8 @@ class RecordedCall(CallScope, eq=False):
     recovery_failed: RecoveryFailed | None = None
     value_facts: tuple[ValueProfile, ...] = ()
     """What successful calls had in common, and this one has not."""
+    held_out_fixes: tuple[str, ...] = ()
+    """Learned fixes that the model is not told, so that their effect can be measured, by id."""
     stop: RecoveryStop | None = None
     note: str = ""
     """The note for the model about a call that succeeded only after a repair."""

@@ -795,6 +795,7 @@ class ActiveRun(AsyncScope):
             end_reason=end_reason,
             withdrawn=self.judge.withdrawn,
             cut_off=() if is_abandoned else tuple(sorted(self.judge.cut_off)),
+            advice=self.judge.advised_fixes,
             items=self.capture.new_items(self.judge.items()),
         )
         if self.session_key == self.id:

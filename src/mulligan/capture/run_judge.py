@@ -32,7 +32,7 @@ from mulligan.core.links import (
     repeats_cut_off_call,
 )
 from mulligan.core.possible_corrections import UnprovenCorrection, find_possible_links
-from mulligan.core.records import Link, Outcome, Step, StepType
+from mulligan.core.records import AdvisedFix, Link, Outcome, Step, StepType
 from mulligan.recover.plan import BLOCKED
 
 FAILED_CALLS = "__mulligan_calls__"
@@ -51,6 +51,8 @@ MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
 MAX_ADVISED_FIXES = 16
 """Fixes read by a model after failures of one tool that a run remembers, the latest."""
+MAX_ADVISED_FIX_RECORDS = 100
+"""Fixes told or held out that a run stores, the latest."""
 MAX_CUT_OFF_CALLS = 100
 """Calls of a run that were cut off and are compared with later ones."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
@@ -293,6 +295,8 @@ class RunJudge:
         """By call with possible links: what refutes them."""
         self._advice: dict[str, tuple[str, ...]] = {}
         """By tool key: the fixes that the model has read after failures of the tool, by id."""
+        self.advised_fixes: tuple[AdvisedFix, ...] = ()
+        """What it has read after which call, and what was held out."""
         self.settled_calls: set[int] = set()
         """Calls whose answer was lost and whose outcome is settled."""
         self.cut_off: dict[int, Step] = {}
@@ -472,11 +476,12 @@ class RunJudge:
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
 
-    def note_advice(self, tool_key: str, fixes: Iterable[str]) -> None:
+    def note_advice(self, tool_key: str, advice: Sequence[AdvisedFix]) -> None:
         """Note the fixes that a model reads after a failure of a tool: what then succeeds may have followed them."""
-        advice = tuple(dict.fromkeys((*self._advice.get(tool_key, ()), *filter(None, fixes))))
-        if advice:
-            self._advice[tool_key] = advice[-MAX_ADVISED_FIXES:]
+        self.advised_fixes = (*self.advised_fixes, *advice)[-MAX_ADVISED_FIX_RECORDS:]
+        fixes = [advised_fix.fix for advised_fix in advice if not advised_fix.held_out]
+        if fixes:
+            self._advice[tool_key] = tuple(dict.fromkeys((*self.list_advice(tool_key), *fixes)))[-MAX_ADVISED_FIXES:]
 
     def list_advice(self, tool_key: str) -> tuple[str, ...]:
         """Return the fixes that the model has read after failures of a tool, by id."""

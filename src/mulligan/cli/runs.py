@@ -25,18 +25,20 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
-from mulligan.report import conversation_text, overview, run_text
+from mulligan.report import conversation_text, memory_text, overview, run_text
 from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
 from mulligan.report.stats import compare_stats, count_older_runs, started_runs
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, Store
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
 from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.urls import is_networked, sqlite_path
 
 POLL_INTERVAL_SECONDS = 0.5
 """Interval between two reads of the store by `mulligan tail`."""
+MAX_LISTED_FIXES = 1000
+"""Fixes of a tool among which `mulligan show` looks for those that a model read."""
 MAX_EXPLAINED_CALLS = 20
 """Unrecovered calls of a run for which `mulligan show` looks up facts about successful calls, the latest."""
 DEFAULT_ROW_LIMIT = 20
@@ -104,7 +106,17 @@ def show(context: CommandContext, run: str, is_full: bool, conversation: bool) -
         return
     value_facts = _find_value_facts(store, history)
     facts = run_text.to_summary(history, value_facts) | to_builtins(history)
-    context.print(facts, run_text.render_run(history, context.now, context.width, is_full, value_facts))
+    actions = _describe_fixes(store, history, context.now)
+    context.print(facts, run_text.render_run(history, context.now, context.width, is_full, value_facts, actions))
+
+
+def _describe_fixes(store: Store, history: History, now: int) -> dict[str, str]:
+    """Describe the learned fixes that a model of the run read, by id."""
+    ids = {advised_fix.fix for advised_fix in history.run.advice}
+    tools = sorted({call.name for call in group_attempts(history.steps) if call.has_failed}) if ids else ()
+    queries = (FixQuery(tool=tool, now=now, limit=MAX_LISTED_FIXES) for tool in tools)
+    fixes = (fix for query in queries for fix in store.fixes(DEFAULT_TENANT, query))
+    return {fix.id: memory_text.describe_action(fix) for fix in fixes if fix.id in ids}
 
 
 def _find_value_facts(store: Store, history: History) -> dict[int, list[str]]:

@@ -246,6 +246,16 @@ class RecordedMessage(Record, frozen=True):
     """Number within its run, from 1. Not part of the content."""
 
 
+class AdvisedFix(Record, frozen=True):
+    """A learned fix for a failed call, which the model read or which was held out."""
+
+    call: int
+    """The failed call."""
+    fix: str
+    held_out: bool = False
+    """Whether the model was not told, so that the effect of the fix can be measured."""
+
+
 class Run(Record, frozen=True):
     """One piece of work by an agent.
 
@@ -272,6 +282,8 @@ class Run(Record, frozen=True):
     """By tool key: arguments that name items, because two successful calls differ in that argument alone."""
     cut_off: tuple[int, ...] = ()
     """Calls that were cancelled while the run went on, and not made again."""
+    advice: tuple[AdvisedFix, ...] = ()
+    """The learned fixes that memory had for failed calls, the latest."""
 
 
 class Link(Record, frozen=True):
@@ -528,6 +540,8 @@ class Precedent(Record, frozen=True):
     """The id of the fix."""
     forms: tuple[tuple[str, str], ...] = ()
     """Arguments whose value is another form of the call's own one, each with the name of the transformation."""
+    followed: int = 0
+    """The number of runs in which it succeeded after a model had read it."""
 
 
 SHOWN_ONLY_TO = "shown only to "
@@ -548,6 +562,10 @@ class Fix(Record, frozen=True):
     trials: int = 0
     """The number of runs that tried it; each run has one vote."""
     successes: int = 0
+    followed: int = 0
+    """The part of `successes` after the model had read the fix."""
+    passed_over: int = 0
+    """The number of runs in which a model had read it, and something else succeeded. Of the latest runs."""
     imported: int = 0
     """The part of `trials` from imported logs, which do not count towards promotion."""
     principals: int = 0

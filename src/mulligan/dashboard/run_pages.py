@@ -217,6 +217,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
         "lanes": [
             _build_lane(call, frame, numbers, links.get(call.id), by_id)
             | {"depth": _depth(call, by_seq), "is_cut_off": call.id in history.run.cut_off}
+            | {"advice": [advised_fix for advised_fix in history.run.advice if advised_fix.call == call.id]}
             for call in page_calls
         ],
         "page_number": page + 1,

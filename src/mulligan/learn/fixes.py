@@ -510,6 +510,8 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """Tool key; empty if the records have the bare tool name only."""
     trials: int = 0
     successes: int = 0
+    followed: int = 0
+    """Successes after the model had read the fix."""
     imported: int = 0
     principals: dict[str, int] = {}
     """Successes by principal."""
@@ -553,6 +555,7 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
         self.imported += is_imported
         if vote.successful:
             self.successes += 1
+            self.followed += vote.details is not None and vote.details.has_advice
             self.principals[vote.principal] = self.principals.get(vote.principal, 0) + 1
             self.agents[vote.agent] = self.agents.get(vote.agent, 0) + 1
             if not is_imported and vote.day not in self.days:
@@ -842,6 +845,7 @@ def to_fix(record: FixRecord, state: tuple[FixState, str], similarity: float = 1
         changes=record.action.changes,
         trials=record.trials,
         successes=record.successes,
+        followed=record.followed,
         imported=record.imported,
         principals=len(record.principals),
         days=len(record.days),

@@ -344,7 +344,12 @@ def _judge_fix(
         agents = [agent for agent in top_agents(record.agents) if agent and not hide(agent)]
         hidden_reason = f"{SHOWN_ONLY_TO}{', '.join(agents)}: {hidden_reason}" if agents else hidden_reason
     fix = to_fix(record, (state, reason), similarity)
-    return msgspec.structs.replace(fix, showable=not hidden_reason, hidden_reason=hidden_reason)
+    passed_over = {
+        episode.run for peer in peers for episode in list_episodes(peer) if record.id in episode.ignored_fixes
+    }
+    return msgspec.structs.replace(
+        fix, passed_over=len(passed_over), showable=not hidden_reason, hidden_reason=hidden_reason
+    )
 
 
 def _peers(record: FixRecord, rows: Sequence[Row]) -> list[FixRecord]:

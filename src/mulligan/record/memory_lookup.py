@@ -471,4 +471,5 @@ def to_precedent(fix: Fix) -> Precedent:
         similarity=0.0 if fix.type == "exemplar" else fix.similarity,
         shareable=fix.showable,
         fix=fix.id,
+        followed=fix.followed,
     )

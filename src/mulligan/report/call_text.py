@@ -9,6 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from mulligan.core import calls, conversation
@@ -81,10 +82,12 @@ class CallRenderer:
         width: int | None,
         is_full: bool,
         cut_off: Collection[int] = (),
+        advice: Mapping[int, Sequence[str]] = MappingProxyType({}),
     ) -> None:
         self._run_start = run_start
         self._numbers = numbers
         self._cut_off = cut_off
+        self._advice = advice
         self._width = width
         self._is_full = is_full
         self._indent = " " * (4 + len(str(len(numbers))))
@@ -134,7 +137,7 @@ class CallRenderer:
             yield from self._wrap(f"{self._indent}{OUTCOME_MARKS[step.outcome]} {attempt}", self._indent + "    ")
             yield from self._render_details(step, previous_step)
             previous_step = step
-        notes = (*_iter_notes(call.last.stop, link), *_iter_rules(call.last))
+        notes = (*_iter_notes(call.last.stop, link), *self._advice.get(call.id, ()), *_iter_rules(call.last))
         for note in (*notes, *(f"fact: {to_line(fact)}" for fact in facts)):
             yield from self._wrap(f"{self._indent}> {note}", self._indent + "    ")
 

@@ -21,6 +21,7 @@ from mulligan.core.records import (
     PatternPeriod,
     Precedent,
     Prerequisite,
+    Run,
     to_builtins,
 )
 from mulligan.core.transformations import describe_transformation
@@ -126,7 +127,8 @@ def _count_by_day(pattern: Pattern, now: int) -> list[tuple[str, int]]:
 
 
 def fix_facts(fix: Fix) -> dict[str, Any]:
-    return to_facts(fix, "trials", "successes", "imported", "state", "type") | {"action": describe_action(fix)}
+    names = "trials successes followed passed_over imported state type"
+    return to_facts(fix, *names.split()) | {"action": describe_action(fix)}
 
 
 def describe_action(fix: Fix) -> str:
@@ -213,6 +215,16 @@ def allow_command(path: str, tenant: str) -> str:
     return f"mulligan tenant set {tenant} --unredacted-arguments {name}"
 
 
+def describe_advice(run: Run, actions: Mapping[str, str]) -> dict[int, list[str]]:
+    """Return what a model was told after each failed call, or why not. `actions` describe fixes by id."""
+    sentences: dict[int, list[str]] = {}
+    for advised_fix in run.advice:
+        text = f"{actions[advised_fix.fix]} ({advised_fix.fix})" if advised_fix.fix in actions else advised_fix.fix
+        label = "not told, to measure its effect" if advised_fix.held_out else "told"
+        sentences.setdefault(advised_fix.call, []).append(f"{label}: {to_line(text, 160)}")
+    return sentences
+
+
 def describe_use(fix: Fix, tenant: str = DEFAULT_TENANT) -> Iterator[tuple[str, str]]:
     """Yield label and text rows: whether a fix is applied automatically and shown to models, or why not."""
     reason = not_automatic_reason(fix) or f"state is {fix.state}"
@@ -220,6 +232,9 @@ def describe_use(fix: Fix, tenant: str = DEFAULT_TENANT) -> Iterator[tuple[str, 
     hidden_reason = sanitize(fix.hidden_reason or "not shown to models", 120)
     partly = hidden_reason.removeprefix("shown ") if fix.is_partly_shown else f"no: {hidden_reason}"
     yield "shown", "to models" if fix.showable else partly
+    if fix.followed or fix.passed_over:
+        read = f"followed in {format_count(fix.followed, 'run')}, passed over in {fix.passed_over:,}"
+        yield "advice", f"{read}; succeeded without it in {fix.successes - fix.followed:,}"
     for change in fix.changes:
         if change.after == HIDDEN_VALUE:
             yield "allow", f"{allow_command(change.path, tenant)} (on the server; for values stored from then on)"

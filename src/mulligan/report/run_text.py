@@ -14,7 +14,7 @@ from mulligan.core.links import derive_status
 from mulligan.core.records import EndReason, Fix, History, Link, Status
 from mulligan.report import call_text, stats
 from mulligan.report.call_text import CUT_OFF
-from mulligan.report.memory_text import MAX_SHOWN_TRIALS
+from mulligan.report.memory_text import MAX_SHOWN_TRIALS, describe_advice
 from mulligan.report.tables import (
     format_age,
     format_count,
@@ -30,6 +30,7 @@ from mulligan.store.counters import sum_usage
 MAX_LISTED_CALLS = 40
 """In a longer run, successful calls are counted and not listed."""
 _NO_FACTS: Mapping[int, Sequence[str]] = {}
+_NO_ACTIONS: Mapping[str, str] = {}
 
 
 def to_facts(history: History) -> dict[str, Any]:
@@ -124,11 +125,12 @@ def render_run(
     width: int | None = None,
     is_full: bool = False,
     facts: Mapping[int, Sequence[str]] = _NO_FACTS,
+    actions: Mapping[str, str] = _NO_ACTIONS,
 ) -> Iterator[str]:
     """Render one run: result, details and every attempt of every call.
 
     Long values are cut, and successful calls of a long run are counted, unless `is_full`. `facts` are sentences about
-    successful calls, by the id of the failed call that they explain.
+    successful calls, by the id of the failed call that they explain; `actions` describe learned fixes by id.
     """
     run, run_calls = history.run, _group_calls(history)
     link_by_call = {link.failed_call: link for link in history.links}
@@ -139,7 +141,9 @@ def render_run(
     # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
     numbers = {call.id: number for number, call in enumerate(run_calls, start=1)}
     recovering_ids = {link.recovering_call for link in history.links}
-    renderer = call_text.CallRenderer(run.started_at, numbers, width, is_full, run.cut_off)
+    renderer = call_text.CallRenderer(
+        run.started_at, numbers, width, is_full, run.cut_off, describe_advice(run, actions)
+    )
     should_count = not is_full and len(run_calls) > MAX_LISTED_CALLS
     was_detailed = True
 
