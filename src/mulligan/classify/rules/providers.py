@@ -8,35 +8,10 @@ from __future__ import annotations
 
 from mulligan.classify.error_numbers import parse_overflow
 from mulligan.classify.evidence import Evidence
-from mulligan.classify.kinds import MODEL_CONTEXT_LENGTH_EXCEEDED, MODEL_QUOTA_EXCEEDED, MODEL_RATE_LIMIT, MODEL_UNKNOWN
+from mulligan.classify.kinds import KINDS, MODEL_CONTEXT_LENGTH_EXCEEDED, MODEL_UNKNOWN, find_kinds_of_status
 from mulligan.classify.rules import compile_rule_pattern, match_rules, python, read_kinds, read_rules, shell
-from mulligan.core.failure import Kind
+from mulligan.core.failure import Kind, Remedy
 from mulligan.redaction.regex import compile_regex, index_patterns
-
-STATUSES = read_kinds("""
-model kinds
-bad_request context_length_exceeded auth_error quota_exceeded content_policy not_found rate_limit invalid_output
-    output_limit: 400
-auth_error quota_exceeded: 401
-quota_exceeded: 402
-auth_error content_policy quota_exceeded rate_limit: 403
-auth_error quota_exceeded bad_request: 412
-not_found auth_error bad_request: 404
-bad_request: 405 415
-timeout: 408 522 524
-bad_request unavailable: 409
-context_length_exceeded bad_request: 413
-bad_request context_length_exceeded invalid_output not_found content_policy: 422
-unavailable bad_request context_length_exceeded invalid_output: 424
-rate_limit quota_exceeded context_length_exceeded: 429
-content_policy: 451
-rate_limit: 498
-unavailable context_length_exceeded timeout rate_limit invalid_output: 500
-unavailable timeout: 502
-unavailable rate_limit timeout: 503
-timeout unavailable: 504
-unavailable: 425 520 521 523 525 529 530
-""")
 
 CLASSES = read_kinds("""
 model kinds
@@ -331,19 +306,6 @@ model/bad_request: invalid request [vague]
     duplicate|deprecated
 """)
 
-_OF_ANY_CLIENT = read_kinds("""
-model kinds
-timeout: tool/timeout
-unavailable timeout: tool/connection_error
-unavailable timeout rate_limit: tool/unavailable
-rate_limit quota_exceeded context_length_exceeded: tool/rate_limit
-auth_error: tool/auth_error
-invalid_output unavailable: tool/invalid_response
-unavailable: tool/api_error
-auth_error content_policy quota_exceeded: tool/permission_denied
-""")
-"""Meaning of general HTTP client classes when a model was called."""
-
 _PACKAGES = tuple(
     f"{package}."
     for package in """
@@ -551,8 +513,8 @@ def classify_model_failure(evidence: Evidence) -> tuple[Kind, list[str], float]:
     for code, kind in (*codes, *((code, _kind_for_name(code)) for code in quoted_codes)):
         if kind is not None:
             return kind, [f"code {code}"], 0.8
-    for rule, _ in match_rules(shell.PARTICULAR_RULES, text, can_decide=lambda rule: str(rule.kind) in _OF_ANY_CLIENT):
-        return _OF_ANY_CLIENT[str(rule.kind)][0], [f"text: {rule.name}"], 0.7
+    for rule, _ in match_rules(shell.PARTICULAR_RULES, text, can_decide=lambda rule: bool(rule.kind.model_codes)):
+        return _find_model_kinds(rule.kind)[0], [f"text: {rule.name}"], 0.7
     for rule, _ in match_rules(_RULES, text, can_decide=lambda rule: rule.is_vague):
         return rule.kind, [f"text: {rule.name}"], 0.6
     return MODEL_UNKNOWN, reasons, 0.3
@@ -561,6 +523,11 @@ def classify_model_failure(evidence: Evidence) -> tuple[Kind, list[str], float]:
 _QUOTED_CODE = r"\w{2,40}(?:_error|Error|Exception|_(?:exceeded|exhausted|failed|limited|reached|expired|denied))\b"
 _KINDS_OF_NAMES = {str(kinds[0]): kinds for kinds in (CLASSES["RateLimitError"], CLASSES["InternalServerError"])}
 """The kinds that are possible where a name says one of them."""
+
+
+def _find_model_kinds(kind: Kind) -> tuple[Kind, ...]:
+    """Return what a kind of any client means if a model was called."""
+    return tuple(KINDS[f"model/{code}"] for code in kind.model_codes)
 
 
 def _kind_for_name(name: str) -> Kind | None:
@@ -573,9 +540,9 @@ def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], list[str]
     """Return the kinds that class and status allow, and the names of both as evidence."""
     allowed: tuple[Kind, ...] = ()
     reasons = []
-    general_kinds = {name: str(python.CLASSES[name][0]) for name in evidence.names if name in python.CLASSES}
+    general_kinds = {name: python.CLASSES[name][0] for name in evidence.names if name in python.CLASSES}
     by_class = {name: CLASSES[name] for name in evidence.names if name in CLASSES} or {
-        name: _OF_ANY_CLIENT[kind] for name, kind in general_kinds.items() if kind in _OF_ANY_CLIENT
+        name: _find_model_kinds(kind) for name, kind in general_kinds.items() if kind.model_codes
     }
     if not by_class:
         named_kinds = ((name, _kind_for_name(name)) for name in evidence.names)
@@ -584,12 +551,12 @@ def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], list[str]
         allowed, reasons = kinds, [f"class {name}"]
     status = evidence.status or 0
     if status >= 400:
-        by_status = STATUSES.get(str(status)) or STATUSES["400" if status < 500 else "500"]
+        by_status = find_kinds_of_status(status, "model")
         common_kinds = tuple(kind for kind in by_status if kind in allowed)
         # The class may be coarser than the status, or specific to the client library. The status comes from the server.
         if len(allowed) != 1:
             allowed = common_kinds or by_status
-        if allowed[0] is MODEL_CONTEXT_LENGTH_EXCEEDED and len(allowed) > 1:
+        if allowed[0].remedy is Remedy.COMPRESS and len(allowed) > 1:
             allowed = (by_status[0], *allowed)  # only words prove an overflow, except for status 413
         reasons.append(f"status {status}")
     return allowed, reasons
@@ -598,6 +565,6 @@ def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], list[str]
 def _is_other_limit(kind: Kind, text: str) -> bool:
     """Return whether the text contradicts the code: a rate limit per minute instead of a quota, or the reverse."""
     matched_rules = [rule for rule, _ in match_rules(_RULES, text, can_decide=_RULES[1:5].__contains__)]
-    if kind is MODEL_QUOTA_EXCEEDED:
-        return _RULES[1] in matched_rules
-    return kind is MODEL_RATE_LIMIT and any(rule.kind is MODEL_QUOTA_EXCEEDED for rule in matched_rules)
+    if kind.is_limit:
+        return any(rule.kind.is_used_up for rule in matched_rules)
+    return kind.is_used_up and _RULES[1] in matched_rules

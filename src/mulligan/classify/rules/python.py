@@ -5,29 +5,6 @@ from __future__ import annotations
 from mulligan.classify.rules import read_kinds, read_rules
 from mulligan.core.failure import Kind
 
-STATUSES = read_kinds("""
-tool kinds
-invalid_arguments auth_error retrieval/invalid_query conflict not_found output_too_large: 400
-auth_error: 401 407
-permission_denied: 451
-permission_denied orchestration/constraint_violation orchestration/precondition: 402
-permission_denied auth_error rate_limit output_too_large: 403
-not_found unknown_tool file_not_found: 404
-api_error invalid_arguments conflict: 405 406
-timeout: 408 522 524
-conflict: 409 412 423 428
-not_found: 410
-invalid_arguments: 411 413 414 415 431
-invalid_arguments conflict: 422
-api_error: 424 501
-unavailable: 421 425 507 520 521 523 529
-rate_limit: 429
-api_error unavailable: 500
-unavailable api_error: 502
-unavailable rate_limit: 503
-timeout unavailable: 504
-""")
-
 # Keyed by class name without module: one class is exported by several modules, most of which are not imported here.
 # `ValueError` and `RuntimeError` are raised for problems of any kind, so they are absent: the text decides. `TypeError`
 # is either a bug in the tool or a check of its arguments.
@@ -163,6 +140,9 @@ tool/invalid_arguments: value
 CODES = read_kinds("""
 tool kinds
 connection_error: econnrefused econnreset enotfound eai_again epipe ehostunreach enetunreach
+quota_exceeded: quota_exceeded quotaexceeded dailylimitexceeded insufficient_credits out_of_credits payment_required
+    usage_limit_exceeded plan_limit_exceeded plan_limit_reached
+captcha_required: captcha_required captcha
 timeout: etimedout deadline_exceeded timeout request_timeout requesttimeout esockettimedout
 file_not_found: enoent
 permission_denied: eacces eperm permission_denied accessdenied accessdeniedexception forbidden access_denied
@@ -268,13 +248,6 @@ timeout not_found auth_error unavailable: -32001
 not_found unavailable: -32002
 none/cancelled: -32800
 """)
-
-
-def kinds_for_status(status: int | None) -> tuple[Kind, ...]:
-    """Return the kinds that a status allows, or an empty tuple."""
-    if status is None or status < 400 or 530 < status < 598:
-        return ()  # such as the codes of mail servers
-    return STATUSES.get(str(status)) or STATUSES["501" if status >= 500 else "405"]
 
 
 def kind_for_code(code: str) -> Kind | None:

@@ -1,11 +1,10 @@
 """Rules with general words: services that fail, rejected arguments, wrong state, missing objects.
 
-They are matched after the rules of `shell.py`, and only if they can refer to the call: see `shell.PROCESS_KINDS`.
+They are matched after the rules of `shell.py`, and only if they can refer to the call: see `Kind.can_occur_in_output`.
 """
 
 from __future__ import annotations
 
-from mulligan.classify import kinds
 from mulligan.classify.rules import RuleTable, read_rules
 
 GENERAL_RULES = read_rules(r"""
@@ -249,9 +248,7 @@ tool/not_found: not found
     delete) /\S{0,200}(?:\s|<|$)|^no data for\b|^unknown \w{1,20}: \S
 """)
 
-ARGUMENTS = RuleTable(
-    rule for rule in GENERAL_RULES if rule.kind in (kinds.TOOL_UNKNOWN_TOOL, kinds.TOOL_INVALID_ARGUMENTS)
-)
+ARGUMENTS = RuleTable(rule for rule in GENERAL_RULES if rule.kind.is_about_tool_name or rule.kind.rejects_arguments)
 
 GUESSES = read_rules(r"""
 orchestration/constraint_violation: at most as many

@@ -5,12 +5,25 @@ The classifier checks each result against the class and the status, if any.
 
 from __future__ import annotations
 
-from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import read_rules
 
 # A refused connection precedes a missing file, since sockets are files too. Only a refused connection and an unknown
 # host prove that nothing was sent: after a connection is established, the outcome is unknown.
 PARTICULAR_RULES = read_rules(r"""
+tool/captcha_required: proof of a person
+    captcha (?:is )?(?:required|challenge|needed)|(?:solve|complete|pass|fill in) (?:the|a|this) (?:re|h)?captcha|
+    verify (?:that )?you(?:'re| are) (?:a )?(?:human|not a (?:ro)?bot)|
+    confirm (?:that )?you(?:'re| are) not a (?:ro)?bot|
+    unusual traffic from your|checking your browser before accessing|enable javascript and cookies to continue
+tool/quota_exceeded: plan used up
+    (?:dai|week|month|year)ly (?:\w{1,12} ){0,2}?(?:quota|allowance|credits?)\b(?: limit)? (?:\w{1,4} ){0,2}?exceeded|
+    (?:dai|week|month|year)ly (?:\w{1,12} ){0,2}?(?:quota|allowance|credits?)\b(?: limit)? (?:\w{1,4} ){0,2}?reached|
+    (?:dai|week|month|year)ly (?:\w{1,12} ){0,2}?(?:quota|allowance|credits?)\b (?:\w{1,4} ){0,2}?(?:used up|exhausted)|
+    (?:run|ran) out of (?:searches|credits|api calls|requests|tokens|quota)\b|
+    (?:insufficient|no more|no remaining|out of) (?:api |search |account )?credits\b|
+    exceed\w{0,3} (?:your|the) (?:current )?plan'?s? (?:\w{1,12} ){0,2}?(?:limit|quota)|
+    (?:credits?|plan|quota) (?:is |are |has been |have been )?(?:used up|exhausted|depleted)\b
+    unless: per[ _-]?(?:minute|second)|\bdisk\b|storage
 tool/command_not_found: no such command
     command not found|^fish: Unknown command|: \d{1,9}: \S{1,80}: (?:Permission denied|not found)$|^(?:/bin/)?(?:ba|da|
     z|k|a)?sh: (?:line )?\d{0,9}:? ?\S{1,80}: not found|is not recognized as (?:an internal|the name of|a name of|
@@ -194,12 +207,15 @@ tool/execution_failed: program failed
     exit(?:ed)? (?:code|with|status)|non-?zero|execution failed|command failed|error executing(?! tool)|failed with
 """)
 
-PROCESS_KINDS = frozenset(
-    KINDS[f"tool/{code}"]
-    for code in (
-        *("command_not_found", "file_not_found", "permission_denied", "connection_error", "timeout"),
-        *("unavailable", "rate_limit", "auth_error", "execution_failed"),
-    )
-)
-"""Kinds that the output of a program can report about the call. Other kinds in its output are about the program
-itself."""
+COMMANDS = read_rules(r"""
+tool/test_failure: a command that runs tests
+    \b(?:pytest|py\.test|unittest|tox|nox|jest|vitest|mocha|playwright test|ctest|rspec|phpunit|bats)\b|
+    \b(?:go|cargo|npm|pnpm|yarn|bun|deno|mvn|mvnw|gradle|gradlew)(?: \S{1,40}){0,3}? (?:run )?:?test\b|
+    \b(?:dotnet|swift|zig|mix|make|mise|just|bazel|nx)(?: \S{1,40}){0,3}? (?:run )?:?test\b
+tool/build_failure: a command that builds or checks
+    \b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint)\b|
+    \b(?:eslint|mypy|pyright|ruff)\b|
+    \b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b|
+    \b(?:dotnet|swift|make|mise|just|bazel|nx)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b
+""")
+"""Rules about the command of a program that failed without words."""
