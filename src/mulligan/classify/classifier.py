@@ -18,15 +18,13 @@ from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import (
     Rule,
     RuleTable,
-    coding,
     compile_rule_pattern,
     custom,
     match_rules,
     providers,
     python,
-    rejections,
     search_rule_pattern,
-    shell,
+    words,
 )
 from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect
 from mulligan.redaction.regex import LazyRegex, index_patterns
@@ -197,7 +195,7 @@ class Classifier:
             if name in python.CANCELLATIONS:
                 yield KindDecision(kinds_module.NONE_CANCELLED, (f"class {name}",), 1.0)
             break
-        yield from _decide_by_rules(coding.STOPPED_CALLS, _truncate_middle(text), evidence.tool, 0.95)
+        yield from _decide_by_rules(words.STOPPED_CALLS, _truncate_middle(text), evidence.tool, 0.95)
         if providers.is_model_failure(evidence, unwrapped.is_envelope):
             kind, reasons, confidence = providers.classify_model_failure(evidence)
             yield KindDecision(kind, tuple(reasons), confidence)
@@ -252,7 +250,7 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
     text, tool = evidence.text, evidence.tool
     for rpc_code, prefix, confidence in ((evidence.rpc, "", 0.97), (evidence.quoted_rpc, "text: ", 0.9)):
         if rpc_kinds := python.kinds_for_rpc_code(rpc_code):
-            matched_kinds = (rule.kind for rule, _ in match_rules(rejections.ARGUMENTS, text))
+            matched_kinds = (rule.kind for rule, _ in match_rules(words.ARGUMENTS, text))
             kind = next((kind for kind in matched_kinds if kind in rpc_kinds), rpc_kinds[0])
             # Only these two codes prove that the call did not execute, unless they are quoted in a text. A server may
             # send the others after it has started.
@@ -271,14 +269,14 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
     if any(module.partition(".")[0] in python.QUERY_PACKAGES for module in evidence.modules):
         yield KindDecision(kinds_module.RETRIEVAL_INVALID_QUERY, ("class of a query language",), 0.8)
     if not evidence.has_known_class:
-        yield from _decide_by_rules(coding.COMMAND_TIMEOUTS, _truncate_middle(text), tool, 0.9)
-        for decision in _decide_by_rules(coding.EDITING, text, tool, 0.95):
+        yield from _decide_by_rules(words.COMMAND_TIMEOUTS, _truncate_middle(text), tool, 0.9)
+        for decision in _decide_by_rules(words.EDITING, text, tool, 0.95):
             if decision.kind.prepared_by == "read" and evidence.status is not None:
                 continue  # a document of a service, not a file
             # Code of this process raised it, which may have executed part of the call.
             yield msgspec.structs.replace(decision, took_effect=TookEffect.UNKNOWN) if evidence.is_raised else decision
         if evidence.status is None and not unwrapped.is_page:
-            yield from _decide_by_rules(coding.TESTS_AND_BUILDS, text, tool, 0.9)
+            yield from _decide_by_rules(words.TESTS_AND_BUILDS, text, tool, 0.9)
     yield from _decide_by_words(evidence)
     yield from _decide_by_class_name(evidence)
     allowed, _ = _find_allowed_kinds(evidence)
@@ -287,7 +285,7 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
     if not _is_program_output(evidence) and not allowed and len(text) <= _MAX_WHOLE_TEXT_CHARS:
         # Match the sentence without its envelope: these patterns are anchored at the start.
         sentence = unwrapped.sentence if text.lstrip()[:1] in "{[" else text
-        for rule, _ in match_rules(rejections.GUESSES, _normalize_spelling(sentence)):
+        for rule, _ in match_rules(words.GUESSES, _normalize_spelling(sentence)):
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.5)
 
 
@@ -354,15 +352,15 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
     def can_decide(rule: Rule) -> bool:
         if is_internal(rule.kind):
             # A particular rule about the program's internals decides alone: its text tells nothing about the call.
-            return rules is shell.PARTICULAR_RULES and not allowed
+            return rules is words.PARTICULAR_RULES and not allowed
         if rule.is_vague and evidence.names[:1] == ["ValueError"]:
             return False  # a class that indicates wrong arguments: only a particular rule overrides it
         is_weak = rule.kind.has_no_cause and not rule.is_strong
         return not allowed or (rule.kind in allowed and not is_weak)
 
     excerpt = _truncate_middle(evidence.text)
-    for rules, confidence in ((shell.PARTICULAR_RULES, 0.9), (rejections.GENERAL_RULES, 0.8), (shell.PROGRAMS, 0.6)):
-        if rules is rejections.GENERAL_RULES:
+    for rules, confidence in ((words.PARTICULAR_RULES, 0.9), (words.GENERAL_RULES, 0.8), (words.PROGRAMS, 0.6)):
+        if rules is words.GENERAL_RULES:
             yield from _decide_by_exit_code(evidence, is_standard_only=True)
             # A code outweighs general words, but not rules for one type of program.
             text_names = evidence.names[:1] if not evidence.is_raised else ()
@@ -431,7 +429,7 @@ def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> 
         return
     command = (evidence.arguments or {}).get("command")
     if isinstance(command, str):
-        for rule, _ in match_rules(shell.COMMANDS, command[:2_000]):
+        for rule, _ in match_rules(words.COMMANDS, command[:2_000]):
             yield KindDecision(rule.kind, (*reasons, "the command"), 0.7)
     yield KindDecision(kinds_module.TOOL_EXECUTION_FAILED, reasons, 0.6, TookEffect.YES)
 
@@ -532,7 +530,7 @@ def _choose_message(text: str, unwrapped: results.UnwrappedText, decision: KindD
     if decision.position < 0 or lines == 0 or unwrapped.is_page or unwrapped.is_envelope or text.lstrip()[:1] in "{[":
         return unwrapped.sentence
     if decision.kind.is_about_code:
-        match = compile_rule_pattern(coding.FIRST_ERROR_PATTERN).search(text)
+        match = compile_rule_pattern(words.FIRST_ERROR_PATTERN).search(text)
         if match:
             return results.tidy_line(match.group())
     start = min(text.rfind("\n", 0, decision.position + 1) + 1, decision.position)

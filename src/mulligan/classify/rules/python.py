@@ -100,41 +100,7 @@ A division by zero is absent: a call with other values may succeed.
 """
 
 # Words in the names of exception classes that are not in the table, such as `OrderNotFoundError`.
-CLASS_NAMES = read_rules(r"""
-tool/timeout: timeout
-    time(?:d)?_?out|deadline_?exceeded
-tool/rate_limit: rate limit
-    rate_?limit|throttl|too_?many_?requests
-tool/auth_error: credentials
-    authenti|unauthori[sz]ed|credential|login|(?:invalid|expired|bad)_?(?:token|signature|api_?key)|^auth_?error
-tool/permission_denied: permission
-    permission|forbidden|access_?denied|not_?allowed
-tool/connection_error: connection
-    connection|connect_?(?:error|exception|failed)|disconnected|unreachable|network_?error|socket
-tool/unavailable: unavailable
-    unavailable|overloaded|deadlock|too_?busy|serialization_?failure|no_?brokers
-tool/stale_file: stale
-    stale_?(?:file|read)
-tool/output_too_large: output
-    (?:output|result|response|content)_?(?:too_?(?:large|long|big)|limit)
-tool/file_not_found: file
-    file_?not_?found|no_?such_?file|no_?such_?path|missing_?file
-retrieval/invalid_query: query
-    (?:query|sql|selector|filter|cypher|graphql|lucene)_?(?:syntax|parse|parser|invalid)?_?(?:error|exception)|
-    invalid_?query|(?:table|column|schema)_?not_?found|no_?such_?(?:table|column)
-tool/unknown_tool: tool
-    (?:unknown|no_?such)_?tool|tool_?not_?found
-tool/not_found: not found
-    not_?found|no_?such|no_?path|does_?not_?exist|unknown_?(?:user|id|name|item|object|resource)
-tool/conflict: conflict
-    conflict|already|duplicate|integrity|locked
-tool/invalid_response: response
-    (?:bad|invalid|malformed|unexpected)_?response|corrupt|truncated|bad_?(?:file|data)
-tool/invalid_arguments: value
-    invalid|validation|argument|param|parse|syntax|format|schema|decode|value|type_?(?:error|mismatch)|out_?of|
-    unsupported|conversion|dimension|missing|malformed|shape|not_?supported|range_?error|empty|undefined|unknown|
-    unexpected|unrecogni
-""")
+CLASS_NAMES = read_rules("classes", "names of classes")
 
 # Codes of errno, gRPC, AWS and common APIs, in lower case.
 CODES = read_kinds("""
