@@ -20,8 +20,8 @@ SOURCE = Path(mulligan.__file__).parent
 
 RECORDS = ("core.records", "core.failure", "core.calls", "core.links", "core.argument_comparison", "core.stated_limits",
            "core.argument_rejections", "core.transformations", "core.fork_safety", "core.privileged_arguments",
-           "core.quantity_arguments")  # fmt: skip
-"""What failures, records and links are: the part of `core` that publishes nothing."""
+           "core.quantity_arguments", "classify.kinds")  # fmt: skip
+"""What failures, their kinds, records and links are: the part of `core` that publishes nothing."""
 CONTRACT = ("store.base", "store.counters", "core", "redaction")
 """What a store promises, in the words of `core`. The rules of learning know it, and every store builds on those."""
 BELOW = ("settings", "prompt", "classify", "recover", *CONTRACT)
@@ -62,7 +62,9 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "classify": (*RECORDS, "redaction"),
     "recover": (*RECORDS, "core.conversation"),
     # floor 1
-    "core": ("redaction",),
+    "core": ("classify.kinds", "core.failure", "redaction"),
+    "classify.kinds": ("core.failure",),
+    "core.failure": ("redaction",),
     # floor 0
     "redaction": (),
     # The public names. All of it is for type checkers; at run time nothing is imported until a name is used.
@@ -137,6 +139,8 @@ FLOORS_OF_THEIR_OWN = {
     "store.base": "store.base",
     "store.audit": "store.base",
     "store.counters": "store.counters",
+    "classify.kinds": "classify.kinds",
+    "core.failure": "core.failure",
     "record.journal": "record.journal",
 }
 """Modules that stand below the package they belong to."""

@@ -40,6 +40,19 @@ EXAMPLES: dict[str, list[dict[str, Any]]] = {
         {"text": "Slow down: 60 calls per minute are allowed", "tool": "geocode"},
         {"status": 429, "tool": "geocode"},
     ],
+    "tool/quota_exceeded": [
+        {"text": "Your account has run out of searches.", "tool": "search", "status": 429},
+        {"text": "Monthly quota exceeded", "tool": "geocode", "status": 429},
+        {"text": "This request exceeds your plan's set usage limit.", "tool": "search", "status": 432},
+        {"text": "Payment Required: insufficient credits to perform this request.", "tool": "scrape", "status": 402},
+        {"text": "Error: out of credits, top up your account", "tool": "Bash", "is_error": True},
+    ],
+    "tool/captcha_required": [
+        {"text": "captcha required", "tool": "fetch", "status": 403},
+        {"text": "Please verify you are a human.", "tool": "fetch", "status": 429},
+        {"text": "Checking your browser before accessing example.com", "tool": "fetch", "status": 503},
+        {"text": "curl: our systems have detected unusual traffic from your network", "tool": "Bash", "is_error": True},
+    ],
     "tool/api_error": [
         {"text": "500 Internal Server Error", "tool": "crm", "status": 500},
         {"text": "Something went wrong on our side. We have been notified.", "tool": "crm"},

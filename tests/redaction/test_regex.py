@@ -8,12 +8,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from mulligan.classify.rules import Rule, coding, providers, rejections, shell
+from mulligan.classify.rules import Rule, providers
+from mulligan.classify.rules import words as word_rules
 from mulligan.redaction.regex import PatternIndex, compile_user_pattern, iter_repetitions, required_words
 
 BUILT_IN_PATTERNS = [
     rule.pattern
-    for module in (coding, providers, rejections, shell)
+    for module in (providers, word_rules)
     for rules in vars(module).values()
     if isinstance(rules, tuple)
     for rule in rules

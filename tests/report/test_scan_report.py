@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from session_logs import ClaudeCode, find_failures, read, write
 
+from mulligan.classify.kinds import KINDS
 from mulligan.core.records import Change, History, Link, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.report import scan_text
@@ -132,10 +133,12 @@ def test_what_helped_is_told_without_values_and_without_what_is_beside_the_point
     command = Change(path="command", operation="substitute", before="a", after="b")
     comment = Change(path="description", operation="substitute", before="run", after="run again")
     assert describe_recovery(link("retry")) == "retry of the same call"
-    assert describe_recovery(link("prerequisite", between=("Read",)), "stale_file") == "Read first"
-    assert describe_recovery(link("agent", comment, between=("Grep", "Edit")), "build_failure") == "Edit first"
+    assert describe_recovery(link("prerequisite", between=("Read",)), KINDS["tool/stale_file"]) == "Read first"
     assert (
-        describe_recovery(link("agent", command, comment, between=("Edit",)), "test_failure")
+        describe_recovery(link("agent", comment, between=("Grep", "Edit")), KINDS["tool/build_failure"]) == "Edit first"
+    )
+    assert (
+        describe_recovery(link("agent", command, comment, between=("Edit",)), KINDS["tool/test_failure"])
         == "Edit first, then different command"
     )
     assert describe_recovery(link("agent", command, comment)) == "different command"

@@ -22,7 +22,7 @@ from mulligan.capture.value_recording import States, copy_arguments, copy_data
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.classify.declared_errors import AgentError, InfraError
 from mulligan.classify.fingerprint import compute_fingerprint
-from mulligan.classify.kinds import KINDS, ORCHESTRATION_MAX_RETRIES_EXCEEDED, TOOL_INVALID_ARGUMENTS
+from mulligan.classify.kinds import KINDS, TOOL_INVALID_ARGUMENTS
 from mulligan.core import fork_safety
 from mulligan.core.argument_comparison import differing_names, root_of
 from mulligan.core.calls import TOOL_NAME_PATH, is_changed_call
@@ -601,7 +601,7 @@ class CallExecution(RecordedCall, eq=False):
         if layer is None or failure is None:
             return reason
         kind = KINDS.get(str(failure.kind), failure.kind)
-        if kind.remedy is not failure.remedy or kind == ORCHESTRATION_MAX_RETRIES_EXCEEDED:
+        if kind.remedy is not failure.remedy or kind.are_retries_exhausted:
             # An error that says itself that all retries failed is classified as one that no retry recovers.
             reason = layer.find_stop_reason(self.attempt_count + 1, self.policy, is_retry=True)
         if reason.startswith(layer.name):

@@ -777,7 +777,7 @@ class ActiveRun(AsyncScope):
         has_raised = error is not None and not self.capture.is_control_flow(error)
         if has_raised and error is not None and not mark_exception(error, self.id):
             failure = self.capture.classify_safely(error, source="orchestration", tool=self.record.agent)
-            if failure.kind.code == "unknown":
+            if failure.kind.is_unknown:
                 failure = Failure.of(
                     ORCHESTRATION_UNCAUGHT_EXCEPTION,
                     failure.message,

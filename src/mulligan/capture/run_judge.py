@@ -56,16 +56,14 @@ MAX_ADVISED_FIX_RECORDS = 100
 MAX_CUT_OFF_CALLS = 100
 """Calls of a run that were cut off and are compared with later ones."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
-LOOP_KINDS = ("orchestration/loop_detected", "tool/wrong_approach")
-"""Kinds of calls that were blocked because they had failed before."""
 Scope = tuple[Any, ...]
 
 
 def outcome_of(failure: Failure) -> Outcome:
     """Return the outcome for a failure. User rejections and cancellations have their own."""
     if failure.is_failure:
-        return "blocked" if failure.kind in LOOP_KINDS and BLOCKED in failure.evidence else "failure"
-    return "cancelled" if failure.kind.code == "cancelled" else "blocked"
+        return "blocked" if failure.kind.is_loop and BLOCKED in failure.evidence else "failure"
+    return "cancelled" if failure.kind.is_cancelled else "blocked"
 
 
 # Tasks

@@ -15,7 +15,6 @@ from typing import Any, get_args
 import msgspec
 
 from mulligan.classify.classifier import classify
-from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.core import fork_safety
 from mulligan.core.calls import Call, group_attempts, is_same_json
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect, require_choice
@@ -95,7 +94,7 @@ def suggest_repairs(
         failure = failure if match is None else match(tool, failure, error, arguments)
     else:
         failure = classify(error, source="tool", tool=tool, arguments=arguments)
-    if effects is None and failure.kind == TOOL_INVALID_ARGUMENTS and failure.took_effect is TookEffect.UNKNOWN:
+    if effects is None and failure.kind.rejects_arguments and failure.took_effect is TookEffect.UNKNOWN:
         failure = msgspec.structs.replace(failure, took_effect=TookEffect.NO)
     tool_rules = Tool(
         name=tool,

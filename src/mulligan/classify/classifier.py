@@ -18,15 +18,13 @@ from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import (
     Rule,
     RuleTable,
-    coding,
     compile_rule_pattern,
     custom,
     match_rules,
     providers,
     python,
-    rejections,
     search_rule_pattern,
-    shell,
+    words,
 )
 from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect
 from mulligan.redaction.regex import LazyRegex, index_patterns
@@ -38,8 +36,6 @@ MAX_CACHED_TEXT_CHARS = 1000
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
 SOURCES = ("tool", "model", "retrieval", "orchestration")
-_RETRIEVAL_CODES = {"not_found": "no_results", "invalid_arguments": "invalid_query"}
-"""Codes of tools that searches have under another name."""
 _CACHED_TYPES = frozenset((str, int, bool, type(None)))
 
 _SPELLINGS = (
@@ -163,18 +159,17 @@ class Classifier:
         if kind.remedy is Remedy.RETRY:
             retry_after = parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
         took_effect, reasons = decision.took_effect, decision.reasons
-        if took_effect is None and kind is kinds_module.TOOL_EXECUTION_FAILED and evidence.exit_code:
+        if took_effect is None and kind.has_no_cause and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
-        if kind.code == "connection_error" and kind.remedy is Remedy.RETRY and _CERTIFICATE.search(evidence.text):
-            kind = Kind(kind.type, kind.code, Remedy.REPLAN, kind.took_effect, _CERTIFICATE_HINT)
+        if kind.is_about_connection and kind.remedy is Remedy.RETRY and _CERTIFICATE.search(evidence.text):
+            kind = kind.with_remedy(Remedy.REPLAN, _CERTIFICATE_HINT)
         if evidence.is_retried:
             if (took_effect or kind.took_effect) is TookEffect.NO:
                 took_effect = TookEffect.UNKNOWN  # earlier attempts may have executed
                 reasons = (*reasons, EARLIER_ATTEMPTS)
             if kind.remedy is Remedy.RETRY and kind.type != "model":
                 # Only one layer may retry. The wrapping library has already done so.
-                hint = kinds_module.ORCHESTRATION_MAX_RETRIES_EXCEEDED.hint
-                kind = Kind(kind.type, kind.code, Remedy.REPLAN, kind.took_effect, hint)
+                kind = kind.with_remedy(Remedy.REPLAN, kinds_module.ORCHESTRATION_MAX_RETRIES_EXCEEDED.hint)
         return Failure.of(
             kind,
             message,
@@ -200,7 +195,7 @@ class Classifier:
             if name in python.CANCELLATIONS:
                 yield KindDecision(kinds_module.NONE_CANCELLED, (f"class {name}",), 1.0)
             break
-        yield from _decide_by_rules(coding.STOPPED_CALLS, _truncate_middle(text), evidence.tool, 0.95)
+        yield from _decide_by_rules(words.STOPPED_CALLS, _truncate_middle(text), evidence.tool, 0.95)
         if providers.is_model_failure(evidence, unwrapped.is_envelope):
             kind, reasons, confidence = providers.classify_model_failure(evidence)
             yield KindDecision(kind, tuple(reasons), confidence)
@@ -215,7 +210,7 @@ class Classifier:
         """Return the kind with the same code under the step's type, if there is one, such as `retrieval/timeout`."""
         name = str(kind)
         if source == "retrieval" and kind.type == "tool":
-            name = f"retrieval/{_RETRIEVAL_CODES.get(kind.code, kind.code)}"
+            name = f"retrieval/{kind.retrieval_code or kind.code}"
         return self.kinds.get(name) or self.kinds.get(str(kind), kind)
 
 
@@ -255,7 +250,7 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
     text, tool = evidence.text, evidence.tool
     for rpc_code, prefix, confidence in ((evidence.rpc, "", 0.97), (evidence.quoted_rpc, "text: ", 0.9)):
         if rpc_kinds := python.kinds_for_rpc_code(rpc_code):
-            matched_kinds = (rule.kind for rule, _ in match_rules(rejections.ARGUMENTS, text))
+            matched_kinds = (rule.kind for rule, _ in match_rules(words.ARGUMENTS, text))
             kind = next((kind for kind in matched_kinds if kind in rpc_kinds), rpc_kinds[0])
             # Only these two codes prove that the call did not execute, unless they are quoted in a text. A server may
             # send the others after it has started.
@@ -274,14 +269,14 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
     if any(module.partition(".")[0] in python.QUERY_PACKAGES for module in evidence.modules):
         yield KindDecision(kinds_module.RETRIEVAL_INVALID_QUERY, ("class of a query language",), 0.8)
     if not evidence.has_known_class:
-        yield from _decide_by_rules(coding.COMMAND_TIMEOUTS, _truncate_middle(text), tool, 0.9)
-        for decision in _decide_by_rules(coding.EDITING, text, tool, 0.95):
-            if decision.kind is kinds_module.TOOL_STALE_FILE and evidence.status is not None:
+        yield from _decide_by_rules(words.COMMAND_TIMEOUTS, _truncate_middle(text), tool, 0.9)
+        for decision in _decide_by_rules(words.EDITING, text, tool, 0.95):
+            if decision.kind.prepared_by == "read" and evidence.status is not None:
                 continue  # a document of a service, not a file
             # Code of this process raised it, which may have executed part of the call.
             yield msgspec.structs.replace(decision, took_effect=TookEffect.UNKNOWN) if evidence.is_raised else decision
         if evidence.status is None and not unwrapped.is_page:
-            yield from _decide_by_rules(coding.TESTS_AND_BUILDS, text, tool, 0.9)
+            yield from _decide_by_rules(words.TESTS_AND_BUILDS, text, tool, 0.9)
     yield from _decide_by_words(evidence)
     yield from _decide_by_class_name(evidence)
     allowed, _ = _find_allowed_kinds(evidence)
@@ -290,7 +285,7 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
     if not _is_program_output(evidence) and not allowed and len(text) <= _MAX_WHOLE_TEXT_CHARS:
         # Match the sentence without its envelope: these patterns are anchored at the start.
         sentence = unwrapped.sentence if text.lstrip()[:1] in "{[" else text
-        for rule, _ in match_rules(rejections.GUESSES, _normalize_spelling(sentence)):
+        for rule, _ in match_rules(words.GUESSES, _normalize_spelling(sentence)):
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.5)
 
 
@@ -331,7 +326,7 @@ def _is_named(tool: str, function: str) -> bool:
 
 def _decide_by_class_name(evidence: Evidence) -> Iterator[KindDecision]:
     """Decide by the words in the name of an exception class that is in no table, such as `OrderNotFound`."""
-    has_status = bool(python.kinds_for_status(evidence.status))
+    has_status = bool(kinds_module.find_kinds_of_status(evidence.status))
     if evidence.is_raised and not evidence.has_known_class and not has_status and evidence.exit_code is None:
         for kind in _kinds_for_class_name(evidence):
             yield KindDecision(kind, (f"class {evidence.names[0]}",), 0.6)
@@ -347,25 +342,25 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
     """Decide by words, codes and the exit code, within the kinds that the status and the class allow."""
     allowed, reasons = _find_allowed_kinds(evidence)
     is_program_output = _is_program_output(evidence)
-    has_status = bool(python.kinds_for_status(evidence.status))
+    has_status = bool(kinds_module.find_kinds_of_status(evidence.status))
     has_class = bool(reasons) and reasons[0].startswith("class ")
 
     def is_internal(kind: Kind) -> bool:
         """Return whether a program's output is about itself and not about the call. A status it passes on is not."""
-        return is_program_output and not has_status and kind not in shell.PROCESS_KINDS
+        return is_program_output and not has_status and not kind.can_occur_in_output
 
     def can_decide(rule: Rule) -> bool:
         if is_internal(rule.kind):
             # A particular rule about the program's internals decides alone: its text tells nothing about the call.
-            return rules is shell.PARTICULAR_RULES and not allowed
+            return rules is words.PARTICULAR_RULES and not allowed
         if rule.is_vague and evidence.names[:1] == ["ValueError"]:
             return False  # a class that indicates wrong arguments: only a particular rule overrides it
-        is_weak = rule.kind is kinds_module.TOOL_EXECUTION_FAILED and not rule.is_strong
+        is_weak = rule.kind.has_no_cause and not rule.is_strong
         return not allowed or (rule.kind in allowed and not is_weak)
 
     excerpt = _truncate_middle(evidence.text)
-    for rules, confidence in ((shell.PARTICULAR_RULES, 0.9), (rejections.GENERAL_RULES, 0.8), (shell.PROGRAMS, 0.6)):
-        if rules is rejections.GENERAL_RULES:
+    for rules, confidence in ((words.PARTICULAR_RULES, 0.9), (words.GENERAL_RULES, 0.8), (words.PROGRAMS, 0.6)):
+        if rules is words.GENERAL_RULES:
             yield from _decide_by_exit_code(evidence, is_standard_only=True)
             # A code outweighs general words, but not rules for one type of program.
             text_names = evidence.names[:1] if not evidence.is_raised else ()
@@ -382,7 +377,7 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 internal_reasons = (f"text: {rule.name}", "internal to the program")
                 yield KindDecision(kinds_module.TOOL_EXECUTION_FAILED, internal_reasons, 0.8, position=position)
             took_effect = rule.took_effect
-            if rule.kind is kinds_module.TOOL_UNKNOWN_TOOL and evidence.is_raised:
+            if rule.kind.is_about_tool_name and evidence.is_raised:
                 took_effect = TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
             elif took_effect is TookEffect.NO and not has_class:
                 took_effect = None  # text proves nothing: a refused connection needs its class
@@ -402,7 +397,7 @@ def _is_program_output(evidence: Evidence) -> bool:
 
 def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
     """Return the kinds that status and class allow, and the names of both as evidence."""
-    by_status = python.kinds_for_status(evidence.status)
+    by_status = kinds_module.find_kinds_of_status(evidence.status)
     if by_status:
         return by_status, (f"status {evidence.status}",)
     name = _find_known_class(evidence)
@@ -428,38 +423,18 @@ def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> 
         and not compile_rule_pattern(_COMMAND_MISSING_PATTERN).search(evidence.text)
         and compile_rule_pattern(r"^(?!exit code)\S{1,80}: \S").search(evidence.text)
     )
-    if evidence.exit_code in _EXIT_CODES and not is_other_message:
-        yield KindDecision(_EXIT_CODES[evidence.exit_code], reasons, 0.8)
+    if evidence.exit_code in kinds_module.KINDS_BY_EXIT_CODE and not is_other_message:
+        yield KindDecision(kinds_module.KINDS_BY_EXIT_CODE[evidence.exit_code], reasons, 0.8)
     if is_standard_only:
         return
     command = (evidence.arguments or {}).get("command")
     if isinstance(command, str):
-        for pattern, kind in _COMMANDS:
-            if compile_rule_pattern(pattern).search(command[:2_000]):
-                yield KindDecision(kind, (*reasons, "the command"), 0.7)
+        for rule, _ in match_rules(words.COMMANDS, command[:2_000]):
+            yield KindDecision(rule.kind, (*reasons, "the command"), 0.7)
     yield KindDecision(kinds_module.TOOL_EXECUTION_FAILED, reasons, 0.6, TookEffect.YES)
 
 
-_EXIT_CODES = {
-    127: kinds_module.TOOL_COMMAND_NOT_FOUND,
-    126: kinds_module.TOOL_PERMISSION_DENIED,
-    124: kinds_module.TOOL_TIMEOUT,
-}
 _COMMAND_MISSING_PATTERN = r"not found|no such|cannot find|not recogni[sz]ed|ENOENT|unable to find"
-_COMMANDS = (
-    (
-        r"\b(?:pytest|py\.test|unittest|tox|nox|jest|vitest|mocha|playwright test|ctest|rspec|phpunit|bats)\b"
-        r"|\b(?:go|cargo|npm|pnpm|yarn|bun|deno|mvn|mvnw|gradle|gradlew|dotnet|swift|zig|mix|make|mise|just|bazel|"
-        r"nx)(?: \S{1,40}){0,3}? (?:run )?:?test\b",
-        kinds_module.TOOL_TEST_FAILURE,
-    ),
-    (
-        r"\b(?:go (?:build|vet)|cargo (?:build|check|clippy)|tsc|javac|gcc|g\+\+|clang|cmake|ninja|golangci-lint|"
-        r"eslint|mypy|pyright|ruff)\b|\b(?:npm|pnpm|yarn|bun|mvn|gradle|gradlew|dotnet|swift|make|mise|just|bazel|"
-        r"nx)(?: \S{1,40}){0,3}? (?:run )?:?(?:build|compile|lint|package)\b",
-        kinds_module.TOOL_BUILD_FAILURE,
-    ),
-)
 
 
 def _fallback_decision(evidence: Evidence) -> KindDecision:
@@ -554,8 +529,8 @@ def _choose_message(text: str, unwrapped: results.UnwrappedText, decision: KindD
     lines = text.count("\n")
     if decision.position < 0 or lines == 0 or unwrapped.is_page or unwrapped.is_envelope or text.lstrip()[:1] in "{[":
         return unwrapped.sentence
-    if decision.kind in (kinds_module.TOOL_TEST_FAILURE, kinds_module.TOOL_BUILD_FAILURE):
-        match = compile_rule_pattern(coding.FIRST_ERROR_PATTERN).search(text)
+    if decision.kind.is_about_code:
+        match = compile_rule_pattern(words.FIRST_ERROR_PATTERN).search(text)
         if match:
             return results.tidy_line(match.group())
     start = min(text.rfind("\n", 0, decision.position + 1) + 1, decision.position)

@@ -14,12 +14,11 @@ from mulligan.classify.kinds import (
     TOOL_UNAVAILABLE,
     TOOL_UNKNOWN,
     find_declared_kind,
+    find_kinds_of_status,
 )
 from mulligan.core import fork_safety
-from mulligan.core.failure import INFRA_ERROR, REFUSAL_CODES, Failure, Kind, Remedy, TookEffect, to_code
+from mulligan.core.failure import INFRA_ERROR, Failure, Kind, Remedy, TookEffect, to_code
 
-REJECTION_CODES = REFUSAL_CODES - {"invalid_output"} | {"rate_limit", "quota_exceeded", "conflict", "loop_detected"}
-"""Codes of kinds that mean, if an author declares them, that the call was rejected before anything happened."""
 MAX_CODE_CHARS = 80
 UNKNOWN_CODE = "unknown code"
 """The evidence of a code that means no kind."""
@@ -87,7 +86,7 @@ def build_declared_failure(
         declared_kind = _find_meaning(error.code.name, source, kinds)
     if isinstance(error, InfraError):
         kind = declared_kind or TOOL_UNAVAILABLE
-        kind = Kind(kind.type, kind.code, Remedy.STOP, kind.took_effect, kind.hint)
+        kind = kind.with_remedy(Remedy.STOP)
         return Failure.of(kind, message, evidence=(INFRA_ERROR,), recoverable=False, code=code, **facts)
     evidence = ("AgentError", UNKNOWN_CODE) if code and declared_kind is None else ("AgentError",)
     kind = declared_kind or (TOOL_UNKNOWN if code else TOOL_INVALID_ARGUMENTS)
@@ -97,7 +96,7 @@ def build_declared_failure(
     took_effect = kind.took_effect
     if is_wrapped:
         took_effect = TookEffect.UNKNOWN
-    elif isinstance(error, UndeliveredError) or (kind in KINDS and kind.code in REJECTION_CODES):
+    elif isinstance(error, UndeliveredError) or (kind in KINDS and kind.rejects_if_declared):
         took_effect = TookEffect.NO
     kind = Kind(kind.type, kind.code, remedy, took_effect, kind.hint)
     is_recoverable = error.recoverable and remedy is not Remedy.STOP
@@ -133,5 +132,5 @@ def _find_meaning(code: str, source: str | None, kinds: Mapping[str, Kind]) -> K
     if any(word.startswith("partial") for word in words):
         return TOOL_EXECUTION_FAILED
     if words[:-1] in ([], ["http"]) and re.fullmatch("[45][0-9][0-9]", "".join(words[-1:])):
-        return find_declared_kind(rules.kinds_for_status(int(words[-1]))[0].code, source, kinds)
+        return find_declared_kind(find_kinds_of_status(int(words[-1]))[0].code, source, kinds)
     return None

@@ -30,8 +30,6 @@ _COMMANDS = frozenset({"command", "cmd", "script"})
 _COMMENTS = frozenset({"description", "explanation"})
 """Arguments that only comment on a command next to them."""
 _PATHS = frozenset("path file filename filepath directory dir folder notebook source destination src dst dest".split())
-_MISSING = frozenset({"not_found", "file_not_found", "permission_denied"})
-"""Kinds about the name in a call: a similar text for another name is another item."""
 FORM_OPERATIONS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
 
 
@@ -119,7 +117,7 @@ def _members_of(value: Any) -> frozenset[str] | None:
 def _may_be_misnamed(failure: Failure | None, text: str, change: Change) -> bool:
     """Return whether a failure may be about an argument's name: a tool that searched and found nothing knew the
     name."""
-    if failure is None or not (failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING):
+    if failure is None or not (failure.remedy is Remedy.RETRY or failure.kind.is_about_object):
         return True
     return names_argument(text, str(change.before)) or names_argument(text, str(change.after))
 
@@ -129,7 +127,7 @@ def is_same_text(failure: Failure | None, old: Any, new: Any, *, is_command: boo
 
     Of a command, only quoted and later lines are text. Another program, file or value of an option is another command.
     """
-    if failure is None or failure.remedy is Remedy.RETRY or failure.kind.code in _MISSING:
+    if failure is None or failure.remedy is Remedy.RETRY or failure.kind.is_about_object:
         return False
     return are_similar_texts(old, new) and not (is_command and _has_other_words(old, new))
 
@@ -147,7 +145,7 @@ def _has_other_words(old: str, new: str) -> bool:
 
 def is_rejected_argument(failure: Failure | None, path: str) -> bool:
     """Return whether the error rejects this argument by name."""
-    if failure is None or failure.kind.code != "invalid_arguments":
+    if failure is None or not failure.kind.rejects_arguments:
         return False
     return names_argument(f"{failure.message}\n{failure.detail}", root_of(path))
 

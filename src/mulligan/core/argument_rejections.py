@@ -170,11 +170,6 @@ _WEAK_REJECTION = LazyRegex(
 
 _CODE_BOUNDARY = LazyRegex(r"[_.:/-]|(?<=[a-z])(?=[A-Z])")
 """Ends of words in an error code: `INVALID_FORMAT`, `InvalidParameterValue`."""
-STATE_CODES = frozenset(
-    "timeout connection_error unavailable api_error rate_limit auth_error conflict file_not_found command_not_found "
-    "no_results edit_mismatch stale_file build_failure test_failure".split()
-)
-"""Codes of kinds about a service, a resource or executed code. Their texts quote what they please."""
 
 
 def rejects_arguments(failure: Failure) -> bool:
@@ -187,10 +182,10 @@ def judge_failure(failure: Failure) -> TextVerdict:
 
     Nothing found, taken, or used up is the state of the world.
     """
-    if failure.kind.code == "unknown_tool":
+    if failure.kind.is_about_tool_name:
         return "rejection"
     status = failure.status or 0
-    if failure.kind.code in STATE_CODES or status >= MIN_SERVER_ERROR or status in STATE_STATUSES:
+    if failure.kind.is_about_state or status >= MIN_SERVER_ERROR or status in STATE_STATUSES:
         return "state"
     for text in (failure.message, _CODE_BOUNDARY.sub(" ", failure.code[:MAX_TAIL_CHARS]), failure.detail):
         verdict = judge_text(_cut_middle(text)) if text else "neither"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -55,19 +56,109 @@ def to_code(code: object) -> str:
     return str(code) if isinstance(code, str) else ""
 
 
+KIND_PROPERTIES: dict[str, dict[str, Any]] = {}
+"""Properties of the kinds in the table `classify/kinds.py`, by name and by code."""
+
+
 class Kind(str):
-    """The name of a kind of failure, such as `tool/timeout`, with its default remedy and whether it took effect.
+    """The name of a kind of failure, such as `tool/timeout`, with what is true of every failure of this kind.
 
-    A string subclass: it prints, compares and serializes as a string. Two kinds with the same name are equal.
+    A string subclass: it prints, compares and serializes as a string. Two kinds with the same name are equal. A kind
+    that is read from a store or declared by a user has the properties of its row in the table of kinds, or else of the
+    first row with its code.
     """
-
-    __slots__ = ("code", "hint", "remedy", "took_effect", "type")
 
     type: str
     code: str
     remedy: Remedy
     took_effect: TookEffect
     hint: str
+
+    # How it is recognized
+    statuses: tuple[int, ...] = ()
+    """HTTP statuses that mean this kind unless other evidence tells more."""
+    possible_statuses: tuple[int, ...] = ()
+    """HTTP statuses with which other evidence, such as words, may mean this kind."""
+    exit_codes: tuple[int, ...] = ()
+    """Exit codes that mean this kind in every shell."""
+    can_occur_in_output: bool = False
+    """Whether the output of a program can report it about the call. Other kinds there are about its internals."""
+    retrieval_code: str = ""
+    """Its code where a search reports it, if that is another one."""
+    model_codes: tuple[str, ...] = ()
+    """Codes of the model kinds that it may mean if a model was called, likeliest first."""
+
+    # What it says about the call
+    is_refusal: bool = False
+    """Whether the call was refused: its arguments, its caller, or because something is missing."""
+    rejects_if_declared: bool = False
+    """Whether nothing has executed if the author of a tool declares it."""
+    loses_answer: bool = False
+    """Whether no answer of the tool itself has arrived."""
+    accepted_arguments: bool = False
+    """Whether the tool accepted the arguments and looked for their object."""
+    rejects_arguments: bool = False
+    """Whether the arguments do not fit the tool."""
+    rejects_values: bool = False
+    """Whether the value of an argument is rejected."""
+    is_about_tool_name: bool = False
+    """Whether no tool has the name of the call."""
+    is_about_object: bool = False
+    """Whether it is about the object that an argument names: a similar name is another object."""
+    is_about_quotation: bool = False
+    """Whether the call quotes a text wrongly: another quotation makes the same edit."""
+    is_about_state: bool = False
+    """Whether it is about a service, a resource or executed code, whose texts quote what they please."""
+    is_about_connection: bool = False
+    """Whether the connection failed, which an untrusted certificate may cause."""
+    is_about_code: bool = False
+    """Whether the code is wrong that a build or a test executed, and not the call."""
+    is_about_tests: bool = False
+    """Whether tests failed, which print what they like."""
+    is_about_answer: bool = False
+    """Whether the answer of a model could not be used."""
+    is_empty_lookup: bool = False
+    """Whether it is an answer if the call only reads: there is no such thing."""
+    has_no_cause: bool = False
+    """Whether the call ran and failed, and nothing tells why."""
+    is_vague: bool = False
+    """Whether failures with very different causes have this kind."""
+    is_unknown: bool = False
+    """Whether nothing is known about the failure."""
+    is_loop: bool = False
+    """Whether the call was blocked because it had failed before."""
+    are_retries_exhausted: bool = False
+    """Whether all retries of the same call have failed."""
+    is_user_rejection: bool = False
+    """Whether the user rejected the call."""
+    is_cancelled: bool = False
+    """Whether the call was cancelled."""
+
+    # What can recover it
+    is_cured_by_time: bool = False
+    """Whether any later call overcomes it, whatever its values. After a timeout, less may really help."""
+    is_limit: bool = False
+    """Whether the caller exceeded a limit of a service that works, and that states its own delay."""
+    is_used_up: bool = False
+    """Whether a quota, a plan or a credit is used up."""
+    is_outage: bool = False
+    """Whether it affects all models of a provider."""
+    has_no_repair: bool = False
+    """Whether no change of the arguments repairs it: it needs an edit, a person or an installation."""
+    is_unrelated_to_values: bool = False
+    """Whether no other value of the same run repairs it."""
+    prepared_by: Literal["", "edit", "read"] = ""
+    """What makes the same call succeed: to edit or to read a file."""
+    needs_reread: bool = False
+    """Whether reading the file again may recover it."""
+    fallback: Literal["", "default", "requested"] = ""
+    """Whether a fallback model may serve the call: never, always, or if the fallback names this kind."""
+    model_moves: tuple[Literal["shorten", "refresh", "clamp", "note", "fallback"], ...] = ()
+    """What is tried after a failed model call, in order."""
+    stop_reason: str = ""
+    """Why recovery of a model call stops if nothing of that helped."""
+    advice: str = ""
+    """Advice in `mulligan stats` if it happens often."""
 
     def __new__(
         cls,
@@ -77,13 +168,25 @@ class Kind(str):
         took_effect: TookEffect = TookEffect.UNKNOWN,
         hint: str = "",
     ) -> Kind:
-        kind = super().__new__(cls, f"{type}/{code}")
-        kind.type = type
-        kind.code = code
-        kind.remedy = remedy
-        kind.took_effect = took_effect
-        kind.hint = hint
+        name = f"{type}/{code}"
+        kind = super().__new__(cls, name)
+        kind.__dict__ = {
+            **(KIND_PROPERTIES.get(name) or KIND_PROPERTIES.get(code) or {}),
+            "type": type,
+            "code": code,
+            "remedy": remedy,
+            "took_effect": took_effect,
+            "hint": hint,
+        }
         return kind
+
+    def is_one_of(self, names: Iterable[str]) -> bool:
+        """Return whether one of these names or codes means this kind."""
+        return any(name in (self, self.code) for name in names)
+
+    def with_remedy(self, remedy: Remedy, hint: str | None = None) -> Kind:
+        """Return this kind with the remedy of one failure."""
+        return Kind(self.type, self.code, remedy, self.took_effect, self.hint if hint is None else hint)
 
     @classmethod
     def from_name(cls, name: str) -> Kind:
@@ -130,9 +233,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         kind = self.kind
         if kind.remedy is not self.remedy:  # read from a store, or the error overrides the remedy of its kind
-            msgspec.structs.force_setattr(
-                self, "kind", Kind(kind.type, kind.code, self.remedy, kind.took_effect, kind.hint)
-            )
+            msgspec.structs.force_setattr(self, "kind", kind.with_remedy(self.remedy))
 
     @classmethod
     def of(
@@ -172,7 +273,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
         Only a proof (`took_effect`) allows to repeat a call that has side effects.
         """
-        is_refused = self.kind.code in REFUSAL_CODES or not REFUSAL_EVIDENCE.isdisjoint(self.evidence)
+        is_refused = self.kind.is_refusal or not REFUSAL_EVIDENCE.isdisjoint(self.evidence)
         is_guess = self.confidence <= MAX_GUESS_CONFIDENCE and self.evidence[:1] == (f"class {self.class_name}",)
         is_refused = is_refused and not is_guess  # a `ValueError` without such words may be about a response
         return self.took_effect is TookEffect.UNKNOWN and (
@@ -191,7 +292,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return True
         is_answered = self.status is not None and self.status < 500 and self.status != HTTP_REQUEST_TIMEOUT
         is_server_error = self.status is not None and self.status >= 500
-        return self.has_unknown_outcome and not is_answered and (is_server_error or self.kind.code in LOST_ANSWER_CODES)
+        return self.has_unknown_outcome and not is_answered and (is_server_error or self.kind.loses_answer)
 
     @property
     def class_name(self) -> str:
@@ -208,17 +309,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return build_tool_response(self, Redactor(personal=False), tool)
 
 
-REFUSAL_CODES = frozenset(
-    "invalid_arguments unknown_tool not_found file_not_found command_not_found permission_denied auth_error "
-    "edit_mismatch stale_file invalid_query invalid_output precondition constraint_violation invalid_state".split()
-)
-"""Codes of failures that refuse the call: its arguments, its caller, or because something is missing."""
 REFUSAL_EVIDENCE = frozenset(
     {"text: refused connection", "text: unknown host", "class ConnectionRefusedError", "code ECONNREFUSED"}
 )
 """Signals that a call never reached its target."""
-LOST_ANSWER_CODES = frozenset({"timeout", "connection_error", "unavailable", "api_error"})
-"""Codes of failures after which no answer of the tool itself has arrived."""
 KILLED = LazyRegex(
     r"(?i)\Akilled\b|\bSIG(?:KILL|TERM)\b|\bexit (?:status|code):? (?:137|143)\b|\bterminated abruptly\b"
 )

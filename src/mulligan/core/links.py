@@ -333,7 +333,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             # In a second round of a program over its items, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "prerequisite" or match.changes else ()
             members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
-        is_unknown_tool = call.failure is not None and call.failure.kind.code == "unknown_tool"
+        is_unknown_tool = call.failure is not None and call.failure.kind.is_about_tool_name
         failure = OpenFailure(
             call, facts or LOGGED, self.delivered, intent, members, previous, is_unknown_tool,
             preparing_tools=preparing_tools, has_lost_answer=call.has_lost_answer,
@@ -750,7 +750,7 @@ def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> 
         return "stated_limit"
     if _find_sources(new, failure, leaf_of(path)):
         return "tool_result"
-    if cause is not None and cause.kind.code == "edit_mismatch":
+    if cause is not None and cause.kind.is_about_quotation:
         return "same_text"  # the same edit with another quotation of the text that it replaces
     is_command = root_of(path) in COMMAND_ARGUMENTS
     return "same_text" if is_same_text(cause, old, new, is_command=is_command) else None

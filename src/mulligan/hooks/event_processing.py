@@ -54,8 +54,6 @@ MAX_TURNS_TO_RECOVERY = 10
 """Turns within which a success of the same tool counts as recovery of a failure."""
 MAX_IDENTICAL_FAILURES = 3
 """Identical failures in a row before the model is warned."""
-REREAD_KIND_CODES = ("edit_mismatch", "stale_file")
-"""Kinds of failure that reading the file again may recover."""
 
 
 def process_event(agent: str, data: bytes) -> bytes:
@@ -188,7 +186,7 @@ class EventProcessor:
                 error = truncate_text(error, MAX_ERROR_CHARS * 3 // 4, MAX_ERROR_CHARS // 4)
             arguments = call.arguments if isinstance(call.arguments, dict) else None
             failure = self.classify(text=error, tool=call.name, source="tool", is_error=True, arguments=arguments)
-            outcome = "cancelled" if failure.kind.code == "cancelled" else "blocked"
+            outcome = "cancelled" if failure.kind.is_cancelled else "blocked"
             outcome = "failure" if failure.is_failure else outcome
             if call.is_rejected:
                 failure = replace(failure, took_effect=TookEffect.NO)
@@ -480,7 +478,7 @@ class EventProcessor:
                 yield join_tool_name(failure.step)
                 if self.event.agent == "codex" and failure.step.server is None:
                     yield from ("Bash", "apply_patch")  # its events name every command so
-                if failure.step.failure is not None and failure.step.failure.kind.code in REREAD_KIND_CODES:
+                if failure.step.failure is not None and failure.step.failure.kind.needs_reread:
                     yield from ("Read", "read_file")
 
 

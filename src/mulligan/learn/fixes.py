@@ -264,14 +264,10 @@ def _fingerprint(step: Step) -> str:
     return step.failure.fingerprint if step.failure else ""
 
 
-_CURED_BY_TIME = frozenset({"rate_limit", "unavailable", "connection_error"})
-"""Codes of failures that any later call overcomes, whatever its values. After a timeout, less may really help."""
-
-
 def _is_cured_by_time(step: Step, link: Link) -> bool:
     """Return whether other values succeeded after a failure that no value causes."""
     has_new_value = any(change.operation not in FORM_OPERATIONS for change in link.changes)
-    return has_new_value and step.failure is not None and step.failure.kind.code in _CURED_BY_TIME
+    return has_new_value and step.failure is not None and step.failure.kind.is_cured_by_time
 
 
 def _hash_trial(failed: Step, later: Step, changes: Sequence[Change]) -> tuple[str, str, str]:

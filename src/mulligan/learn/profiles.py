@@ -174,8 +174,6 @@ _FORMATS = {
     "date-time": LazyRegex(r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d{1,9})?)?(?:Z|[+-]\d{2}:?\d{2})?"),
     "uuid": LazyRegex(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}"),
 }
-_REJECTION_CODES = frozenset({"invalid_arguments", "invalid_query"})
-"""Codes of failures that reject the value of an argument."""
 
 
 def build_value_profiles(calls: Sequence[tuple[int, Any]], items: Collection[str] = ()) -> list[ValueProfile]:
@@ -256,7 +254,7 @@ def _list_words(path: str, run_values: Sequence[tuple[int, str]]) -> tuple[str, 
 
 def is_about_values(failure: Failure) -> bool:
     """Return whether a failure rejects the value of an argument."""
-    return failure.kind.code in _REJECTION_CODES
+    return failure.kind.rejects_values
 
 
 def has_enough_calls(profile: ValueProfile) -> bool:

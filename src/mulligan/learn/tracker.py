@@ -424,11 +424,9 @@ def find_subject(step: Step) -> str:
     if failure is None:
         return ""
     text = f"{failure.message}\n{failure.detail[:MAX_SEARCHED_CHARS]}"[: 2 * MAX_SEARCHED_CHARS]
-    if failure.kind.code == "test_failure" and (match := _TESTS.search(text)):
+    if failure.kind.is_about_tests and (match := _TESTS.search(text)):
         return str(next(filter(None, match.groups())))
-    if failure.kind.code in ("build_failure", "test_failure") and (
-        match := _LOCATION.search(text) or _CODE.search(text)
-    ):
+    if failure.kind.is_about_code and (match := _LOCATION.search(text) or _CODE.search(text)):
         return str(match[1])
     return _path(step.arguments) or failure.code
 
@@ -436,8 +434,6 @@ def find_subject(step: Step) -> str:
 # Lookups without a result
 
 
-EMPTY_LOOKUP_CODES = frozenset(("not_found", "file_not_found", "no_results"))
-"""Kind codes of lookups without a result."""
 _SILENT_EXIT = LazyRegex(r"(?:command failed with )?exit (?:code|status):? 1\.?", re.IGNORECASE)
 _WORD = LazyRegex(r"[a-z]+|[A-Z]+[a-z]*")
 
@@ -448,8 +444,8 @@ def is_empty_lookup(step: Step) -> bool:
     if failure is None or not is_read_only(step):
         return False
     # grep, diff and test report "no" by a silent exit code 1.
-    is_silent = failure.kind.code == "execution_failed" and bool(_SILENT_EXIT.fullmatch(failure.message))
-    return failure.kind.code in EMPTY_LOOKUP_CODES or (is_silent and is_read_only_command(step))
+    is_silent = failure.kind.has_no_cause and bool(_SILENT_EXIT.fullmatch(failure.message))
+    return failure.kind.is_empty_lookup or (is_silent and is_read_only_command(step))
 
 
 def reads_file(step: Step) -> bool:

@@ -346,7 +346,7 @@ class FailureMessages(Sanitizer):
 
     def retry_instruction(self, failure: Failure, limit: int = 600) -> str:
         """Describe the error of the last request or answer, for the retry with the model."""
-        if failure.kind.code in ("invalid_output", "output_limit"):
+        if failure.kind.is_about_answer:
             reason = f"{self._line(failure.message, limit)} {self._hint(failure)}"
             return f"[mulligan] Your last answer could not be used. {reason}"
         reason = self._quote(failure.message, "provider", limit)

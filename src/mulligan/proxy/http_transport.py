@@ -10,6 +10,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from mulligan.classify.declared_errors import AgentError, UndeliveredError
+from mulligan.classify.kinds import find_kinds_of_status
 from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError
 from mulligan.proxy import ServerTarget
 from mulligan.proxy.messages import InvalidAnswerError
@@ -59,8 +60,8 @@ class HttpAnswerError(Exception):
         self.headers = {name: response.headers[name] for name in ("retry-after",) if name in response.headers}
 
 
-REJECTION_CODES = {401: "auth_error", 403: "permission_denied", 429: "rate_limit"}
-"""Kinds of statuses with which a server refuses a message before it reads it."""
+REJECTION_STATUSES = (401, 403, 429)
+"""Statuses with which a server refuses a message before it reads it."""
 
 
 class SessionLostError(Exception):
@@ -183,8 +184,8 @@ def describe_error(error: Exception, url: str) -> Exception:
     if isinstance(error, httpx2.TransportError):
         return ConnectionResetError(f"The connection to {host} broke: {error or type(error).__name__}")
     if isinstance(error, HttpAnswerError) and error.status_code < 500:
-        if (code := REJECTION_CODES.get(error.status_code)) is not None:
-            return UndeliveredError(str(error), code)
+        if error.status_code in REJECTION_STATUSES:
+            return UndeliveredError(str(error), find_kinds_of_status(error.status_code)[0].code)
         return UndeliveredError(str(error), "unavailable", recoverable=False)
     if isinstance(error, OAuthFlowError):  # after a 401 or 403: the server has not read the message
         return UndeliveredError(

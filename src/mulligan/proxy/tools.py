@@ -19,7 +19,6 @@ from mulligan.capture.context import MODES, CaptureContext, strictest
 from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.wrap import build_wrapper
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
-from mulligan.classify.kinds import TOOL_UNKNOWN_TOOL
 from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import Effects
 from mulligan.prompt import Prompt, estimate_prompt_tokens
@@ -97,7 +96,7 @@ class UnlistedResultChecker(ResultChecker):
         self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
     ) -> Failure | None:
         failure = super().failure(capture, result, arguments, rejects)
-        if failure is not None and failure.kind == TOOL_UNKNOWN_TOOL:
+        if failure is not None and failure.kind.is_about_tool_name:
             return msgspec.structs.replace(failure, took_effect=TookEffect.NO)
         return failure
 

@@ -346,7 +346,7 @@ class RetryBudget:
 
 def is_infrastructure(failure: Failure | None) -> bool:
     """Return whether the service failed. Wrong arguments do not count, nor rate limits, which state their own delay."""
-    if failure is None or not failure.is_failure or failure.kind.code == "rate_limit":
+    if failure is None or not failure.is_failure or failure.kind.is_limit:
         return False
     return failure.remedy is Remedy.RETRY or INFRA_ERROR in failure.evidence
 

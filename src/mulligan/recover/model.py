@@ -10,8 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from mulligan.classify.kinds import KINDS, MODEL_CONTEXT_LENGTH_EXCEEDED
 from mulligan.core.conversation import INSTRUCTION_ARGUMENTS, conversation_argument, user_message
-from mulligan.core.failure import Failure, Remedy, SettingsError
+from mulligan.core.failure import Failure, Kind, Remedy, SettingsError
 from mulligan.core.records import Change, Recovery
 from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult, fit_to_window
 from mulligan.recover.plan import (
@@ -45,15 +46,6 @@ ANSWER_LIMIT_ARGUMENTS = (
 MIN_ANSWER_TOKENS = 1024
 """Below this many tokens for the answer, the conversation is compressed instead."""
 
-OUTAGE = frozenset({"unavailable", "timeout", "rate_limit", "quota_exceeded"})
-"""Failures that affect all models of a provider."""
-
-
-DEFAULT_FALLBACK_CODES = frozenset({"context_length_exceeded", "not_found", *OUTAGE})
-"""Failures for which every fallback model is used that names none itself."""
-FALLBACK_CODES = DEFAULT_FALLBACK_CODES | {"content_policy", "output_limit", "invalid_output"}
-"""Failures for which a fallback model can be used."""
-
 
 @dataclass(frozen=True, slots=True)
 class Fallback:
@@ -71,11 +63,10 @@ class Fallback:
             raise SettingsError(f"Invalid on {self.on!r} of a fallback. Use a failure or a list of them.")
         names = (self.on,) if isinstance(self.on, str) else tuple(self.on)
         codes = tuple(name.removeprefix("model/") if isinstance(name, str) else name for name in names)
+        allowed = {kind.code for kind in KINDS.values() if kind.type == "model" and kind.fallback}
         for name, code in zip(names, codes, strict=True):
-            if code not in FALLBACK_CODES:
-                raise SettingsError(
-                    f"Invalid failure {name!r} in on of a fallback. Use {', '.join(sorted(FALLBACK_CODES))}."
-                )
+            if code not in allowed:
+                raise SettingsError(f"Invalid failure {name!r} in on of a fallback. Use {', '.join(sorted(allowed))}.")
         object.__setattr__(self, "on", codes)
         if not (callable(self.model) or (isinstance(self.model, str) and self.model)):
             raise SettingsError(f"Invalid fallback model {self.model!r}. Use a model name or a function.")
@@ -88,14 +79,13 @@ class Fallback:
 
     def serves(self, failure: Failure) -> bool:
         """Return whether this model may be used after a failure. A call that was blocked counts as any outage."""
-        codes = self.on or DEFAULT_FALLBACK_CODES
         if BLOCKED in failure.evidence:
-            return not OUTAGE.isdisjoint(codes)
-        return failure.kind.code in codes
+            return not self.on or any(Kind("model", code).is_outage for code in self.on)
+        return failure.kind.is_one_of(self.on) if self.on else failure.kind.fallback == "default"
 
     def fits(self, tokens: float) -> bool:
         window = self.window or (window_of(self.model) if isinstance(self.model, str) else None)
-        return "context_length_exceeded" in self.on if window is None else window > tokens
+        return MODEL_CONTEXT_LENGTH_EXCEEDED.is_one_of(self.on) if window is None else window > tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,7 +150,7 @@ def plan_model_recovery(
             answer = yield QueryMove(model.answer, (recovery.arguments, failure), "fallback")
             if answer is ANSWER_GIVEN:
                 return None
-        if BLOCKED in failure.evidence and failure.kind.code in OUTAGE and not tool.circuit_breaker:
+        if BLOCKED in failure.evidence and failure.kind.is_outage and not tool.circuit_breaker:
             # The fallback for whose sake the call was blocked did not answer: the call itself is made after all.
             first = PlannedAttempt(arguments, Recovery(remedy=Remedy.RETRY))
             reason = recovery.blocking_reason(first) or reason
@@ -208,7 +198,7 @@ class _ModelRecovery:
             and not (layer and layer.will_retry(self._policy))
             and self._tool.mode != "observe"
             and failure.remedy is not Remedy.STOP
-            and failure.kind.code != "unknown"
+            and not failure.kind.is_unknown
         )
 
     def has_substitute(self, failure: Failure) -> bool:
@@ -223,7 +213,7 @@ class _ModelRecovery:
         is_repairing = self._tool.mode == "repair"
         if reason := find_stop_reason(failure, self._tool):
             # A circuit breaker of one model does not affect another model.
-            can_switch = reason == BLOCKED and failure.kind.code in OUTAGE and is_repairing
+            can_switch = reason == BLOCKED and failure.kind.is_outage and is_repairing
             return (can_switch and self._use_fallback(failure)) or reason
         if reason := find_repeat_obstacle(self._queries):
             return reason
@@ -241,32 +231,29 @@ class _ModelRecovery:
         return (yield from self._by_kind(failure))
 
     def _by_kind(self, failure: Failure) -> AttemptMoves:
-        match failure.kind.code if failure.kind.type == "model" else "":
-            case "context_length_exceeded":
-                return (yield from self._handle_overflow(failure))
-            case "auth_error":
-                return (yield from self._refresh_credentials(failure))
-            case "not_found":
-                return self._use_fallback(failure) or "a person must act"
-            case "quota_exceeded":
-                return self._use_fallback(failure) or "a retry cannot help: the account is out of credit or quota"
-            case "bad_request":
-                step = self._clamp_answer_limit(failure) or self._append_note(failure)
-                return step or "the provider rejected the request"
-            case "invalid_output":
-                step = self._append_note(failure) or self._use_fallback(failure)
-                return step or "the answer could not be used, also after a retry"
-            case "output_limit":
-                step = self._use_fallback(failure) or self._append_note(failure)
-                return step or "the answer could not be used, also after a retry"
-            case "content_policy":
-                step = self._use_fallback(failure)
-                return step or "the provider's content filter blocked the request and would block a retry"
-            case "unknown":
-                return "the cause of the failure is unknown"
+        if failure.kind.type == "model":
+            for move in failure.kind.model_moves:
+                step = yield from self._move(move, failure)
+                if step is not None:
+                    return step
+            if failure.kind.stop_reason:
+                return failure.kind.stop_reason
         if failure.remedy is Remedy.RETRY:
             return self._retry_later(failure)
         return "a person must act" if failure.remedy is Remedy.STOP else "the model must choose another action"
+
+    def _move(self, move: str, failure: Failure) -> Generator[Move, Any, PlannedAttempt | str | None]:
+        """Return the attempt of one move, the reason why no other move is tried, or None."""
+        match move:
+            case "shorten":
+                return (yield from self._handle_overflow(failure))
+            case "refresh":
+                return (yield from self._refresh_credentials(failure))
+            case "clamp":
+                return self._clamp_answer_limit(failure)
+            case "note":
+                return self._append_note(failure)
+        return self._use_fallback(failure)
 
     def _retry_later(self, failure: Failure) -> PlannedAttempt | str:
         seconds = self._policy.compute_backoff(self._attempt_number, failure.retry_after, self._queries.random())
@@ -404,7 +391,7 @@ class _ModelRecovery:
         current_model = self._model_name
         current_provider = provider_of(current_model)
         fallbacks = [fallback for fallback in self._fallbacks if fallback.serves(failure)]
-        if failure.kind.code in OUTAGE and current_provider:
+        if failure.kind.is_outage and current_provider:
             # An outage or a spent quota mostly affects the whole provider. While a circuit breaker is open, another
             # model of the same provider is still better than the one that fails.
             near = [

@@ -153,10 +153,6 @@ BLOCKED = "the call was blocked"
 
 MIN_SHOWN_CONFIDENCE = 0.5
 """Suggestions with a lower confidence are not shown to a model."""
-_UNREFLECTED_CODES = frozenset(
-    "build_failure test_failure permission_denied command_not_found output_too_large loop_detected auth_error".split()
-)
-"""Codes of failures that no change of the arguments repairs: they need an edit, a person or an installation."""
 
 RecoveryMoves = Generator[Move, Any, RecoveryFailed | None]
 
@@ -313,7 +309,7 @@ class ToolRecovery(msgspec.Struct):
 
     def should_reflect(self, arguments: Arguments, failure: Failure) -> bool:
         """Return whether the user's model may help: changed arguments could, and nothing else suggests any."""
-        if self.has_reflected or find_stop_reason(failure, self.tool) or failure.kind.code in _UNREFLECTED_CODES:
+        if self.has_reflected or find_stop_reason(failure, self.tool) or failure.kind.has_no_repair:
             return False
         is_unsafe = not self.tool.is_retry_safe or self.queries.inner_effects()
         may_have_executed = failure.has_unknown_outcome and is_unsafe

@@ -149,7 +149,7 @@ def suggest(
     """
     if not failure.is_failure or failure.remedy is Remedy.COMPRESS:
         return []
-    if tools is None and failure.kind.code == "unknown_tool":
+    if tools is None and failure.kind.is_about_tool_name:
         tools = {call.tool: None for call in earlier_calls if call.has_succeeded}  # names of tools that exist
     text = f"{failure.message}\n{failure.detail}"[:4000]
     builder = _SuggestionBuilder(
@@ -261,7 +261,7 @@ class _SuggestionBuilder:
         compiled = compile_schema(schema) if schema else None
         if compiled is None or (compiled.accepts(self.arguments) and not self._has_unknown_arguments(compiled)):
             # If the error is not about the name, the tool was known: some servers rename dots.
-            is_about_name = self.failure.kind.code == "unknown_tool" or re.search(
+            is_about_name = self.failure.kind.is_about_tool_name or re.search(
                 _ABOUT_NAME, self.text, re.IGNORECASE | re.DOTALL
             )
             if strategy != "tool junk" and not is_about_name:
@@ -380,7 +380,7 @@ class _SuggestionBuilder:
         return Draft(new_arguments, (change,), (guess.strategy,), guess.source, (guess.evidence,))
 
     def _draft_from_run(self, schema: CompiledSchema | None) -> Iterator[Draft]:
-        if self.failure.remedy is Remedy.RETRY or self.failure.kind.code in _UNRELATED_CODES:
+        if self.failure.remedy is Remedy.RETRY or self.failure.kind.is_unrelated_to_values:
             return
         guesses: list[Candidate] = []
         if self.earlier_calls:
@@ -536,7 +536,7 @@ class _SuggestionBuilder:
             return "the error names no bound for exactly one number of the call"
         if not changes or not draft.is_rejected:
             return ""
-        if self.failure.kind.code in _ARGUMENTS_ACCEPTED_CODES:
+        if self.failure.kind.accepted_arguments:
             return "the failure is not a schema violation"
         roots = {path.partition(".")[0] for path in (*changed_names, *(str(change.before) for change in changes))}
         blamed_name = self._find_blamed_argument()
@@ -607,17 +607,6 @@ _BLAMED = (
     r"\b(?:parameter|argument|param|field|property)\b:? ?[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"]"
     r"|[`'\"]([A-Za-z_][\w\-]{0,60})[`'\"] (?:parameter|argument|param|field|property)\b"
 )
-_UNRELATED_CODES = frozenset(
-    "build_failure test_failure edit_mismatch stale_file permission_denied command_not_found output_too_large "
-    "loop_detected conflict".split()
-)
-"""Codes of failures that another value of this run cannot repair."""
-
-_ARGUMENTS_ACCEPTED_CODES = frozenset(
-    "not_found file_not_found permission_denied conflict no_results precondition invalid_state constraint_violation "
-    "build_failure test_failure".split()
-)
-"""Codes with which a tool reports that it accepted the arguments and looked for their object."""
 
 
 def _is_same(one: Suggestion, other: Suggestion) -> bool:

@@ -207,7 +207,7 @@ class LogScan:
             if day:
                 self._days.count(day, {"calls": call_count})
         for step in last_steps:
-            if step.outcome == "blocked" and (step.failure is None or step.failure.kind.code == "user_rejected"):
+            if step.outcome == "blocked" and (step.failure is None or step.failure.kind.is_user_rejection):
                 self._totals["user_rejected"] += 1
             elif step.outcome in ("blocked", "cancelled"):
                 self._totals["cancelled"] += 1
@@ -255,7 +255,7 @@ class LogScan:
                 times["first_seen_at"] = min(times["first_seen_at"] or step.started_at, step.started_at)
                 times["last_seen_at"] = max(times["last_seen_at"], step.started_at)
             if link is not None:
-                action = describe_recovery(link, failure.kind.code)
+                action = describe_recovery(link, failure.kind)
                 self._fixes.count((call.name, kind, action), {"successes": 1}, example=link.changes)
         self._count_lost_time(history)
         self._spirals.add(history, links)
@@ -352,7 +352,7 @@ def _pick(counts: Counter[str], *names: str) -> dict[str, Any]:
 def _spiral_finding(spiral: SessionSpiral, text: _FindingSanitizer) -> SpiralFinding:
     run, failure = spiral.run, spiral.last.failure
     project = run.metadata.get("project") if run.metadata else None
-    recovery = describe_recovery(spiral.link, failure.kind.code) if spiral.link and failure else ""
+    recovery = describe_recovery(spiral.link, failure.kind) if spiral.link and failure else ""
     return SpiralFinding(
         run=text.to_name(run.id),
         agent=text.to_name(run.agent),

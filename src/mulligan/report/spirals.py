@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from mulligan.core.argument_comparison import find_target
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.failure import Failure
+from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Change, History, Link, Run, Step
 
 MAX_CALLS_BETWEEN_FAILURES = 15
@@ -78,7 +78,7 @@ def _strategy_key(step: Step, failure: Failure) -> tuple[str, str, str]:
     For builds and tests the fingerprint is part of the key, because a different failure means progress.
     """
     kind = str(failure.kind)
-    if failure.kind.code not in ("build_failure", "test_failure") and isinstance(step.arguments, dict):
+    if not failure.kind.is_about_code and isinstance(step.arguments, dict):
         target = find_target(step.arguments)
         if not target and isinstance(query := step.arguments.get("query"), str):
             target = query
@@ -110,16 +110,17 @@ _IGNORED_ARGUMENTS = frozenset("description explanation thought reason justifica
 """Arguments that rarely cause a recovery: comments of the model, and limits on the output."""
 _EDIT_TOOLS = frozenset("edit multiedit write notebookedit apply_patch replace write_file edit_file".split())
 _READ_TOOLS = frozenset("read read_file view notebookread cat".split())
-_PREPARING_TOOLS = {"build_failure": _EDIT_TOOLS, "test_failure": _EDIT_TOOLS, "stale_file": _READ_TOOLS}
-"""Tools, by failure code, that make the same call succeed. If one ran in between, only that one is named."""
+_PREPARING_TOOLS = {"edit": _EDIT_TOOLS, "read": _READ_TOOLS}
+"""Tools that make the same call succeed, by what they do. If one ran in between, only that one is named."""
 
 
-def describe_recovery(link: Link, code: str = "") -> str:
-    """Describe how a failure with this code recovered, without argument values."""
+def describe_recovery(link: Link, kind: Kind | None = None) -> str:
+    """Describe how a failure of this kind recovered, without argument values."""
     tools, change_text = link.intermediate_tools, _describe_changes(link.changes)
-    preparing_tool = next((name for name in tools if name.casefold() in _PREPARING_TOOLS.get(code, ())), "")
+    preparation = kind.prepared_by if kind is not None else ""
+    preparing_tool = next((name for name in tools if name.casefold() in _PREPARING_TOOLS.get(preparation, ())), "")
     if preparing_tool:
-        return f"{preparing_tool} first" + (f", then {change_text}" if change_text and code != "stale_file" else "")
+        return f"{preparing_tool} first" + (f", then {change_text}" if change_text and preparation != "read" else "")
     if change_text or not tools:
         return change_text or "retry of the same call"
     return f"{_join_names(tools)} first" if len(tools) <= 3 else f"{len(tools)} other tools first"

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.failure import Kind
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 from mulligan.store.base import Store, Worker
 from mulligan.store.counters import (
@@ -371,23 +372,15 @@ def _advise_on_timeouts(tools: Mapping[str, Cell]) -> Iterator[str]:
 
 def _advise_on_limits(total: Cell) -> Iterator[str]:
     for kind, kind_counters in rank_kinds(total):
-        code, calls = kind.partition("/")[2], kind_counters.calls
+        calls, properties = kind_counters.calls, Kind.from_name(kind)
         if calls < MIN_SAMPLE_SIZE:
             continue
-        if code == "rate_limit" and calls >= total.calls / 50:
+        if properties.is_limit and calls >= total.calls / 50:
             retried = f"retries recovered {kind_counters.recovered_by.get('retry', 0):,}"
             rejected = f"{calls:,} of {format_count(total.calls, 'call')} failed with {kind}"
             yield f"{rejected}; {retried}. Make fewer concurrent calls or request a higher limit."
-        elif code in _LIMIT_ADVICE:
-            yield f"{format_count(calls, 'call')} {_LIMIT_ADVICE[code].format(kind=kind)}"
-
-
-_LIMIT_ADVICE = {
-    "context_length_exceeded": "exceeded the context window: compact the conversation earlier.",
-    "output_too_large": "failed with {kind}: request less output or raise the limit.",
-    "output_limit": "failed with {kind}: request less output or raise the limit.",
-    "quota_exceeded": "failed with {kind}: a person must act, retries do not help.",
-}
+        elif properties.advice:
+            yield f"{format_count(calls, 'call')} {properties.advice.format(kind=kind)}"
 
 
 def _advise_on_arguments(tools: Mapping[str, Cell]) -> Iterator[str]:

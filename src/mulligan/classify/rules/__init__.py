@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -31,6 +32,9 @@ class Rule(msgspec.Struct, frozen=True):
     """Whether the words are specific enough to override the first kind that a class allows."""
     is_vague: bool = False
     """Whether the words are general: then they do not override a class that indicates wrong arguments."""
+    example: str = ""
+    """A real text that the rule matches, and a similar one that it does not match."""
+    counter_example: str = ""
 
 
 class RuleTable(tuple[Rule, ...]):
@@ -76,34 +80,61 @@ _RULE_FLAGS: dict[str, dict[str, Any]] = {
     "executed": {"took_effect": TookEffect.YES},
     "not executed": {"took_effect": TookEffect.NO},
 }
+_RULE_FIELDS = ("words", "unless", "tools", "example", "counter-example")
 
 
-def read_rules(table: str) -> RuleTable:
-    """Read a table of rules.
+def read_rules(file: str, section: str) -> RuleTable:
+    """Read the rules of a section `== section` in a file beside this one, in order.
 
-    A rule is a line `kind: name [flag]` with its pattern indented below it. Further fields may follow, in this order:
-    `words: one|another`, `unless: pattern`, `tools: edit|patch`. Lines are joined without a separator.
+    A rule is a paragraph. Its first line is `kind: name [flag]`. Each indented line is a phrase, a regular expression
+    that means the kind. These fields follow:
+    `words: one|another`: evidence that the text needs besides a phrase; `tools: edit|patch`: tools that it needs;
+    `unless: pattern`: evidence against it; `{section}` inserts the phrases of a section;
+    `example:` and `counter-example:`: a real text that the rule matches, and a similar one that it does not match.
     """
-    rules = []
-    for entry in _split_entries(table):
-        head, _, body = entry.partition("\t")
-        body, _, tools = body.partition("\ttools: ")
-        body, _, unless = body.partition("\tunless: ")
-        pattern, _, words = body.partition("\twords: ")
-        kind, _, name = head.partition(": ")
-        name, _, flag = name.rstrip("]").partition(" [")
-        rules.append(
-            Rule(
-                name,
-                KINDS[kind],
-                tuple(words.split("|")) if words else (),
-                pattern.replace("\t", ""),
-                unless.replace("\t", ""),
-                tools=tuple(tools.split("|")) if tools else (),
-                **_RULE_FLAGS.get(flag, {}),
-            )
-        )
-    return RuleTable(rules)
+    return RuleTable(_parse_rule(paragraph, file) for paragraph in _read_sections(file)[section].split("\n\n"))
+
+
+def read_pattern(file: str, section: str) -> str:
+    """Read a section of phrases as one pattern."""
+    return "|".join(line.strip() for line in _read_sections(file)[section].splitlines())
+
+
+@functools.cache
+def _read_sections(file: str) -> dict[str, str]:
+    text = Path(__file__).with_name(f"{file}.txt").read_bytes().decode()
+    sections = (part.partition("\n") for part in f"\n{text}".split("\n== ")[1:])
+    return {title: body.strip("\n") for title, _, body in sections}
+
+
+def _parse_rule(paragraph: str, file: str) -> Rule:
+    head, *phrases = paragraph.split("\n    ")
+    kind, _, title = head.partition(": ")
+    name, _, flag = title.rstrip("]").partition(" [")
+    fields: dict[str, str] = {}
+    while phrases and (field := phrases[-1].partition(": "))[0] in _RULE_FIELDS:
+        fields[field[0]] = field[2]
+        del phrases[-1]
+    return Rule(
+        name,
+        KINDS[kind],
+        _split_names(fields.get("words")),
+        "|".join(phrases),
+        re.sub(r"\{([a-z][a-z ]+)\}", lambda match: read_pattern(file, match[1]), fields.get("unless", "")),
+        tools=_split_names(fields.get("tools")),
+        example=_unescape(fields.get("example", "")),
+        counter_example=_unescape(fields.get("counter-example", "")),
+        **_RULE_FLAGS.get(flag, {}),
+    )
+
+
+def _split_names(names: str | None) -> tuple[str, ...]:
+    return tuple(names.split("|")) if names else ()
+
+
+def _unescape(text: str) -> str:
+    """Return an example with its line breaks."""
+    return text.replace("\\\\", "\0").replace("\\n", "\n").replace("\\t", "\t").replace("\0", "\\")
 
 
 def read_kinds(table: str) -> dict[str, tuple[Kind, ...]]:

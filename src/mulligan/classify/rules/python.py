@@ -5,29 +5,6 @@ from __future__ import annotations
 from mulligan.classify.rules import read_kinds, read_rules
 from mulligan.core.failure import Kind
 
-STATUSES = read_kinds("""
-tool kinds
-invalid_arguments auth_error retrieval/invalid_query conflict not_found output_too_large: 400
-auth_error: 401 407
-permission_denied: 451
-permission_denied orchestration/constraint_violation orchestration/precondition: 402
-permission_denied auth_error rate_limit output_too_large: 403
-not_found unknown_tool file_not_found: 404
-api_error invalid_arguments conflict: 405 406
-timeout: 408 522 524
-conflict: 409 412 423 428
-not_found: 410
-invalid_arguments: 411 413 414 415 431
-invalid_arguments conflict: 422
-api_error: 424 501
-unavailable: 421 425 507 520 521 523 529
-rate_limit: 429
-api_error unavailable: 500
-unavailable api_error: 502
-unavailable rate_limit: 503
-timeout unavailable: 504
-""")
-
 # Keyed by class name without module: one class is exported by several modules, most of which are not imported here.
 # `ValueError` and `RuntimeError` are raised for problems of any kind, so they are absent: the text decides. `TypeError`
 # is either a bug in the tool or a check of its arguments.
@@ -123,46 +100,15 @@ A division by zero is absent: a call with other values may succeed.
 """
 
 # Words in the names of exception classes that are not in the table, such as `OrderNotFoundError`.
-CLASS_NAMES = read_rules(r"""
-tool/timeout: timeout
-    time(?:d)?_?out|deadline_?exceeded
-tool/rate_limit: rate limit
-    rate_?limit|throttl|too_?many_?requests
-tool/auth_error: credentials
-    authenti|unauthori[sz]ed|credential|login|(?:invalid|expired|bad)_?(?:token|signature|api_?key)|^auth_?error
-tool/permission_denied: permission
-    permission|forbidden|access_?denied|not_?allowed
-tool/connection_error: connection
-    connection|connect_?(?:error|exception|failed)|disconnected|unreachable|network_?error|socket
-tool/unavailable: unavailable
-    unavailable|overloaded|deadlock|too_?busy|serialization_?failure|no_?brokers
-tool/stale_file: stale
-    stale_?(?:file|read)
-tool/output_too_large: output
-    (?:output|result|response|content)_?(?:too_?(?:large|long|big)|limit)
-tool/file_not_found: file
-    file_?not_?found|no_?such_?file|no_?such_?path|missing_?file
-retrieval/invalid_query: query
-    (?:query|sql|selector|filter|cypher|graphql|lucene)_?(?:syntax|parse|parser|invalid)?_?(?:error|exception)|
-    invalid_?query|(?:table|column|schema)_?not_?found|no_?such_?(?:table|column)
-tool/unknown_tool: tool
-    (?:unknown|no_?such)_?tool|tool_?not_?found
-tool/not_found: not found
-    not_?found|no_?such|no_?path|does_?not_?exist|unknown_?(?:user|id|name|item|object|resource)
-tool/conflict: conflict
-    conflict|already|duplicate|integrity|locked
-tool/invalid_response: response
-    (?:bad|invalid|malformed|unexpected)_?response|corrupt|truncated|bad_?(?:file|data)
-tool/invalid_arguments: value
-    invalid|validation|argument|param|parse|syntax|format|schema|decode|value|type_?(?:error|mismatch)|out_?of|
-    unsupported|conversion|dimension|missing|malformed|shape|not_?supported|range_?error|empty|undefined|unknown|
-    unexpected|unrecogni
-""")
+CLASS_NAMES = read_rules("classes", "names of classes")
 
 # Codes of errno, gRPC, AWS and common APIs, in lower case.
 CODES = read_kinds("""
 tool kinds
 connection_error: econnrefused econnreset enotfound eai_again epipe ehostunreach enetunreach
+quota_exceeded: quota_exceeded quotaexceeded dailylimitexceeded insufficient_credits out_of_credits payment_required
+    usage_limit_exceeded plan_limit_exceeded plan_limit_reached
+captcha_required: captcha_required captcha
 timeout: etimedout deadline_exceeded timeout request_timeout requesttimeout esockettimedout
 file_not_found: enoent
 permission_denied: eacces eperm permission_denied accessdenied accessdeniedexception forbidden access_denied
@@ -268,13 +214,6 @@ timeout not_found auth_error unavailable: -32001
 not_found unavailable: -32002
 none/cancelled: -32800
 """)
-
-
-def kinds_for_status(status: int | None) -> tuple[Kind, ...]:
-    """Return the kinds that a status allows, or an empty tuple."""
-    if status is None or status < 400 or 530 < status < 598:
-        return ()  # such as the codes of mail servers
-    return STATUSES.get(str(status)) or STATUSES["501" if status >= 500 else "405"]
 
 
 def kind_for_code(code: str) -> Kind | None:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from mulligan.core.failure import Failure
+from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Lesson
 from mulligan.store.base import LessonQuery, Store
 
@@ -138,8 +138,6 @@ _FILES = re.compile(
     re.I,
 )
 _QUOTES = "'\"`\u2018\u201c"
-_VAGUE_CODES = ("execution_failed", "build_failure", "test_failure", "unknown")
-_EDITING_KINDS = ("tool/edit_mismatch", "tool/stale_file")
 
 
 class SeedPhrase(NamedTuple):
@@ -209,7 +207,7 @@ def match_seeds(seeds: Iterable[Lesson], tool: str, failure: Failure, limit: int
         if not _can_apply(seed, tool, failure):
             continue
         # The detail may be about something else. Search it only if the failure has the seed's kind, or a vague one.
-        can_search_detail = failure.kind.code in _VAGUE_CODES or str(failure.kind) == seed.kind
+        can_search_detail = failure.kind.is_vague or str(failure.kind) == seed.kind
         for phrase in parse_phrases(seed):
             if not phrase.is_in(full_text):
                 continue
@@ -225,7 +223,7 @@ def _can_apply(seed: Lesson, tool: str, failure: Failure) -> bool:
 
     A test prints what it likes, such as a missing file that it expects.
     """
-    if failure.kind.code == "test_failure" and seed.kind.partition("/")[2] not in _VAGUE_CODES:
+    if failure.kind.is_about_tests and not Kind.from_name(seed.kind).is_vague:
         return False
     if (seed.kind.partition("/")[0] == "model") != (failure.kind.type == "model"):
         return False
@@ -233,7 +231,7 @@ def _can_apply(seed: Lesson, tool: str, failure: Failure) -> bool:
         return True
     tool_family, seed_family = find_tool_family(tool), find_tool_family(seed.tool)
     if seed_family == "files" and tool_family == "shell":
-        return str(failure.kind) in _EDITING_KINDS  # some agents patch files by a shell command
+        return failure.kind.needs_reread  # some agents patch files by a shell command
     if "." in seed.tool and tool_family == "shell":
         return False  # a tool of an MCP server
     if seed_family == "shell":
