@@ -11,7 +11,7 @@ import itertools
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
 
@@ -507,27 +507,25 @@ class RunJudge:
         return tuple(sorted(self._withdrawn | refuted))
 
     def _refutes(self, correction: UnprovenCorrection) -> bool:
-        """Return whether the other calls of the run show that a possible correction is about another item."""
-        key, scope = correction.tool_key, correction.scope
-        if any(
-            not variation.item_names.isdisjoint(correction.replaced)
+        """Return whether the other calls of the run speak against a possible correction, or not for it."""
+        variations = [
+            variation
             for variation in list(self.variations.values())
-            if (variation.key, variation.scope) == (key, scope)
-        ):
+            if variation.key == correction.tool_key and variation.scope == correction.scope
+        ]
+        if any(not variation.item_names.isdisjoint(correction.roots) for variation in variations):
             return True
-        corrections = [other.call for other in self._possible.values() if other.replaced == correction.replaced]
-        return correction.is_retried(self._iter_open_calls(key), corrections)
-
-    def _iter_open_calls(self, tool_key: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
-        """Yield the failed calls of a tool that no later call has recovered, with their arguments."""
-        for failure in self.progress.open:
-            arguments = failure.call.last.arguments
-            if failure.call.first.tool_key == tool_key and isinstance(arguments, Mapping):
-                yield failure.call.id, arguments
+        successes = [success for variation in variations for success in (variation.first, variation.last)]
+        failed_calls = self.list_open_arguments(correction.tool_key)
+        return correction.needs_contrast and not correction.has_contrast(successes, failed_calls)
 
     def list_open_arguments(self, tool_key: str) -> list[Mapping[str, Any]]:
         """Return the arguments of the failed calls of a tool that no later call has recovered."""
-        return [arguments for _, arguments in self._iter_open_calls(tool_key)]
+        return [
+            arguments
+            for failure in self.progress.open
+            if failure.call.first.tool_key == tool_key and isinstance(arguments := failure.call.last.arguments, Mapping)
+        ]
 
     def items(self) -> dict[str, tuple[str, ...]]:
         """Return the arguments that name items, by tool key."""

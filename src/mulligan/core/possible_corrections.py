@@ -18,9 +18,11 @@ from mulligan.core.argument_comparison import (
     compare_arguments,
     is_hidden,
     is_long_text,
+    is_word_of,
     root_of,
     values_of,
 )
+from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.calls import Call
 from mulligan.core.failure import Remedy
 from mulligan.core.links import CallFacts, OpenFailure, RunProgress, match_changes, may_be_reissue
@@ -54,31 +56,66 @@ def find_possible_links(progress: RunProgress, call: Call, facts: CallFacts) -> 
 
 
 class UnprovenCorrection(msgspec.Struct, frozen=True):
-    """A call with possible links, and what refutes them by the end of its run."""
+    """A call with possible links, and what its run must show by its end so that they teach."""
 
-    call: int
     tool_key: str
     scope: tuple[Any, ...]
-    replaced: Mapping[str, Any]
-    """The values of the failed call with the fewest changes in the arguments that this call changed."""
+    roots: frozenset[str]
+    """The changed arguments."""
+    failed: Mapping[str, Any]
+    """The arguments of the failed call with the fewest changes."""
+    arguments: Mapping[str, Any]
+    needs_contrast: bool
+    """Whether another success must show that both calls are about the same item."""
 
     @classmethod
     def of(cls, progress: RunProgress, call: Call, facts: CallFacts, links: Sequence[Link]) -> UnprovenCorrection:
-        failed_arguments = next(
-            values_of(failure.call.last) for failure in progress.open if failure.call.id == links[0].failed_call
+        failures = {failure.call.id: failure.call for failure in progress.open}
+        failed, arguments = values_of(failures[links[0].failed_call].last), values_of(call.last)
+        changes = [change for link in links for change in link.changes]
+        cause = failures[links[0].failed_call].failure
+        assert cause is not None
+        verdict = judge_failure(cause)
+        is_quoted = verdict == "neither" and any(
+            change.before is not None and is_word_of(str(change.before), cause.message) for change in changes
         )
-        roots = {root_of(change.path) for link in links for change in link.changes}
-        replaced = {root: failed_arguments.get(root) for root in roots}
-        return cls(call.id, call.first.tool_key, facts.item, replaced)
+        roots = frozenset(root_of(change.path) for change in changes)
+        is_rejected = verdict == "rejection" or is_quoted
+        needs_contrast = not (is_rejected or _is_retried_with_other_values(progress, call, facts, roots))
+        return cls(call.first.tool_key, facts.item, roots, failed, arguments, needs_contrast)
 
-    def is_retried(self, failed_calls: Iterable[tuple[int, Mapping[str, Any]]], corrections: Collection[int]) -> bool:
-        """Return whether the old values were tried again after a correction of them: a loop over several arguments."""
-        tries = [
-            call
-            for call, arguments in failed_calls
-            if all(arguments.get(root) == value for root, value in self.replaced.items())
+    def has_contrast(self, successes: Iterable[Mapping[str, Any]], failed_calls: Iterable[Mapping[str, Any]]) -> bool:
+        """Return whether another success is about another item, in an argument that both calls have in common.
+
+        It either has another value of the changed argument too, or shows that the model went on with the new value.
+        A loop over two arguments tries the old value again.
+        """
+        shared = [
+            name for name in self.failed if name not in self.roots and self.failed[name] == self.arguments.get(name)
         ]
-        return any(min(tries) < correction < max(tries) for correction in corrections) if tries else False
+        tries = sum(all(failed.get(root) == self.failed.get(root) for root in self.roots) for failed in failed_calls)
+        return any(
+            any(success.get(name) != self.failed[name] for name in shared)
+            and (tries < 2 or any(success.get(root) != self.arguments.get(root) for root in self.roots))
+            for success in successes
+        )
+
+
+def _is_retried_with_other_values(progress: RunProgress, call: Call, facts: CallFacts, roots: Collection[str]) -> bool:
+    """Return whether the model tried several values in a row that failed, beside arguments that stayed the same.
+
+    That is rare in a loop over items.
+    """
+    arguments = values_of(call.last)
+    attempts = _list_attempts(progress, call, facts)
+    calls = [failure.call for failure in attempts] + [member.call for failure in attempts for member in failure.members]
+    tries = {
+        tuple(repr(failed.get(root)) for root in sorted(roots))
+        for failed in (values_of(failed_call.last) for failed_call in calls)
+        if isinstance(failed, Mapping)
+        and all(failed.get(name) == arguments.get(name) for name in {*failed, *arguments} - set(roots))
+    }
+    return len(tries) > 1
 
 
 def _list_attempts(progress: RunProgress, call: Call, facts: CallFacts) -> list[OpenFailure]:

@@ -25,7 +25,7 @@ MIN_SHARE_OF_REJECTED = 0.5
 """Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""
 MIN_SHARE_OF_ACCEPTED = 0.75
 """The same for a value that succeeds elsewhere, and for calls in between without contrast: 5 of 5."""
-MIN_POSSIBLE_SUCCESSES: dict[TextVerdict, int] = {"rejection": 3, "neither": 4, "state": 5}
+MIN_POSSIBLE_SUCCESSES: dict[TextVerdict, int] = {"rejection": 3, "neither": 3, "state": 5}
 """Successes that a fix needs if the calls may have had another intent, by what the error says: it rejects what was
 asked, neither, or it describes the state of the world."""
 MIN_ADDED_SUCCESSES = 5
