@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os.path
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -102,7 +102,9 @@ def read_pattern(file: str, section: str) -> str:
 
 @functools.cache
 def _read_sections(file: str) -> dict[str, str]:
-    text = Path(__file__).with_name(f"{file}.txt").read_bytes().decode()
+    path = os.path.join(os.path.dirname(__file__), f"{file}.txt")  # pathlib takes 5 ms to import
+    with open(path, encoding="utf-8") as rows:
+        text = rows.read()
     sections = (part.partition("\n") for part in f"\n{text}".split("\n== ")[1:])
     return {title: body.strip("\n") for title, _, body in sections}
 
