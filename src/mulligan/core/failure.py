@@ -68,11 +68,11 @@ class Kind(str):
     first row with its code.
     """
 
-    type: str
-    code: str
-    remedy: Remedy
-    took_effect: TookEffect
-    hint: str
+    type: str = ""
+    code: str = ""
+    remedy: Remedy = Remedy.REPLAN
+    took_effect: TookEffect = TookEffect.UNKNOWN
+    hint: str = ""
 
     # How it is recognized
     statuses: tuple[int, ...] = ()
