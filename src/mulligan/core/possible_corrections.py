@@ -7,7 +7,7 @@ step, and the votes of many runs decide whether a model reads it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -80,8 +80,7 @@ class UnprovenCorrection(msgspec.Struct, frozen=True):
             change.before is not None and is_word_of(str(change.before), cause.message) for change in changes
         )
         roots = frozenset(root_of(change.path) for change in changes)
-        is_rejected = verdict == "rejection" or is_quoted
-        needs_contrast = not (is_rejected or _is_retried_with_other_values(progress, call, facts, roots))
+        needs_contrast = verdict != "rejection" and not is_quoted
         return cls(call.first.tool_key, facts.item, roots, failed, arguments, needs_contrast)
 
     def has_contrast(self, successes: Iterable[Mapping[str, Any]], failed_calls: Iterable[Mapping[str, Any]]) -> bool:
@@ -99,23 +98,6 @@ class UnprovenCorrection(msgspec.Struct, frozen=True):
             and (tries < 2 or any(success.get(root) != self.arguments.get(root) for root in self.roots))
             for success in successes
         )
-
-
-def _is_retried_with_other_values(progress: RunProgress, call: Call, facts: CallFacts, roots: Collection[str]) -> bool:
-    """Return whether the model tried several values in a row that failed, beside arguments that stayed the same.
-
-    That is rare in a loop over items.
-    """
-    arguments = values_of(call.last)
-    attempts = _list_attempts(progress, call, facts)
-    calls = [failure.call for failure in attempts] + [member.call for failure in attempts for member in failure.members]
-    tries = {
-        tuple(repr(failed.get(root)) for root in sorted(roots))
-        for failed in (values_of(failed_call.last) for failed_call in calls)
-        if isinstance(failed, Mapping)
-        and all(failed.get(name) == arguments.get(name) for name in {*failed, *arguments} - set(roots))
-    }
-    return len(tries) > 1
 
 
 def _list_attempts(progress: RunProgress, call: Call, facts: CallFacts) -> list[OpenFailure]:

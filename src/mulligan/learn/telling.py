@@ -283,13 +283,10 @@ def _judge_value(
         other_episodes = [episode for episode in other_episodes if record.id not in episode.ignored_fixes]
     accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
     if accepted_calls:
-        is_possible = any(episode.is_possible for episode in episodes)
-        if call.verdict == "state" and is_possible:
-            return MAY_BE_CHOICE
         deciding = list(_find_deciding_arguments(call, [*episodes, *other_episodes], accepted_calls))
         if not all(_judge_condition(condition, episodes, other_episodes, required) for condition in deciding):
             return ""
-        if call.verdict == "neither" and is_possible:
+        if call.verdict != "rejection" and any(episode.is_possible for episode in episodes):
             return MAY_BE_CHOICE
         ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
         return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
@@ -328,7 +325,8 @@ def _find_required_evidence(
         # Nothing was wrong that this replaces: what is missing may be another value for each user.
         return RequiredEvidence(MIN_ADDED_SUCCESSES, MIN_SHARE_OF_ACCEPTED, counts_followed=False)
     if any(episode.is_possible for episode in episodes):
-        return RequiredEvidence(MIN_POSSIBLE_SUCCESSES[call.verdict], MIN_SHARE_OF_REJECTED, counts_followed)
+        min_share = MIN_SHARE_OF_ACCEPTED if call.verdict == "state" else MIN_SHARE_OF_REJECTED
+        return RequiredEvidence(MIN_POSSIBLE_SUCCESSES[call.verdict], min_share, counts_followed)
     share = MIN_SHARE_OF_REJECTED if call.verdict == "rejection" else MIN_SHARE_OF_ACCEPTED
     return RequiredEvidence(0, share, counts_followed and call.verdict == "rejection")
 
