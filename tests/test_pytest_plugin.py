@@ -35,7 +35,7 @@ async def forecast(city: str) -> str:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A user's project: an agent whose tools are wrapped at import, and a home with a store."""
     pytester.makepyfile(agent=AGENT)
-    for name in ("MULLIGAN_HOME", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
+    for name in ("MULLIGAN_HOME", "MULLIGAN_HOLDOUT", "XDG_DATA_HOME", "XDG_CONFIG_HOME"):
         monkeypatch.delenv(name)
     return pytester
 
