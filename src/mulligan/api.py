@@ -18,13 +18,14 @@ from mulligan.capture.player import run_sync
 from mulligan.capture.propagation import CarriedFunction
 from mulligan.capture.result_checks import Empty
 from mulligan.capture.run import ActiveRun, ContextValue, current_run, mark_corrected
+from mulligan.capture.run_judge import find_marked_calls
 from mulligan.capture.wrap import wrap
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, tool_name, wrapped_of
 from mulligan.core import fork_safety
 from mulligan.core.events import EventStream, Listener, ListenerThread
 from mulligan.core.failure import Failure, MulliganError, SettingsError, require_choice
 from mulligan.core.log import get_logger
-from mulligan.core.records import Effects, StepType
+from mulligan.core.records import ANY_FIX, AdvisedFix, Effects, StepType
 from mulligan.prompt import DEFAULT_LESSON_TOKENS
 from mulligan.recover.policy import Learn, Mode, Policy
 
@@ -502,7 +503,13 @@ class Mulligan:
             key_value_store,
             capture.prompt,
             capture.clock,
+            self._note_reminder,
         )
+
+    def _note_reminder(self, tool: str) -> None:
+        run = current_run(self.capture_context())
+        if run is not None:
+            run.judge.note_fixes(tool, (ANY_FIX,))
 
     def _event_stream(self) -> EventStream:
         self._capture()
@@ -560,7 +567,7 @@ class Mulligan:
             effects = effects or wrapped.options.effects
             destructive = destructive or wrapped.options.destructive
         name = tool if isinstance(tool, str) else tool_name(tool)
-        return suggest_repairs(
+        suggested = suggest_repairs(
             name,
             arguments,
             error,
@@ -580,6 +587,13 @@ class Mulligan:
             lookup_facts=parts.recall.facts if parts is not None and memory else None,
             key=wrapped.key if wrapped is not None else "",
         )
+        active_run = current_run(self.capture_context())
+        if active_run is not None:
+            marked_calls = find_marked_calls(error) if isinstance(error, BaseException) else ()
+            calls = [call for id, call in marked_calls if id == active_run.id] or [0]
+            fixes = dict.fromkeys(suggestion.fix_id for suggestion in suggested.suggestions if suggestion.fix_id)
+            active_run.judge.note_advice(name, [AdvisedFix(calls[0], fix) for fix in fixes])
+        return suggested
 
     def render_lessons(
         self,

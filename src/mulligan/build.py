@@ -185,6 +185,7 @@ class Components:
             "lookup_facts": self.recall.facts,
             "lookup_profiles": self.recall.value_profiles,
             "render_lessons": self.render_lessons,
+            "prompt_fixes": self.recall.prompt_fixes,
             "learn": settings.learn,
             "holdout": settings.holdout,
             "control_flow": CONTROL_FLOW.union(settings.control_flow),

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import taught
 
 from mulligan import AgentError, Mulligan, api
 from mulligan.core.failure import SettingsError
 from mulligan.core.links import derive_status
-from mulligan.core.records import RUN_SPECIFIC, Fix, History, Link
+from mulligan.core.records import ANY_FIX, RUN_SPECIFIC, AdvisedFix, Fix, History, Link
 from mulligan.record.memory_lookup import MemoryLookup
 from mulligan.report import run_text
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
@@ -691,6 +692,92 @@ def test_link_says_which_fixes_the_model_had_read(program: Program) -> None:
     assert ["unit=EUR" in answer for answer in answers] == [False, False, True]
     (fix,) = program.read_fixes()
     assert [link.advice for link in program.read_links()] == [(), (), (fix.id,)]
+
+
+Convert = Callable[..., str]
+
+
+@pytest.fixture
+def convert(program: Program) -> Convert:
+    """A tool that rejects a currency, and a memory in which another one succeeded once."""
+
+    @program.mulligan.tool(effects="none")
+    def convert(number: int, unit: str) -> str:
+        if unit == "EURO":
+            raise ValueError("The currency is not known.")
+        return f"{number} {unit}"
+
+    ask_in_turns(program, convert, *({"number": 1, "unit": unit} for unit in ("EURO", "EUR")))
+    assert program.mulligan.flush(60)
+    return convert
+
+
+def correct_in_handler(convert: Convert, number: int) -> BaseException:
+    try:
+        convert(number, "EURO")
+    except ValueError as error:
+        convert(number, "EUR")
+        return error
+    raise AssertionError
+
+
+def test_success_after_a_suggestion_is_no_evidence_for_it(program: Program, convert: Convert) -> None:
+    with program.mulligan.run("program"):
+        correct_in_handler(convert, 5)
+    assert program.mulligan.flush(60)
+    with program.mulligan.run("program"):
+        suggested = program.mulligan.suggest(convert, {"number": 7, "unit": "EURO"}, "The currency is not known.")
+        assert suggested.suggestions[0].arguments == {"number": 7, "unit": "EUR"}
+        correct_in_handler(convert, 7)
+    (fix,) = program.read_fixes()
+    assert program.read_links()[-1].advice == (fix.id,)
+    assert (fix.successes, fix.followed) == (3, 1)
+    assert AdvisedFix(0, fix.id) in program.read_runs()[-1].run.advice
+
+
+def test_success_after_a_lesson_in_a_prompt_is_no_evidence_for_it(program: Program, convert: Convert) -> None:
+    (fix,) = program.read_fixes()
+    store = SqliteStore(program.path)
+    store.save_lesson(DEFAULT_TENANT, taught.written(tool="convert", mistake="EURO", correction="Say EUR."))
+    store.decide_lesson(DEFAULT_TENANT, taught.WRITTEN, "approve", now())
+    store.close()
+    assert "Say EUR" in program.mulligan.render_lessons("convert")
+    with program.mulligan.run("program"):
+        correct_in_handler(convert, 7)
+    assert program.read_links()[-1].advice == (ANY_FIX,)
+    assert program.read_fixes()[0].followed == fix.followed + 1
+
+
+def test_success_after_a_reminder_is_no_evidence_for_what_it_says(program: Program) -> None:
+    @program.mulligan.tool
+    def convert(number: int, unit: str) -> str:
+        if unit == "EURO":
+            raise ValueError("Invalid currency EURO.")
+        return f"{number} {unit}"
+
+    session = program.mulligan.session()
+    with program.mulligan.run("program", session=session), contextlib.suppress(ValueError):
+        convert(7, "EURO")
+    session.mark_turn()
+    session.mark_compacted()
+    with program.mulligan.run("program", session=session):
+        assert "convert" in session.reminder()
+        correct_in_handler(convert, 8)
+    assert program.read_links()[-1].advice == (ANY_FIX,)
+
+
+@pytest.mark.parametrize(("tool", "advice"), [("suggest_fix", (ANY_FIX,)), ("list_rates", ())])
+def test_success_after_a_query_of_memory_is_no_evidence(
+    program: Program, convert: Convert, tool: str, advice: tuple[str, ...]
+) -> None:
+    @program.mulligan.tool(effects="none", name=tool)
+    def ask(question: str) -> str:
+        return "use EUR"
+
+    with program.mulligan.run("program"):
+        ask("What is known about convert?")
+        correct_in_handler(convert, 7)
+    assert program.read_links()[-1].advice == advice
 
 
 # Prerequisites

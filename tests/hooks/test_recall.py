@@ -6,6 +6,8 @@ import pytest
 import taught
 from session_logs import ClaudeCode, at, write
 
+from mulligan.core.failure import StoreError
+from mulligan.hooks import event_processing
 from mulligan.learn import seeds
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
 
@@ -34,6 +36,32 @@ def test_a_recipe_that_worked_in_three_sessions_of_this_folder_is_said(another):
     assert said[:3] == ["", "", ""]
     assert said[3].startswith("mulligan, in this folder: In earlier runs the same call succeeded after")
     assert "after Read(" in said[3]
+
+
+def test_success_after_a_hint_is_no_evidence_for_it(another):
+    for number in range(4):
+        overcome(another(session=f"s{number}"))
+    agent = another(session="s3")
+    agent.ends()
+    (fix,) = [fix for fix in agent.store.fixes(DEFAULT_TENANT, FixQuery(now=2**42, limit=9)) if fix.prerequisites]
+    assert (fix.successes, fix.followed) == (4, 1)
+    history = agent.run()
+    assert [advised.fix for advised in history.run.advice] == [fix.id]
+    assert [link.advice for link in history.links] == [(fix.id,)]
+
+
+def test_hint_that_cannot_be_recorded_is_not_given(another, monkeypatch):
+    for number in range(3):
+        overcome(another(session=f"s{number}"))
+    encode = event_processing.encode
+
+    def encode_without_advice(state):
+        if getattr(state, "advice", ()):
+            raise StoreError("The disk is full.")
+        return encode(state)
+
+    monkeypatch.setattr(event_processing, "encode", encode_without_advice)
+    assert overcome(another(session="s3")) == ""
 
 
 def test_it_is_said_too_if_the_log_has_the_failed_call_before_its_event(another):

@@ -593,7 +593,7 @@ class CallExecution(RecordedCall, eq=False):
         advice = [AdvisedFix(call, fix) for fix in fixes]
         advice += [AdvisedFix(call, fix, held_out=True) for fix in self.held_out_fixes]
         if advice:
-            self.run.judge.note_advice(self.rules.template.tool_key, advice)
+            self.run.judge.note_advice(self.tool.name, advice)
 
     def _name_retry_layer(self, reason: str) -> str:
         """Return the stop reason. If another layer retries, it names that one, and is logged once for each tool."""
@@ -813,11 +813,12 @@ class CallExecution(RecordedCall, eq=False):
             for call in (self.run.earlier_calls() if precedents else ())
             if call.tool == self.tool.name and call.outcome == "failure" and isinstance(call.arguments, Mapping)
         ]
-        judge, tool_key = self.run.judge, self.rules.template.tool_key
-        other_calls = [failed for failed in judge.list_open_arguments(tool_key) if failed != arguments]
+        judge = self.run.judge
+        failed_calls = judge.list_open_arguments(self.rules.template.tool_key)
+        other_calls = [failed for failed in failed_calls if failed != arguments]
         other_names = differing_names(other_calls[-1], arguments) if other_calls else set()
         is_other_change = self.answers_model and len(other_names) == 1
-        ignored_fixes = judge.list_advice(tool_key) if is_other_change else ()
+        ignored_fixes = judge.list_advice(self.tool.name) if is_other_change else ()
         return [
             precedent
             for precedent in precedents

@@ -138,6 +138,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     on_model_turn: Callable[[str], None] = lambda run: None
     """Called with a run whose model requests tools: the session counts its turns."""
     learn: Learn = "tell"
+    prompt_fixes: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
+    """By tool: the fixes that prompts of this process tell. A success that follows one is no evidence for it."""
     holdout: float = 0.0
     """The share of runs in which a fix that models follow is not told."""
     control_flow: frozenset[str] = framework_classes.CONTROL_FLOW

@@ -288,7 +288,7 @@ class ActiveRun(AsyncScope):
         self.is_open = True
         self.record: Run = Run(agent=agent or capture.agent, **record_fields)
         self.numbers = itertools.count(1)
-        self.judge = RunJudge(self.id)
+        self.judge = RunJudge(self.id, self.capture.prompt_fixes)
         self.recent: deque[SuccessRecord] = deque(maxlen=MAX_REMEMBERED_CALLS)
         """The latest successful calls."""
         self._request_start = 0
@@ -434,7 +434,7 @@ class ActiveRun(AsyncScope):
         self._failed.clear()
         self.messages = None
         self.id = new_id()
-        self.judge = RunJudge(self.id)
+        self.judge = RunJudge(self.id, self.capture.prompt_fixes)
         self.judge.item_scopes, self.judge.is_logged = judge.item_scopes, judge.is_logged
         self.record = msgspec.structs.replace(self.record, id=self.id, parent=parent, started_at=self.capture.now())
         self.start()

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -32,7 +33,16 @@ from mulligan.core.links import (
     repeats_cut_off_call,
 )
 from mulligan.core.possible_corrections import UnprovenCorrection, find_possible_links
-from mulligan.core.records import AdvisedFix, Link, Outcome, Step, StepType
+from mulligan.core.records import (
+    ANY_FIX,
+    MAX_ADVISED_FIX_RECORDS,
+    QUERY_TOOLS,
+    AdvisedFix,
+    Link,
+    Outcome,
+    Step,
+    StepType,
+)
 from mulligan.recover.plan import BLOCKED
 
 FAILED_CALLS = "__mulligan_calls__"
@@ -51,8 +61,6 @@ MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
 MAX_ADVISED_FIXES = 16
 """Fixes read by a model after failures of one tool that a run remembers, the latest."""
-MAX_ADVISED_FIX_RECORDS = 100
-"""Fixes told or held out that a run stores, the latest."""
 MAX_CUT_OFF_CALLS = 100
 """Calls of a run that were cut off and are compared with later ones."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
@@ -271,8 +279,10 @@ def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
 class RunJudge:
     """Decides which later call recovers which failed call of a live run. The caller holds the lock of the tracer."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, run: str, prompt_fixes: Mapping[str, Collection[str]] = MappingProxyType({})) -> None:
         self.run = run
+        self._prompt_fixes = prompt_fixes
+        """By tool: the fixes that the prompts of this process tell."""
         self.is_logged = False
         """Whether a model makes the calls and turns are unknown, as behind a proxy."""
         self.item_scopes: ContextVar[Scope] | None = None
@@ -292,7 +302,7 @@ class RunJudge:
         self._possible: dict[int, UnprovenCorrection] = {}
         """By call with possible links: what refutes them."""
         self._advice: dict[str, tuple[str, ...]] = {}
-        """By tool key: the fixes that the model has read after failures of the tool, by id."""
+        """By tool: the fixes that the run was told after failures of the tool, by id."""
         self.advised_fixes: tuple[AdvisedFix, ...] = ()
         """What it has read after which call, and what was held out."""
         self.settled_calls: set[int] = set()
@@ -455,7 +465,7 @@ class RunJudge:
         self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
         if before.open and not any(link.failed_call != call.id for link in links):
             links += find_possible_links(before, call, facts)
-        if links and (advice := self._advice.get(step.tool_key)):
+        if links and (advice := self._list_all_advice(step)):
             links = [msgspec.structs.replace(link, advice=advice) for link in links]
         if links and (facts.privileged or facts.is_destructive):
             links = [mark_privileged(link, facts) for link in links]
@@ -474,16 +484,26 @@ class RunJudge:
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
 
-    def note_advice(self, tool_key: str, advice: Sequence[AdvisedFix]) -> None:
-        """Note the fixes that a model reads after a failure of a tool: what then succeeds may have followed them."""
-        self.advised_fixes = (*self.advised_fixes, *advice)[-MAX_ADVISED_FIX_RECORDS:]
-        fixes = [advised_fix.fix for advised_fix in advice if not advised_fix.held_out]
-        if fixes:
-            self._advice[tool_key] = tuple(dict.fromkeys((*self.list_advice(tool_key), *fixes)))[-MAX_ADVISED_FIXES:]
+    def note_advice(self, tool: str, advice: Sequence[AdvisedFix]) -> None:
+        """Note the fixes shown to the run after a failure of a tool: what then succeeds may have followed them."""
+        self.advised_fixes = tuple(dict.fromkeys((*self.advised_fixes, *advice)))[-MAX_ADVISED_FIX_RECORDS:]
+        self.note_fixes(tool, [advised_fix.fix for advised_fix in advice if not advised_fix.held_out])
 
-    def list_advice(self, tool_key: str) -> tuple[str, ...]:
-        """Return the fixes that the model has read after failures of a tool, by id."""
-        return self._advice.get(tool_key, ())
+    def note_fixes(self, tool: str, fixes: Iterable[str]) -> None:
+        """Note fixes of a tool that were shown to the run, by id. `ANY_FIX` stands for unknown ones."""
+        if fixes := tuple(fixes):
+            self._advice[tool] = tuple(dict.fromkeys((*self.list_advice(tool), *fixes)))[-MAX_ADVISED_FIXES:]
+
+    def list_advice(self, tool: str) -> tuple[str, ...]:
+        """Return the fixes that the run was told after failures of a tool, by id."""
+        return self._advice.get(tool, ())
+
+    def _list_all_advice(self, step: Step) -> tuple[str, ...]:
+        """Return the fixes told about the tool of a step anywhere: after failures, in prompts, by the MCP server."""
+        prompt_fixes = self._prompt_fixes.get(step.name, ())
+        tool_keys = (variation.key for variation in list(self.variations.values()))
+        unknown_fixes = (ANY_FIX,) if any(key.endswith(QUERY_TOOLS) for key in tool_keys) else ()
+        return tuple(dict.fromkeys((*prompt_fixes, *unknown_fixes, *self.list_advice(step.name))))
 
     def note_cut_off(self, step: Step, successes: Iterable[Step]) -> None:
         """Note a call that was cancelled, unless one of these was concurrent and has the same arguments: a race."""

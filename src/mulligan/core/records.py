@@ -246,6 +246,14 @@ class RecordedMessage(Record, frozen=True):
     """Number within its run, from 1. Not part of the content."""
 
 
+ANY_FIX = "*"
+"""Stands in `Link.advice` for advice about a tool that names no single fix, as of a person or a reminder."""
+QUERY_TOOLS = ("suggest_fix", "known_failures")
+"""Tools of mulligan's MCP server. Their answers may tell any fix."""
+MAX_ADVISED_FIX_RECORDS = 100
+"""Fixes told or held out that a run stores, the latest."""
+
+
 class AdvisedFix(Record, frozen=True):
     """A learned fix for a failed call, which the model read or which was held out."""
 
@@ -303,7 +311,7 @@ class Link(Record, frozen=True):
     provisional: bool = False
     """Whether a later success of the run may still show that a changed argument names an item."""
     advice: tuple[str, ...] = ()
-    """The fixes that the model read after the failed call, by id."""
+    """The fixes that the run was told about the tool, by id; `ANY_FIX` if it is unknown which."""
     possible: bool = False
     """Whether it is unknown if both calls have the same intent. Such a link recovers nothing; if it recurs in other
     runs, it teaches."""

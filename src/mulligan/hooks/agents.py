@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal
 
 import msgspec
 
-from mulligan.core.records import Step, digest
+from mulligan.core.records import ANY_FIX, Step, digest
 from mulligan.hooks import session_files
 
 MAX_HEAD_BYTES = 262_144
@@ -277,9 +277,15 @@ class HookState(msgspec.Struct, omit_defaults=True):
     """Recent batches, by the ids of their calls."""
     fingerprints: list[str] = []
     """Recent failures. General advice about one is given once."""
+    advice: list[tuple[str, int, str]] = []
+    """What the agent was told: tool, failed call, fix. `ANY_FIX` stands for any tool, or for a fix without id."""
     compacted: int = 0
     compacted_at: tuple[int, int] = (0, 0)
     """Step and turn of the last compaction; `compacted` is its time in UTC milliseconds."""
+
+    def list_advice(self, tool: str) -> tuple[str, ...]:
+        """Return the fixes that the agent was told about a tool, by id."""
+        return tuple(dict.fromkeys(fix for advised_tool, _, fix in self.advice if advised_tool in (tool, ANY_FIX)))
 
     @property
     def folder_suffix(self) -> str:

@@ -21,7 +21,21 @@ from mulligan.classify.classifier import Classifier, classify
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import Failure, StoreError, StoreLockedError, TookEffect, strip_own_blocks
 from mulligan.core.links import link_recoveries
-from mulligan.core.records import Compaction, Link, Outcome, Run, Step, decode, digest, encode, new_id
+from mulligan.core.records import (
+    ANY_FIX,
+    MAX_ADVISED_FIX_RECORDS,
+    QUERY_TOOLS,
+    AdvisedFix,
+    Compaction,
+    Link,
+    Outcome,
+    Run,
+    Step,
+    decode,
+    digest,
+    encode,
+    new_id,
+)
 from mulligan.hooks import agents, session_files
 from mulligan.hooks.agents import (
     HOOK_STATE_KIND,
@@ -169,12 +183,29 @@ class EventProcessor:
             if self.event.agent == "gemini" and (replacement := hints.find_replacement_call(last)):
                 arguments, note = replacement
                 return agents.build_response(self.event, note, (join_tool_name(last), arguments))
-            messages = [message, hints.build_hint(last, is_first=self.is_first_failure)]
+            hint = hints.build_hint(last, is_first=self.is_first_failure)
+            messages = [message, hint if self._store_advice(store, last, hints.fixes) else ""]
             if self.identical_failures >= MAX_IDENTICAL_FAILURES and last.failure is not None:
                 kind = str(last.failure.kind)
                 messages.append(self.prompt.spiral([last.name], kind, self.identical_failures, is_same=True))
             message = "\n".join(filter(None, messages))
         return agents.build_response(self.event, message) if message else None
+
+    def _store_advice(self, store: SqliteStore, failed: Step, fixes: Iterable[str]) -> bool:
+        """Store the fixes of a hint: a later success is no evidence for them. Return whether it may be shown."""
+        advice = [(failed.name, failed.call, fix) for fix in fixes]
+        if not advice:
+            return True
+        try:
+            with store.transaction(DEFAULT_TENANT) as transaction:
+                # Another process may have changed the state since.
+                stored_state = transaction.get(HOOK_STATE_KIND, self.session) or encode(self.state)
+                state = decode(stored_state, HookState)
+                state.advice = list(dict.fromkeys([*state.advice, *advice]))[-MAX_ADVISED_FIX_RECORDS:]
+                transaction.put(HOOK_STATE_KIND, self.session, encode(state))
+        except (StoreError, msgspec.MsgspecError):
+            return False  # what was told and is not known would count as evidence for itself
+        return True
 
     def _build_step(self, call: AgentCall) -> Step:
         failure, outcome = None, "success"
@@ -383,6 +414,8 @@ class EventProcessor:
             self.events.append(redact_event(RunStarted(self._build_run()), self.redactor))
         state.seq += 1
         step = replace(step, run=state.run, seq=state.seq, call=state.seq)
+        if step.name in QUERY_TOOLS and (ANY_FIX, 0, ANY_FIX) not in state.advice:
+            state.advice.append((ANY_FIX, 0, ANY_FIX))
         if step.outcome == "success" and recoveries is None:
             step = self._add_links(step)
         elif step.outcome == "success":
@@ -394,6 +427,8 @@ class EventProcessor:
             step = self._redact(replace(step, links=links))
         elif id and id != "-":
             state.failed_calls[id] = state.seq
+        if step.links and (advice := state.list_advice(step.name)):
+            step = replace(step, links=tuple(replace(link, advice=advice) for link in step.links))
         if step.has_failed and step.failure is not None and not is_proxied:
             self.failed[id] = step
             self.identical_failures = self._count_identical_failures(step)
@@ -454,7 +489,8 @@ class EventProcessor:
             run = next((event.run for event in self.events if isinstance(event, RunStarted)), None)
             run = run or transaction.run(state.run)
             run = run or Run(id=state.run, agent=state.agent, session=self.session, started_at=state.started_at)
-            self.events.append(RunEnded(replace(run, ended_at=self.event_time, end_reason="finished")))
+            advice = tuple(AdvisedFix(call, fix) for _, call, fix in state.advice if call)
+            self.events.append(RunEnded(replace(run, ended_at=self.event_time, end_reason="finished", advice=advice)))
 
     def _store_session(self, transaction: StoreTransaction) -> None:
         state = self.state

@@ -18,7 +18,7 @@ from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.calls import has_changes, wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.read_only_calls import is_read_only
-from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
+from mulligan.core.records import ANY_FIX, HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
 from mulligan.hooks.agents import HookState
 from mulligan.learn.tracker import TrackedFailure
 from mulligan.prompt import Prompt
@@ -107,6 +107,8 @@ class Hints:
     def __init__(self, store: SqliteStore, prompt: Prompt, settings: Settings, now: int, state: HookState) -> None:
         self._store, self._prompt, self._settings = store, prompt, settings
         self._now, self._state = now, state
+        self.fixes: list[str] = []
+        """The fixes that the hint tells, by id."""
 
     def build_hint(self, step: Step, *, is_first: bool) -> str:
         """Return fixes that worked before, else a lesson about the failure, else an empty text.
@@ -115,7 +117,9 @@ class Hints:
         """
         fixes = self._find_fixes(step) if self._settings.learn != "off" else []
         precedents = [precedent for fix in fixes if (precedent := self._to_precedent(fix)) is not None]
-        return self._prompt.hint(precedents[:MAX_PRECEDENTS]) or self._find_lesson_hint(step, is_first)
+        hint = self._prompt.hint(precedents[:MAX_PRECEDENTS])
+        self.fixes = [precedent.fix for precedent in precedents[:MAX_PRECEDENTS]] if hint else []
+        return hint or self._find_lesson_hint(step, is_first)
 
     def _find_lesson_hint(self, step: Step, allows_seeds: bool) -> str:
         """Return the best lesson about this failure that a person wrote and approved, or a seed lesson.
@@ -136,6 +140,8 @@ class Hints:
 
             seeds = find_matching_seeds(self._store, DEFAULT_TENANT, step.name, failure)
             lesson = next((seed for seed in seeds if seed.is_trusted), None)
+        elif lesson is not None:
+            self.fixes = [ANY_FIX]
         return self._prompt.lesson_hint(lesson) if lesson is not None else ""
 
     def find_replacement_call(self, step: Step) -> tuple[dict[str, Any], str] | None:
@@ -209,6 +215,7 @@ class Hints:
             successes=len(successful_runs),
             occurrences=len(tried_runs),
             shareable=True,
+            fix=fix.id,
         )
 
 

@@ -350,7 +350,8 @@ class AgentRun:
             tokens, self._lessons = self._agent.lesson_tokens, ""
             with self.run.capture.guard("Reading lessons"):
                 self._lessons = self.run.capture.render_lessons(tool_names, tokens) if tokens else ""
-        reminder = self._session.reminder() if self._session is not None else ""
+        with _CallOfRun(self):
+            reminder = self._session.reminder() if self._session is not None else ""
         return "\n\n".join(text for text in (self._lessons, reminder) if text)
 
     async def ainstructions(self, tool_names: list[str], summary_ids: Iterable[str] = ()) -> str:

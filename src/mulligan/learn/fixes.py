@@ -20,6 +20,7 @@ from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
 from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import (
+    ANY_FIX,
     HIDDEN_VALUE,
     LAST_PATH_SEGMENT,
     REQUOTED,
@@ -221,12 +222,12 @@ def _find_details(
     roots = {change.path.partition(".")[0] for change in changes}
     others = {str(name): value for name, value in arguments.items() if name not in roots}
     return TrialDetails(
-        has_advice=bool(advice) if action.tools else id in advice,
+        has_advice=bool(advice) if action.tools else not {id, ANY_FIX}.isdisjoint(advice),
         number=_find_number(changes),
         conditions=hash_conditions(others),
         names_calls=bool(action.tools) and all(_names_tool(failed, tool) for tool in action.tools),
         is_possible=is_possible,
-        ignored_fixes=tuple(fix for fix in advice if fix != id)[-MAX_IGNORED_FIXES:],
+        ignored_fixes=tuple(fix for fix in advice if fix not in (id, ANY_FIX))[-MAX_IGNORED_FIXES:],
     )
 
 

@@ -153,6 +153,7 @@ def _merge_records(own_record: FixRecord, records: Sequence[FixRecord]) -> FixRe
         own_record.recount(()),
         trials=sum(record.trials for record in records),
         successes=sum(record.successes for record in records),
+        followed=sum(record.followed for record in records),
         imported=sum(record.imported for record in records),
         principals=_sum_counts(record.principals for record in records),
         agents=_sum_counts(record.agents for record in records),

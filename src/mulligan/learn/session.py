@@ -47,9 +47,12 @@ class Session:
         key_values: KeyValueStore | None = None,
         prompt: Prompt | None = None,
         clock: Callable[[], float] = time.time,
+        note_advice: Callable[[str], None] = lambda tool: None,
     ) -> None:
         self._state = _get_state(stream, id, key_values, prompt or Prompt())
         self._clock = clock
+        self._note_advice = note_advice
+        """Called with each tool that a reminder is about: what then succeeds may have followed it."""
         self._is_closed = False
 
     @property
@@ -91,14 +94,20 @@ class Session:
 
         Empty until the first compaction, and constant between two compactions.
         """
-        return self._state.tracker.reminder
+        return self._note_tools(self._state.tracker.reminder)
+
+    def _note_tools(self, reminder: str) -> str:
+        if reminder:
+            for failure in self._state.tracker.failures:
+                self._note_advice(failure.step.name)
+        return reminder
 
     def take_reminder(self) -> str:
         """Return the reminder once per compaction, then an empty string: for hosts that can only append messages."""
         reminder = self._state.apply_change(Tracker.take_reminder)
         if reminder:
             self._state.save()  # another process must not deliver it again
-        return reminder
+        return self._note_tools(reminder)
 
     def summarizer_note(self) -> str:
         """Return what a summarizer need not repeat, for its prompt. Empty if nothing failed."""

@@ -322,12 +322,37 @@ class ServerTools:
         settings, capture, store = self._components.settings, self._capture, self._components.recorder.store
         with capture.guard("reading lessons about tools"):
             if store is not None:
-                return collect_lessons(store, capture.prompt, self._options.name, tools, capture.now())
+                return self._collect_lessons(store, tools)
             if not settings.store_url.startswith("memory:") and may_have_records(settings.store_url):
                 # A connection of its own: the recorder opens a file only when it has records.
                 with closing(open_store(settings.store_url, token=settings.token)) as store:
-                    return collect_lessons(store, capture.prompt, self._options.name, tools, capture.now())
+                    return self._collect_lessons(store, tools)
         return {}
+
+    def _collect_lessons(self, store: Store, tools: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+        """Return sentences about each tool: active lessons, then promoted and approved fixes.
+
+        Each tool comes with the shareable values of its schema.
+        """
+        prompt, recall, now = self._capture.prompt, self._components.recall, self._capture.now()
+        sentences_by_tool: dict[str, list[str]] = {}
+        for name, shareable_values in tools.items():
+            tool = f"{self._options.name}.{name}"
+            query = LessonQuery(tool=tool, state="active", now=now, limit=MAX_FIXES_PER_TOOL)
+            active_lessons = [lesson for lesson in store.lessons(DEFAULT_TENANT, query) if lesson.is_trusted]
+            sentences = [prompt.lesson_sentence(lesson).removesuffix(".") for lesson in active_lessons]
+            covered_fixes = {lesson.fix_id for lesson in active_lessons}
+            fixes = [
+                fix
+                for fix in store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, now=now, limit=MAX_FIXES_PER_TOOL))
+                if fix.state in ("promoted", "approved") and fix.id not in covered_fixes
+            ]
+            sentences += [prompt.fix_sentence(fix, shareable_values) for fix in fixes]
+            if unique_sentences := list(dict.fromkeys(filter(None, sentences))):
+                sentences_by_tool[name] = unique_sentences
+                recall.note_lessons(active_lessons)
+                recall.note_prompt_fixes(tool, [fix.id for fix in fixes])
+        return sentences_by_tool
 
 
 def run_in_thread(loop: asyncio.AbstractEventLoop, work: Callable[[], T]) -> asyncio.Future[T]:
@@ -392,27 +417,3 @@ class DescriptionBudget:
             return None
         paragraphs = filter(None, (before.rstrip(), self._prompt.description_suffix(fitting_lessons)))
         return {**definition, "description": "\n\n".join(paragraphs)}
-
-
-def collect_lessons(
-    store: Store, prompt: Prompt, server: str, tools: Mapping[str, Collection[str]], now: int
-) -> dict[str, list[str]]:
-    """Return sentences about each tool: active lessons, then promoted and approved fixes.
-
-    Each tool comes with the shareable values of its schema.
-    """
-    sentences_by_tool: dict[str, list[str]] = {}
-    for name, shareable_values in tools.items():
-        tool = f"{server}.{name}"
-        query = LessonQuery(tool=tool, state="active", now=now, limit=MAX_FIXES_PER_TOOL)
-        active_lessons = [lesson for lesson in store.lessons(DEFAULT_TENANT, query) if lesson.is_trusted]
-        sentences = [prompt.lesson_sentence(lesson).removesuffix(".") for lesson in active_lessons]
-        covered_fixes = {lesson.fix_id for lesson in active_lessons}
-        sentences += [
-            prompt.fix_sentence(fix, shareable_values)
-            for fix in store.fixes(DEFAULT_TENANT, FixQuery(tool=tool, now=now, limit=MAX_FIXES_PER_TOOL))
-            if fix.state in ("promoted", "approved") and fix.id not in covered_fixes
-        ]
-        if unique_sentences := list(dict.fromkeys(filter(None, sentences))):
-            sentences_by_tool[name] = unique_sentences
-    return sentences_by_tool

@@ -7,7 +7,7 @@ import contextvars
 import queue
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,7 +17,7 @@ from mulligan.classify.kinds import KINDS
 from mulligan.core import fork_safety
 from mulligan.core.calls import has_changes
 from mulligan.core.failure import Failure, Kind, StoreError
-from mulligan.core.records import Change, Fix, LinkMethod, Precedent, ValueProfile
+from mulligan.core.records import ANY_FIX, Change, Fix, Lesson, LinkMethod, Precedent, ValueProfile
 from mulligan.core.transformations import apply_form
 from mulligan.learn import profiles
 from mulligan.prompt import Prompt
@@ -51,6 +51,8 @@ CONNECT_SECONDS = 10.0
 """Time for a store in the network to open in advance. Nothing waits for it."""
 DATABASE_TIMEOUT_SECONDS = 1.0
 """Seconds that a failed call waits for a database, which may hang without an error."""
+MAX_PROMPT_FIXES = 50
+"""Fixes of one tool in prompts that are remembered, the latest."""
 
 T = TypeVar("T")
 
@@ -76,6 +78,8 @@ class MemoryLookup:
         self._recorder, self._location, self._now, self._agent = recorder, location, now, agent
         self._max_delay_seconds = max_delay_seconds
         self._is_recorder_current = True
+        self.prompt_fixes: dict[str, tuple[str, ...]] = {}
+        """By tool: the fixes of the lessons that were rendered for prompts."""
         self._schemas: dict[str, str] = {}
         """Digests of the tool schemas that are already stored, by tool."""
         self._writes: set[tuple[Store, threading.Thread]] = set()
@@ -250,7 +254,20 @@ class MemoryLookup:
         except StoreError:  # the recorder reports the same error
             lessons = []
         server = self._location.url if self._location is not None and is_remote(self._location.url) else ""
-        return render_within_budget(prompt, lessons, max_tokens, requested_tools=tools, server=server).text
+        rendered = render_within_budget(prompt, lessons, max_tokens, requested_tools=tools, server=server)
+        self.note_lessons(lesson for lesson in lessons if lesson.id in rendered.lesson_ids)
+        return rendered.text
+
+    def note_lessons(self, lessons: Iterable[Lesson]) -> None:
+        """Note what a prompt tells about each tool. General advice names no fix."""
+        for lesson in lessons:
+            if not lesson.is_seed:
+                self.note_prompt_fixes(lesson.tool, [lesson.fix_id or ANY_FIX])
+
+    def note_prompt_fixes(self, tool: str, fixes: Sequence[str]) -> None:
+        """Note the fixes that a prompt tells about a tool, by id."""
+        all_fixes = dict.fromkeys((*self.prompt_fixes.get(tool, ()), *fixes))
+        self.prompt_fixes[tool] = tuple(all_fixes)[-MAX_PROMPT_FIXES:]
 
     def _flush_recorder(self) -> None:
         # After one timeout, do not wait for the recorder again until it has caught up.

@@ -14,7 +14,7 @@ from typing import Any
 
 from mulligan.core import calls, conversation
 from mulligan.core.failure import Failure, Remedy, TookEffect
-from mulligan.core.records import TOKEN_PARTS, VERIFY, Change, Link, LinkEvidence, Recovery, RecoveryStop, Step
+from mulligan.core.records import ANY_FIX, TOKEN_PARTS, VERIFY, Change, Link, LinkEvidence, Recovery, RecoveryStop, Step
 from mulligan.core.transformations import describe_transformation
 from mulligan.prompt.failure_messages import MIN_SHOWN_CONFIDENCE
 from mulligan.report import stats
@@ -502,5 +502,6 @@ def describe_evidence(link: Link) -> str:
     if link.provisional:
         reasons.append(PROVISIONAL)
     if link.advice:
-        reasons.append(f"after the model read {to_line(', '.join(link.advice[:MAX_SHOWN_FIXES]))}")
+        names = ["advice about this tool" if fix == ANY_FIX else fix for fix in link.advice[-MAX_SHOWN_FIXES:]]
+        reasons.append(f"after the model read {to_line(', '.join(names))}")
     return ", ".join(reasons)
