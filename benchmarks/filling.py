@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import Change, History, Recovery, Run, Step, encode
+from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.learn import fixes
 from mulligan.store import counters, pattern_counts, rollups, rows
 from mulligan.store.base import DEFAULT_TENANT

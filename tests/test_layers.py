@@ -18,9 +18,10 @@ import mulligan
 
 SOURCE = Path(mulligan.__file__).parent
 
-RECORDS = ("core.records", "core.failure", "core.calls", "core.links", "core.argument_comparison", "core.stated_limits",
-           "core.argument_rejections", "core.transformations", "core.fork_safety", "core.privileged_arguments",
-           "core.quantity_arguments", "classify.kinds")  # fmt: skip
+RECORDS = ("core.records", "core.failure", "core.calls", "core.links", "core.call_facts", "core.run_links",
+           "core.value_support", "core.argument_comparison", "core.stated_limits", "core.argument_rejections",
+           "core.transformations", "core.fork_safety", "core.privileged_arguments", "core.quantity_arguments",
+           "classify.kinds")  # fmt: skip
 """What failures, their kinds, records and links are: the part of `core` that publishes nothing."""
 CONTRACT = ("store.base", "store.counters", "core", "redaction")
 """What a store promises, in the words of `core`. The rules of learning know it, and every store builds on those."""

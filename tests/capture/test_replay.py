@@ -8,8 +8,8 @@ import msgspec
 
 from mulligan.capture.suggestions import replay_failures
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.links import link_recoveries
 from mulligan.core.records import Change, Fix, History, Prerequisite, ReplayResult, Run, Step
+from mulligan.core.run_links import link_recoveries
 from mulligan.recover.policy import Policy
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "too many", fingerprint="f-k")

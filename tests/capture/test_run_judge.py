@@ -23,8 +23,8 @@ import taught
 
 from mulligan import AgentError, Mulligan, api
 from mulligan.core.failure import SettingsError
-from mulligan.core.links import derive_status
 from mulligan.core.records import ANY_FIX, RUN_SPECIFIC, AdvisedFix, Fix, History, Link
+from mulligan.core.run_links import derive_status
 from mulligan.record.memory_lookup import MemoryLookup
 from mulligan.report import run_text
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now

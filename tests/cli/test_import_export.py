@@ -20,8 +20,8 @@ from session_logs import write
 from mulligan.cli import import_export
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind
-from mulligan.core.links import attach_links
 from mulligan.core.records import Run, Step
+from mulligan.core.run_links import attach_links
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 

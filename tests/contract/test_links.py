@@ -10,8 +10,8 @@ import pytest
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import Link, Run, Step
+from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.store.base import DEFAULT_TENANT
 
 REJECTED = Failure.of(

@@ -28,7 +28,6 @@ from mulligan.core.events import (
 )
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord
-from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
     AvoidedTurn,
@@ -47,6 +46,7 @@ from mulligan.core.records import (
     encode,
     pattern_id,
 )
+from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.redaction import Redactor
 from mulligan.store import counters
 from mulligan.store.base import (

@@ -22,22 +22,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from mulligan.api import Mulligan
 from mulligan.core import calls
 from mulligan.core.argument_comparison import compact_arguments
+from mulligan.core.call_facts import LOGGED, SAME_ARGUMENTS_ONLY, CallFacts
 from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_same_json
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.links import (
-    LOGGED,
-    MAX_OPEN_FAILURES,
-    SAME_ARGUMENTS_ONLY,
-    CallFacts,
-    RunProgress,
-    attach_links,
-    derive_status,
-    differs_in,
-    find_refuted,
-    judge_calls,
-    link_recoveries,
-)
+from mulligan.core.links import MAX_OPEN_FAILURES, RunProgress, differs_in
 from mulligan.core.records import Change, History, Link, Recovery, Run, Step
+from mulligan.core.run_links import attach_links, derive_status, find_refuted, judge_calls, link_recoveries
 from mulligan.learn.fixes import find_trials
 from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.store.urls import open_store

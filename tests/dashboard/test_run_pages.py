@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from mulligan.classify.kinds import KINDS
 from mulligan.core import calls
 from mulligan.core.failure import Failure, Remedy
-from mulligan.core.links import link_recoveries
 from mulligan.core.records import Change, History, Link, Recovery, Run, Step
+from mulligan.core.run_links import link_recoveries
 from mulligan.dashboard import run_pages
 
 texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=30)

@@ -25,7 +25,7 @@ from frameworks.scenarios import (
 )
 
 import mulligan
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.testing import Sandbox, sandbox
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are theirs

@@ -36,7 +36,7 @@ from frameworks.agent_framework_driver import ScriptedClient, ask, build_agent, 
 from frameworks.scenarios import NO_EFFECTS, RateLimitError, Request, Tools
 
 import mulligan
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.integrations.agent_framework import MulliganMiddlewareList
 from mulligan.testing import Sandbox, sandbox
 

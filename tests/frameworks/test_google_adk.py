@@ -34,7 +34,7 @@ from google.genai import types
 from google.genai.errors import ClientError
 
 import mulligan
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.integrations.google_adk import MulliganPlugin
 from mulligan.testing import Sandbox, sandbox
 

@@ -40,7 +40,7 @@ import mulligan
 from mulligan import Fallback
 from mulligan.capture.framework_classes import class_name
 from mulligan.core.failure import SettingsError
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.integrations.langchain import MulliganMiddleware
 from mulligan.testing import Sandbox, sandbox
 

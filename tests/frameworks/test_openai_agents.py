@@ -45,7 +45,7 @@ from agents import (
     function_tool,
     handoff,
 )
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.integrations.openai_agents import MulliganRunner
 from mulligan.testing import Sandbox, sandbox
 

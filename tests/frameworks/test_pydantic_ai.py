@@ -51,7 +51,7 @@ from pydantic_ai.toolsets import FunctionToolset
 from pydantic_ai.usage import RequestUsage
 
 import mulligan
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.integrations.pydantic_ai import MulliganCapability
 from mulligan.testing import Sandbox, sandbox
 

@@ -24,7 +24,7 @@ from strands.multiagent import GraphBuilder
 from strands.types.exceptions import EventLoopException, ModelThrottledException
 
 import mulligan
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.integrations.strands import MulliganPlugin
 from mulligan.testing import Sandbox, sandbox
 

@@ -22,8 +22,8 @@ from list_store.occurrences import Occurrence, find_occurrences
 
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
-from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import Compaction, History, Run, Step, pattern_id
+from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.store import counters, erasure, retention
 from mulligan.store.base import (
     DAY,

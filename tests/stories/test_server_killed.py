@@ -16,7 +16,7 @@ import pytest
 from ports import free_port
 from servers import Client
 
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.counters import StatsQuery

@@ -12,8 +12,8 @@ from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Remedy
-from mulligan.core.links import link_recoveries
 from mulligan.core.records import Change, Compaction, History, Recovery, RecoveryStop, Run, Step
+from mulligan.core.run_links import link_recoveries
 from mulligan.store.base import DAY, DEFAULT_TENANT, Store
 
 AGENTS = ("bookkeeper", "gardener", "receptionist")

@@ -6,7 +6,7 @@ import pytest
 from session_logs import otlp, read, span, write
 
 from mulligan.core import calls
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 
 TOOL = {"gen_ai__operation__name": "execute_tool", "gen_ai__tool__name": "search"}
 

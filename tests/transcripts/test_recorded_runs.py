@@ -6,8 +6,8 @@ import pytest
 from session_logs import read, write
 
 from mulligan.core.failure import Failure, Kind
-from mulligan.core.links import attach_links
 from mulligan.core.records import History, Link, Run, Step, encode
+from mulligan.core.run_links import attach_links
 from mulligan.transcripts.log_lines import UnreadableFileError
 from mulligan.transcripts.run_builder import ReaderState
 

@@ -11,12 +11,13 @@ from typing import Any
 
 import msgspec
 
+from mulligan.capture.call_origin import mark_exception
 from mulligan.capture.call_record import RecordedCall
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CIRCUIT_OPEN, CallBlockedError, CallLimits, SchemaMismatchError
 from mulligan.capture.player import CallMoves, Invocation, Reply, aexecute_plan, execute_plan, run_in_thread, run_sync
 from mulligan.capture.run import ActiveRun, CallScope, ContextValue, RecoveryScope, inner_scope
-from mulligan.capture.run_judge import mark_exception, outcome_of
+from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.signature import code_of
 from mulligan.capture.value_recording import States, copy_arguments, copy_data
 from mulligan.capture.wrapped_function import WrappedFunction

@@ -17,10 +17,10 @@ from mulligan.capture.run import ActiveRun, CallScope, RecoveryScope
 from mulligan.capture.value_recording import find_user_texts
 from mulligan.capture.wrapped_function import CallRules, WrappedFunction
 from mulligan.core import fork_safety
+from mulligan.core.call_facts import CallFacts
 from mulligan.core.events import AnyEvent, StepStarted
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import StandaloneRun, SuccessRecord, restore_value, snapshot_value
-from mulligan.core.links import CallFacts
 from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step, ValueProfile, digest
 from mulligan.recover.plan import AttemptMove, RecoveryFailed, RetryLayer
 from mulligan.recover.policy import Policy, PrerequisiteCall, Tool

@@ -16,27 +16,25 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from mulligan.capture.context import NO_OPTIONS, CaptureContext, RunOptions, reset
-from mulligan.capture.framework_classes import is_interruption
-from mulligan.capture.propagation import lost_run_watch
-from mulligan.capture.run_judge import (
-    TOOL_STEP_TYPES,
-    RunJudge,
+from mulligan.capture.call_origin import (
     corrected_calls,
     enter_task,
     find_marked_calls,
     find_marked_step,
     mark_exception,
     mark_step,
-    outcome_of,
 )
+from mulligan.capture.context import NO_OPTIONS, CaptureContext, RunOptions, reset
+from mulligan.capture.framework_classes import is_interruption
+from mulligan.capture.propagation import lost_run_watch
+from mulligan.capture.run_judge import TOOL_STEP_TYPES, RunJudge, outcome_of
 from mulligan.capture.value_recording import ValueRecorder, shapes
 from mulligan.classify.kinds import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION, find_kind
 from mulligan.core import fork_safety
+from mulligan.core.call_facts import CallFacts
 from mulligan.core.events import FailureRecorded, RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.core.failure import DEFAULT_HINTS, Failure, Kind, Remedy, SettingsError, to_code
 from mulligan.core.fast_path import MAX_INLINE_CHARS, SuccessRecord, restore_value
-from mulligan.core.links import CallFacts
 from mulligan.core.records import (
     AvoidedTurn,
     EndReason,

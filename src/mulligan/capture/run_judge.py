@@ -5,12 +5,7 @@ Between calls, only two facts are stored per tool: the arguments of its first su
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import itertools
 import sys
-import threading
-import weakref
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
@@ -18,20 +13,14 @@ from typing import Any
 
 import msgspec
 
-from mulligan.core.argument_comparison import are_similar_texts, differing_names, has_long_text
+from mulligan.capture.argument_variation import ArgumentVariation, Scope
+from mulligan.capture.call_origin import corrected_calls, enter_task, find_marked_calls
+from mulligan.core.argument_comparison import are_similar_texts, has_long_text
+from mulligan.core.call_facts import CallFacts, ItemTest, OpenFailure, PossibleCorrection, Receiver
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import CallTemplate
-from mulligan.core.links import (
-    CallFacts,
-    ItemTest,
-    OpenFailure,
-    PossibleCorrection,
-    Receiver,
-    RunProgress,
-    differs_in,
-    repeats_cut_off_call,
-)
+from mulligan.core.links import RunProgress, differs_in, repeats_cut_off_call
 from mulligan.core.possible_corrections import UnprovenCorrection, find_possible_links
 from mulligan.core.records import (
     ANY_FIX,
@@ -45,18 +34,6 @@ from mulligan.core.records import (
 )
 from mulligan.recover.plan import BLOCKED
 
-FAILED_CALLS = "__mulligan_calls__"
-"""The attribute of an exception that lists the failed calls that raised it, as pairs of run and call number.
-
-The number is None if the run reported the exception without a call.
-"""
-FAILED_STEPS = "__mulligan_steps__"
-"""The attribute of an exception with the innermost step of each run that it has left."""
-MAX_FAILED_CALLS = 8
-MAX_EXCEPTION_CHAIN = 16
-"""Exceptions of a chain that are examined."""
-MAX_TASK_PATH = 8
-"""Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely."""
 MAX_TEXT_CALLS = 50
 """Calls whose long texts are compared, the latest."""
 MAX_ADVISED_FIXES = 16
@@ -64,7 +41,6 @@ MAX_ADVISED_FIXES = 16
 MAX_CUT_OFF_CALLS = 100
 """Calls of a run that were cut off and are compared with later ones."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
-Scope = tuple[Any, ...]
 
 
 def outcome_of(failure: Failure) -> Outcome:
@@ -72,208 +48,6 @@ def outcome_of(failure: Failure) -> Outcome:
     if failure.is_failure:
         return "blocked" if failure.kind.is_loop and BLOCKED in failure.evidence else "failure"
     return "cancelled" if failure.kind.is_cancelled else "blocked"
-
-
-# Tasks
-
-
-_current_task: ContextVar[tuple[tuple[int, int], tuple[int, ...]] | None] = ContextVar("mulligan_task", default=None)
-"""A task or thread, and its ancestors by copied contexts."""
-_task_numbers = itertools.count(1)
-
-
-def enter_task() -> tuple[int, ...]:
-    """Return the path of the current task or thread. The first call in a copied context starts a branch."""
-    task = None
-    if asyncio := sys.modules.get("asyncio.tasks"):
-        with contextlib.suppress(RuntimeError):  # no event loop runs in this thread
-            task = asyncio.current_task()
-    owner = (threading.get_ident(), id(task) if task is not None else 0)
-    known_owner, path = _current_task.get() or (None, ())
-    if known_owner != owner:
-        path = (*path[1 - MAX_TASK_PATH :], next(_task_numbers))
-        _current_task.set((owner, path))
-    return path
-
-
-# Exceptions
-
-
-corrected_calls: ContextVar[tuple[tuple[str, int], ...]] = ContextVar("mulligan_correcting", default=())
-"""The failed calls, as pairs of run and call number, that the program marks as being corrected."""
-
-
-def mark_exception(error: BaseException, run: str, call: int | None = None) -> bool:
-    """Mark an exception as reported by a run, with or without a failed call. Return whether it was marked before.
-
-    Marks the exception itself: a list of exceptions would keep their frames alive.
-    """
-    try:
-        marks = vars(error)
-        earlier = marks.get(FAILED_CALLS, ())
-        marks[FAILED_CALLS] = (*earlier, (run, call))[-MAX_FAILED_CALLS:]
-        return any(marked == run for marked, _ in earlier)
-    except Exception:  # noqa: BLE001 - an exception without a dictionary cannot be marked
-        return False
-
-
-def mark_step(error: BaseException, run: str, number: int) -> None:
-    """Mark an exception with a step that it has left.
-
-    The highest number of each run counts: that of the innermost step, or of the latest one if the same object is
-    raised again.
-    """
-    with contextlib.suppress(Exception):  # an exception without a dictionary cannot be marked
-        numbers = vars(error).setdefault(FAILED_STEPS, {})
-        numbers[run] = max(number, numbers.get(run, 0))
-
-
-def find_marked_step(error: BaseException | None, run: str) -> int | None:
-    """Return the innermost step of the run that an exception has left, or else the call of the run that raised it."""
-    with contextlib.suppress(Exception):
-        marks = vars(error)
-        calls = (call for marked, call in marks.get(FAILED_CALLS, ()) if marked == run and call)
-        step: int | None = marks.get(FAILED_STEPS, {}).get(run) or next(calls, None)
-        return step
-    return None
-
-
-def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...]:
-    """Return the failed calls, each with its run, that an exception or one in its chain has left."""
-    pending, visited_count = [error], 0
-    calls: dict[tuple[str, int], None] = {}
-    while pending and visited_count < MAX_EXCEPTION_CHAIN:
-        current = pending.pop()
-        if current is None:
-            continue
-        visited_count += 1
-        try:
-            calls |= {mark: None for mark in vars(current).get(FAILED_CALLS, ()) if mark[1] is not None}
-        except Exception:  # noqa: BLE001 - an exception that cannot be inspected is no evidence
-            continue
-        pending += [current.__cause__, current.__context__]
-        if isinstance(current, BaseExceptionGroup):
-            pending += current.exceptions[:MAX_EXCEPTION_CHAIN]
-    return tuple(calls)
-
-
-# Objects
-
-
-def find_receiver(function: Callable[..., Any], instance: object = None) -> Receiver | None:
-    """Return what a function depends on besides its arguments, or None.
-
-    `instance` is the object of a method. Uses weak references where possible, so that a failure keeps no object alive.
-    """
-    instance = instance if instance is not None else getattr(function, "__self__", None)
-    if instance is not None:
-        return Receiver(None, (_refer_to(instance),))
-    values: list[Any] = []
-    code: Any = function
-    if isinstance(function, functools.partial):
-        values = [*function.args, *function.keywords.values()]
-        code = function.func
-    for cell in getattr(code, "__closure__", None) or ():
-        with contextlib.suppress(ValueError):  # the cell is still empty
-            values.append(cell.cell_contents)
-    values += getattr(code, "__defaults__", None) or ()
-    values += (getattr(code, "__kwdefaults__", None) or {}).values()
-    return Receiver(_refer_to(function), tuple(map(_refer_to, values))) if values else None
-
-
-def _refer_to(value: Any) -> Any:
-    try:
-        return weakref.ref(value)
-    except TypeError:  # numbers, texts and objects with slots
-        return value
-
-
-# Items
-
-
-MAX_LEARNING_CALLS = 8
-"""Calls of a tool after which only arguments that never varied are still compared."""
-_ABSENT = object()
-
-
-class ArgumentVariation:
-    """The successful calls of one tool in one item scope: first arguments, and which have varied since."""
-
-    def __init__(
-        self, key: str, scope: Scope, names: Sequence[str], positional: Sequence[Any], keywords: Mapping[str, Any]
-    ):
-        self.key = key
-        self.scope = scope
-        self._names = names
-        """The names of the positional arguments."""
-        self.first = self.last = self._by_name(positional, keywords)
-        self._calls = 1
-        self._positional_count = len(positional)
-        self._constant = list(enumerate(positional))
-        """Positional values that never varied, with their index."""
-        self._constant_names = list(keywords.items())
-        self.varying: set[str] = set()
-        """Arguments in which two successes differ."""
-        self.values: dict[str, list[Any]] = {name: [value] for name, value in self.first.items()}
-        """Different values of each argument in the first calls. An absent argument has the value None."""
-        self.item_names: set[str] = set()
-        """Arguments that are the only difference between two successes: they name items."""
-        self.is_settled = False
-        """Whether every argument has varied, so that nothing more can be learned."""
-
-    def add(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        """Compare another success. Hot path: after a few calls, only values that never varied are compared."""
-        if self._calls >= MAX_LEARNING_CALLS and len(positional) == self._positional_count:
-            for index, value in self._constant:
-                if positional[index] != value:
-                    return self._compare(positional, keywords)
-            for name, value in self._constant_names:
-                if keywords.get(name, _ABSENT) != value:
-                    return self._compare(positional, keywords)
-            return None
-        return self._compare(positional, keywords)
-
-    def _compare(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
-        self._calls += 1
-        current, last = self._by_name(positional, keywords), self.last
-        self.last = current
-        if self._calls <= MAX_LEARNING_CALLS:
-            for name in self.values.keys() | current.keys():
-                value, values = current.get(name), self.values.setdefault(name, [None])
-                if value not in values:
-                    values.append(value)
-        differing = _differing(self.first, current)
-        self.varying |= differing
-        if len(differing) == 1:
-            self.item_names |= differing
-        differing = _differing(last, current)
-        if len(differing) == 1:
-            self.item_names |= differing
-        varying, names = self.varying, self._names
-        self._constant = [(index, value) for index, value in self._constant if names[index] not in varying]
-        self._constant_names = [(name, value) for name, value in self._constant_names if name not in varying]
-        all_vary = not self._constant and not self._constant_names
-        self.is_settled = all_vary and self._calls >= MAX_LEARNING_CALLS
-
-    def has_other_item(self, candidate: PossibleCorrection, roots: Collection[str]) -> bool:
-        """Return whether a success shows that one of these arguments of a possible correction names items."""
-        if candidate.replaced and self._calls <= MAX_LEARNING_CALLS:
-            return any(
-                candidate.is_other_item(root, value) for root in roots for value in self.values.get(root, (None,))
-            )
-        arguments = candidate.call.last.arguments
-        # A call is judged before its arguments are added. A tool that is called in two ways has two variations.
-        return not self.varying.isdisjoint(roots) or (
-            isinstance(arguments, Mapping) and not differing_names(self.first, arguments).isdisjoint(roots)
-        )
-
-    def _by_name(self, positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
-        return {**dict(zip(self._names, positional)), **keywords}  # noqa: B905 - fewer values than names are possible
-
-
-def _differing(first: Mapping[str, Any], second: Mapping[str, Any]) -> set[str]:
-    """Return the arguments that differ, compared by Python equality: 1 equals True."""
-    return {name for name in first.keys() | second.keys() if first.get(name, _ABSENT) != second.get(name, _ABSENT)}
 
 
 class RunJudge:

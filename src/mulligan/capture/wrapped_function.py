@@ -10,6 +10,7 @@ from typing import Any, get_args
 import msgspec
 from msgspec.structs import force_setattr
 
+from mulligan.capture.call_origin import find_receiver
 from mulligan.capture.context import (
     DELEGATED_OPTIONS,
     LEARNS,
@@ -25,13 +26,12 @@ from mulligan.capture.context import (
 from mulligan.capture.framework_classes import INJECTED_TYPES
 from mulligan.capture.limits import SchemaMismatchError, TargetResolver, Violation
 from mulligan.capture.result_checks import Empty, ResultChecker
-from mulligan.capture.run_judge import find_receiver
 from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of, without_partial
 from mulligan.capture.value_recording import ValueRecorder
 from mulligan.core import fork_safety
+from mulligan.core.call_facts import Receiver
 from mulligan.core.failure import SettingsError, require_choice
 from mulligan.core.fast_path import CallTemplate, StandaloneRun
-from mulligan.core.links import Receiver
 from mulligan.core.log import get_logger
 from mulligan.core.records import Effects, Run, StepType
 from mulligan.recover.budget import TARGET_ARGUMENTS, ToolLimits

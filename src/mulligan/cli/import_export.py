@@ -20,9 +20,9 @@ from mulligan.cli.config_edits import replace_file
 from mulligan.cli.options import CommandContext, command, find_run, parse_time_option, show_read_progress
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import SettingsError
-from mulligan.core.links import attach_links
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import History, RecordedMessage, Run, Step, encode, message_numbers
+from mulligan.core.run_links import attach_links
 from mulligan.hooks.agents import HOOK_STATE_KIND, join_tool_name, run_id_prefix
 from mulligan.hooks.session_files import TOOL_NAME_TEMPLATES, tool_key
 from mulligan.redaction import Redactor

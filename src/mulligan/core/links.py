@@ -16,16 +16,13 @@ Everything here is a plain function of records and of `CallFacts`, which the rec
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from mulligan.core.argument_comparison import (
-    COMMAND_ARGUMENTS,
-    FORM_OPERATIONS,
     Comparison,
     are_similar_texts,
     compact_arguments,
@@ -35,200 +32,44 @@ from mulligan.core.argument_comparison import (
     has_lost_values,
     is_certainly_same,
     is_hidden,
-    is_long_text,
     is_rejected_argument,
-    is_same_text,
-    is_word_of,
     leaf_of,
-    result_text,
     root_of,
     values_of,
 )
 from mulligan.core.argument_rejections import rejects_arguments
-from mulligan.core.calls import TOOL_NAME_PATH, Call, group_attempts, is_retry, is_same_json, similarity
-from mulligan.core.failure import Failure, Remedy
-from mulligan.core.privileged_arguments import names_identity_or_money, split_words
-from mulligan.core.quantity_arguments import measures_quantity
+from mulligan.core.call_facts import (
+    LOGGED,
+    SAME_ARGUMENTS_ONLY,
+    CallFacts,
+    IntentMember,
+    ItemTest,
+    OpenFailure,
+    PossibleCorrection,
+    RecentSuccess,
+    has_no_items,
+)
+from mulligan.core.calls import TOOL_NAME_PATH, Call, is_retry, is_same_json, similarity
+from mulligan.core.failure import Remedy
+from mulligan.core.privileged_arguments import names_identity_or_money
 from mulligan.core.read_only_calls import may_prepare_command
-from mulligan.core.records import Change, History, Link, LinkEvidence, LinkMethod, Run, Status, Step
-from mulligan.core.stated_limits import follows_direction, supports_value
+from mulligan.core.records import Change, Link, LinkEvidence, LinkMethod, Run, Status, Step
+from mulligan.core.value_support import find_sources, find_supported_values
 
 MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
 MAX_COMPARED_FAILURES = 8
 """Open failures of one tool that a call with other arguments is compared with, the latest."""
-MAX_INTENT_CALLS = 1000
-"""Failed calls of one intent that a success recovers, the latest."""
 MAX_INTENT_MEMBERS = 10
 """Failed calls of one intent that are compared with the success, the latest."""
 MAX_INTERMEDIATE_TOOLS = 50
 MAX_RECENT_SUCCESSES = 24
 """Successes since the first open failure whose arguments are stored: a prerequisite may be among them."""
-MAX_RESULT_MEMBERS = 200
-"""Members of a result that are searched for a short value."""
 MAX_RESULTS = 8
 """Results since a failure that are searched for a new value, the latest."""
-MIN_RESULT_VALUE_CHARS = 3
-"""Shorter values are looked up only in fields whose name has a word of the argument's name."""
 MIN_TOOL_NAME_SIMILARITY = 0.75
-_STAGES = frozenset({"plan", "respond", "reflection"})
+STAGES = frozenset({"plan", "respond", "reflection"})
 """Types of steps that are not calls: their success does not mean that anything was executed."""
-
-
-class Receiver(msgspec.Struct, frozen=True, eq=False):
-    """What a function depends on besides its arguments. The same method of another object is another target."""
-
-    function: Any
-    """A reference to a function that may be created repeatedly with other values; None for a method."""
-    values: tuple[Any, ...]
-    """References to the object of a method, or to the values in a function's closure."""
-
-    def is_same_as(self, other: Receiver | None) -> bool:
-        if other is None:
-            return False
-        function = _dereference(self.function)
-        if function is not None and function is _dereference(other.function):
-            return True
-        return len(self.values) == len(other.values) and all(map(_is_same_object, self.values, other.values))
-
-
-def _dereference(reference: Any) -> Any:
-    return reference() if isinstance(reference, weakref.ref) else reference
-
-
-_PLAIN = (str, int, float, bool, bytes)
-
-
-def _is_same_object(first: Any, second: Any) -> bool:
-    """Return whether two references are to one object, or to equal plain values. A dead reference equals nothing."""
-    one, other = _dereference(first), _dereference(second)
-    if one is None and isinstance(first, weakref.ref):
-        return False
-    return one is other or (type(one) is type(other) and isinstance(one, _PLAIN) and one == other)
-
-
-class CallFacts(msgspec.Struct, frozen=True):
-    """Facts about a call beyond its record. Used to judge links, never stored."""
-
-    failures_before: int | None = None
-    """Failures of the run that were delivered before the call began; None if only times are known."""
-    task: tuple[int, ...] | None = None
-    """The task or thread of the call, preceded by its ancestors; None if tasks are unknown."""
-    handled: tuple[int, ...] = ()
-    """Failed calls whose exception was being handled when the call began."""
-    turn: tuple[int, int] | None = None
-    """The loop, and the number of the model turn that requested the call."""
-    item: tuple[Any, ...] = ()
-    """The item scopes around the call, and the values of its declared item arguments."""
-    item_arguments: tuple[str, ...] = ()
-    """Arguments that are declared to name items."""
-    privileged: Collection[str] = ()
-    """Arguments that are declared privileged."""
-    is_destructive: bool = False
-    """Whether the tool is declared destructive: all its arguments are privileged."""
-    corrected: tuple[int, ...] = ()
-    """Failed calls that the program says this call corrects."""
-    receiver: Receiver | None = None
-    """What the function depends on besides its arguments: the object of a method, or its closure."""
-    knows_program: bool = False
-    """Whether a program in this process made the call, so that an exception handler would have been detected."""
-    is_logged: bool = False
-    """Whether a model made the calls of the run and turns are unknown, as in an agent's log or behind a proxy."""
-    lost_answers: tuple[Any, ...] = ()
-    """Of a call that only reads: the lost answers of the session before it, which its success may settle."""
-    reads_only: bool = False
-    """Whether the tool is declared to have no effects, so that its call changes nothing that a later one depends on."""
-
-
-LOGGED = CallFacts(is_logged=True)
-"""Facts of a call that another program recorded."""
-
-
-SAME_ARGUMENTS_ONLY = CallFacts(task=())
-"""Facts of an otherwise unknown call: it recovers a failure only with the same arguments."""
-
-
-class PossibleCorrection(msgspec.Struct, frozen=True):
-    """A call that may correct a failed one, with the arguments whose values it changes."""
-
-    call: Call
-    facts: CallFacts
-    paths: tuple[str, ...]
-    """Arguments in which no other success of the run may differ."""
-    texts: tuple[str, ...] = ()
-    """Arguments with a long text, to which no other call of the run may have a similar one."""
-    intent: tuple[int, ...] = ()
-    """The failed calls that it re-issues."""
-    failed: int = 0
-    """The failed call that it is compared with."""
-    replaced: tuple[Mapping[str, Any], ...] = ()
-    """The arguments of the failed calls, if the correction was made because of them.
-
-    Other calls may have succeeded with what failed here: who corrects an error has first tried the usual value.
-    """
-
-    def is_other_item(self, root: str, value: Any) -> bool:
-        """Return whether a value of another success in a changed argument shows that the argument names items."""
-        arguments = self.call.last.arguments
-        if isinstance(arguments, Mapping) and is_certainly_same(arguments.get(root), value):
-            return False
-        return not any(is_certainly_same(failed.get(root), value) for failed in self.replaced)
-
-
-ItemTest = Callable[[PossibleCorrection], bool]
-"""Returns whether other calls of the run show that a changed argument names an item."""
-
-
-def has_no_items(candidate: PossibleCorrection) -> bool:
-    """Item test for a caller that knows of no other calls."""
-    return False
-
-
-class IntentMember(msgspec.Struct, frozen=True):
-    """An earlier failed call of an intent, and the tools that succeeded before it was issued again."""
-
-    call: Call
-    tools: tuple[str, ...]
-
-
-class OpenFailure(msgspec.Struct, frozen=True):
-    """An unrecovered failed call, and what happened since."""
-
-    call: Call
-    facts: CallFacts
-    number: int
-    """The number of failures of the run that were delivered before it."""
-    intent: tuple[int, ...] = ()
-    """Earlier failed calls of the same intent with the same values, the oldest first."""
-    members: tuple[IntentMember, ...] = ()
-    """The latest of these, with what succeeded between them."""
-    previous: int = 0
-    """The open failure that it re-issued with other values: the same intent, unless these values name items."""
-    is_unknown_tool: bool = False
-    """Whether it failed because there is no tool of that name: the call of a similar one may re-issue it."""
-    tools_since: tuple[str, ...] = ()
-    """Tools that have succeeded since, models excluded."""
-    changing_tools: tuple[str, ...] = ()
-    """Those of them that are not declared to only read: they may be why the same call succeeds later."""
-    preparing_tools: tuple[str, ...] = ()
-    """Those of them that may have changed what it depends on, if it is a shell command. The same intent keeps them."""
-    results: tuple[tuple[str, Any], ...] = ()
-    """Results received since from calls of other tools: the tool and the result."""
-    has_lost_answer: bool = False
-    """Whether it may have executed a call with effects="once" whose answer never arrived."""
-
-    @property
-    def failed_calls(self) -> tuple[int, ...]:
-        return (*self.intent, self.call.id)[-MAX_INTENT_CALLS:]
-
-
-class RecentSuccess(msgspec.Struct, frozen=True):
-    """A call that succeeded while a failure was open: it may be a prerequisite."""
-
-    call: int
-    name: str
-    arguments: dict[str, Any]
-    """Compact: long texts and nested values are None."""
 
 
 class RunProgress(msgspec.Struct, frozen=True):
@@ -283,7 +124,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             return self._after_failure(call, facts, settled_calls) if call.has_failed else (self, [])
         has_failed = call.has_failed
         links = [_link_attempts(call)] if has_failed else []
-        has_success = self.has_success or call.first.type not in _STAGES
+        has_success = self.has_success or call.first.type not in STAGES
         has_own_failure = self.has_own_failure or (has_failed and call.first.type == "run")
         failed, recovered = self.failed + has_failed, self.recovered + has_failed
         if not self.open:
@@ -393,7 +234,7 @@ class RunProgress(msgspec.Struct, frozen=True):
                 and failure.call.id in match.carried
             ]
         calls = tuple(number for failure in intent for number in failure.failed_calls)
-        call_evidence = _CALL_EVIDENCE.intersection(match.evidence)
+        call_evidence = CALL_EVIDENCE.intersection(match.evidence)
         replaced = _list_arguments(intent) if call_evidence else ()
         for failure in intent[1:]:
             before, after = values_of(failure.call.last), values_of(call.last)
@@ -403,7 +244,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             if comparison is None:
                 break
             # Each failure of a chain is tested by its own changes, however the last one is recovered.
-            supported = _find_supported_values(failure, comparison)
+            supported = find_supported_values(failure, comparison)
             unsupported = [path for path in comparison.item_paths if _may_name_item(supported.get(path), call_evidence)]
             paths, texts = (*unsupported, *comparison.doubtful), _find_changed_texts(comparison)
             is_doubtful = bool(paths or texts)
@@ -473,7 +314,7 @@ class RunProgress(msgspec.Struct, frozen=True):
             return match_changes(failure, call, (evidence,), is_provisional=is_doubtful)
         if any(root_of(path) in facts.item_arguments for path in comparison.values):
             return None
-        supported = _find_supported_values(failure, comparison)
+        supported = find_supported_values(failure, comparison)
         call_evidence = self._find_call_evidence(failure, call, facts, comparison)
         if not _is_supported(failure, comparison, supported, call_evidence):
             return None
@@ -507,7 +348,7 @@ class RunProgress(msgspec.Struct, frozen=True):
 
 
 _KEPT_VALUES = frozenset({"same_arguments", "same_values", "missing_arguments", "conversation", "explicit"})
-_CALL_EVIDENCE = frozenset[LinkEvidence]({"handler", "model_turn", "next_call"})
+CALL_EVIDENCE = frozenset[LinkEvidence]({"handler", "model_turn", "next_call"})
 """Evidence that a call was made because of the failure, whatever its values."""
 _RANKS: dict[str, int] = {"same_arguments": 0, "same_values": 1, "missing_arguments": 2, "conversation": 2}
 
@@ -692,7 +533,7 @@ def match_changes(
     sources: dict[str, None] = {}
     marked: list[Change] = []
     for change in reissue_changes:
-        tools = _find_sources(change.after, failure, leaf_of(change.path)) if change.operation == "substitute" else []
+        tools = find_sources(change.after, failure, leaf_of(change.path)) if change.operation == "substitute" else []
         sources |= dict.fromkeys(tools)
         marked.append(replace(change, source="run") if tools else change)
     return Match(failure, "agent", tuple(marked), evidence, is_provisional, tuple(sources) or failure.tools_since)
@@ -723,41 +564,6 @@ def _is_renamed_away(failed: Call, call: Call, comparison: Comparison, *, is_nex
 def _find_changed_texts(comparison: Comparison) -> tuple[str, ...]:
     """Return the paths of arguments whose long text changed."""
     return tuple(path for path in comparison.values if path not in comparison.item_paths)
-
-
-# Support for new values
-
-
-def _find_supported_values(failure: OpenFailure, comparison: Comparison) -> dict[str, LinkEvidence]:
-    """Return the changed arguments whose new value has evidence of its own, with that evidence."""
-    supported = {
-        path: support
-        for path, (old, new) in comparison.values.items()
-        if (support := _find_value_support(failure, path, old, new)) is not None
-    }
-    cause = failure.call.failure
-    # Beside another changed value, a smaller number may be chance. Too many requests are no number of this call.
-    if len(comparison.values) == 1 and not supported and cause is not None and cause.remedy is not Remedy.RETRY:
-        [(path, values)] = comparison.values.items()
-        if measures_quantity(path, *values) and follows_direction(_error_text(cause), *values):
-            return {path: "stated_limit"}
-    return supported
-
-
-def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> LinkEvidence | None:
-    cause = failure.call.failure
-    if supports_value(_error_text(cause), old, new, is_quantity=measures_quantity(path, old, new)):
-        return "stated_limit"
-    if _find_sources(new, failure, leaf_of(path)):
-        return "tool_result"
-    if cause is not None and cause.kind.is_about_quotation:
-        return "same_text"  # the same edit with another quotation of the text that it replaces
-    is_command = root_of(path) in COMMAND_ARGUMENTS
-    return "same_text" if is_same_text(cause, old, new, is_command=is_command) else None
-
-
-def _error_text(failure: Failure | None) -> str:
-    return f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
 
 
 def _is_supported(
@@ -791,35 +597,6 @@ def _may_name_item(support: LinkEvidence | None, call_evidence: Collection[LinkE
     call was made because of the failure: the next item of a loop meets the limit too.
     """
     return support is None or (support == "stated_limit" and not call_evidence)
-
-
-def _find_sources(value: Any, failure: OpenFailure, name: str) -> list[str]:
-    """Return the tools whose results since the failure contain a value: it was looked up there."""
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        return []
-    text = str(value)
-    if len(text) >= MIN_RESULT_VALUE_CHARS:
-        spellings = {text, msgspec.json.encode(text)[1:-1].decode()}  # results are searched as JSON
-        results = [(tool, result_text(result)) for tool, result in failure.results]
-        return [tool for tool, result in results if any(is_word_of(spelling, result) for spelling in spellings)]
-    words = frozenset(word.casefold() for word in split_words(name))
-    return [tool for tool, result in failure.results if _has_field(result, words, text)]
-
-
-def _has_field(result: Any, words: Collection[str], text: str) -> bool:
-    """Return whether a result has this value in a field whose name has one of these words. Bounded."""
-    waiting: list[tuple[str, Any]] = [("", result)]
-    for _ in range(MAX_RESULT_MEMBERS):
-        if not waiting:
-            break
-        name, value = waiting.pop()
-        if isinstance(value, Mapping):
-            waiting += [(str(key), member) for key, member in list(value.items())[:MAX_RESULT_MEMBERS]]
-        elif isinstance(value, list | tuple):
-            waiting += [(name, member) for member in value[:MAX_RESULT_MEMBERS]]
-        elif str(value) == text and any(word.casefold() in words for word in split_words(name)):
-            return True
-    return False
 
 
 def _note_success(failure: OpenFailure, call: Call, *, reads_only: bool) -> OpenFailure:
@@ -866,97 +643,6 @@ def differs_in(candidate: PossibleCorrection, steps: Iterable[Step]) -> bool:
         if not is_reissued and any(are_similar_texts(text, other.get(root)) for root, text in texts.items()):
             return True
     return False
-
-
-# Whole runs
-
-
-def derive_status(run: Run, steps: Iterable[Step], links: Iterable[Link]) -> Status:
-    """Derive the status of a run from its steps and its final links."""
-    calls = group_attempts(steps)
-    failed = [call for call in calls if call.has_failed]
-    linked = {link.failed_call for link in links}
-    return RunProgress(
-        failed=len(failed),
-        recovered=sum(call.has_succeeded or call.id in linked for call in failed),
-        has_own_failure=any(call.first.type == "run" for call in failed),
-        has_success=any(call.has_succeeded and call.first.type not in _STAGES for call in calls),
-    ).status(run)
-
-
-def link_recoveries(steps: Iterable[Step], run: Run | None = None, *, is_settled: bool = False) -> list[Link]:
-    """Return a link for each recovered call of a whole run, in the order of the failed calls.
-
-    `is_settled` judges a run that has not ended.
-    """
-    is_final = is_settled or run is None or run.end_reason is not None
-    judged_calls = judge_calls(steps, run, is_final=is_final)
-    links = [link for _, call, call_links in judged_calls if call.has_succeeded for link in call_links]
-    return sorted(links, key=lambda link: link.failed_call)
-
-
-def find_refuted(steps: Iterable[Step]) -> tuple[int, ...]:
-    """Return the calls whose provisional links are refuted by other calls of their run.
-
-    For a run that never ended: its recording process could not store which links it withdrew.
-    """
-    calls = group_attempts(steps)
-    others = [step for call in calls for step in call.steps]
-    return tuple(
-        call.id
-        for call in calls
-        if any(differs_in(candidate, others) for candidate in _iter_provisional_corrections(call))
-        or any(link.possible for link in call.last.links)  # what supports them was not stored
-    )
-
-
-def _iter_provisional_corrections(call: Call) -> Iterator[PossibleCorrection]:
-    intent = tuple(link.failed_call for link in call.last.links)
-    for link in call.last.links if call.has_succeeded else ():
-        if link.provisional and not link.possible:
-            changes = [change for change in link.changes
-                       if change.operation not in FORM_OPERATIONS and change.path != TOOL_NAME_PATH]  # fmt: skip
-            texts = tuple(change.path for change in changes if all(map(is_long_text, (change.before, change.after))))
-            paths = tuple(change.path for change in changes if change.path not in texts)
-            is_caused = not _CALL_EVIDENCE.isdisjoint(link.evidence)
-            replaced = {root_of(change.path): change.before for change in changes}
-            yield PossibleCorrection(
-                call, LOGGED, paths, texts, intent, link.failed_call, (replaced,) if is_caused else ()
-            )
-
-
-def attach_links(history: History) -> History:
-    """Store the links of a whole run in its steps, so that a store need not derive them from redacted values."""
-    if any(step.links_decided for step in history.steps) or not any(step.has_failed for step in history.steps):
-        return history
-    last_steps = {call.id: call.last.seq for call in group_attempts(history.steps)}
-    links: dict[int, list[Link]] = {}
-    for link in history.links:
-        if link.failed_call != link.recovering_call and link.recovering_call in last_steps:
-            links.setdefault(last_steps[link.recovering_call], []).append(link)
-    steps = [
-        replace(step, links_decided=step.has_failed, links=tuple(links.get(step.seq, ())))
-        if step.has_failed or step.seq in links
-        else step
-        for step in history.steps
-    ]
-    return replace(history, steps=tuple(steps))
-
-
-def judge_calls(
-    steps: Iterable[Step], run: Run | None = None, *, is_final: bool
-) -> Iterator[tuple[RunProgress, Call, list[Link]]]:
-    """Judge the calls of a run in order. Yield the state of the run before each call, the call and its links."""
-    calls = group_attempts(steps)
-    others = [step for call in calls for step in call.steps]
-    withdrawn = frozenset(run.withdrawn) if run is not None else frozenset()
-    progress = RunProgress()
-    for call in calls:
-        before = progress
-        progress, links = before.after(
-            call, None, lambda candidate: differs_in(candidate, others), withdrawn, is_final=is_final
-        )
-        yield before, call, links
 
 
 def _link_attempts(call: Call) -> Link:

@@ -23,9 +23,10 @@ from mulligan.core.argument_comparison import (
     values_of,
 )
 from mulligan.core.argument_rejections import judge_failure
+from mulligan.core.call_facts import CallFacts, OpenFailure
 from mulligan.core.calls import Call
 from mulligan.core.failure import Remedy
-from mulligan.core.links import CallFacts, OpenFailure, RunProgress, match_changes, may_be_reissue
+from mulligan.core.links import RunProgress, match_changes, may_be_reissue
 from mulligan.core.privileged_arguments import names_identity_or_money
 from mulligan.core.records import Link, LinkEvidence
 

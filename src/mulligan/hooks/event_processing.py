@@ -20,7 +20,6 @@ from mulligan import settings as settings_file
 from mulligan.classify.classifier import Classifier, classify
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import Failure, StoreError, StoreLockedError, TookEffect, strip_own_blocks
-from mulligan.core.links import link_recoveries
 from mulligan.core.records import (
     ANY_FIX,
     MAX_ADVISED_FIX_RECORDS,
@@ -36,6 +35,7 @@ from mulligan.core.records import (
     encode,
     new_id,
 )
+from mulligan.core.run_links import link_recoveries
 from mulligan.hooks import agents, session_files
 from mulligan.hooks.agents import (
     HOOK_STATE_KIND,

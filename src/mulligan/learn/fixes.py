@@ -16,8 +16,9 @@ import msgspec
 
 from mulligan.core import calls
 from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls, is_hidden
+from mulligan.core.call_facts import RecentSuccess
 from mulligan.core.calls import Call, wilson_lower_bound
-from mulligan.core.links import MAX_RECENT_SUCCESSES, RecentSuccess, RunProgress
+from mulligan.core.links import MAX_RECENT_SUCCESSES, RunProgress
 from mulligan.core.privileged_arguments import is_privileged, split_words
 from mulligan.core.records import (
     ANY_FIX,

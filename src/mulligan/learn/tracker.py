@@ -13,9 +13,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec.structs import replace
 
+from mulligan.core.call_facts import SAME_ARGUMENTS_ONLY, OpenFailure
 from mulligan.core.calls import Call
 from mulligan.core.failure import Failure
-from mulligan.core.links import MAX_INTERMEDIATE_TOOLS, SAME_ARGUMENTS_ONLY, OpenFailure, RunProgress, link_recoveries
+from mulligan.core.links import MAX_INTERMEDIATE_TOOLS, RunProgress
 from mulligan.core.read_only_calls import (
     SHELL_TOOLS,
     find_command,
@@ -24,6 +25,7 @@ from mulligan.core.read_only_calls import (
     may_prepare_command,
 )
 from mulligan.core.records import Link, Step, decode, digest, encode, failure_identity
+from mulligan.core.run_links import link_recoveries
 from mulligan.prompt import Prompt
 from mulligan.redaction.regex import LazyRegex
 

@@ -10,8 +10,8 @@ from itertools import groupby, islice
 from typing import Any
 
 from mulligan.core import calls
-from mulligan.core.links import derive_status
 from mulligan.core.records import EndReason, Fix, History, Link, Status
+from mulligan.core.run_links import derive_status
 from mulligan.report import call_text, stats
 from mulligan.report.call_text import CUT_OFF
 from mulligan.report.memory_text import MAX_SHOWN_TRIALS, describe_advice

@@ -28,7 +28,6 @@ from mulligan.core.events import (
     redact_all,
 )
 from mulligan.core.failure import Failure, Kind, SettingsError
-from mulligan.core.links import attach_links, judge_calls
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
@@ -42,6 +41,7 @@ from mulligan.core.records import (
     encode,
     new_id,
 )
+from mulligan.core.run_links import attach_links, judge_calls
 from mulligan.core.token_usage import MAX_TOKEN_COUNT
 from mulligan.redaction import Redactor
 from mulligan.report.tables import format_timestamp

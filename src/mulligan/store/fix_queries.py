@@ -11,8 +11,8 @@ from typing import Any
 import msgspec
 
 from mulligan.core import calls as core_calls
-from mulligan.core.links import judge_calls
 from mulligan.core.records import Fix, Link, Precedent, Run, Step, ValueProfile, decode, encode, pattern_id
+from mulligan.core.run_links import judge_calls
 from mulligan.learn import fixes, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.prerequisites import FixSummary, Row, load_record

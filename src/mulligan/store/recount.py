@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from mulligan.core.calls import group_attempts
-from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import Link, Run, Status, Step
+from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.learn.patterns import start_of_day
 from mulligan.store import fix_queries, pattern_counts, rollups
 from mulligan.store.base import DAY

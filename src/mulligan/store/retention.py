@@ -14,8 +14,8 @@ from zlib import crc32
 import msgspec
 
 from mulligan.core.calls import group_attempts
-from mulligan.core.links import derive_status
 from mulligan.core.records import History, Run, Status, Step
+from mulligan.core.run_links import derive_status
 from mulligan.store import counters, pattern_counts, rollups
 from mulligan.store.base import Progress, PruneResult, Retention
 from mulligan.store.connection import Connection, Rows

@@ -23,17 +23,13 @@ import msgspec
 from msgspec.structs import replace
 
 from mulligan.core import calls
+from mulligan.core.call_facts import ItemTest, PossibleCorrection
 from mulligan.core.calls import Call
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure
-from mulligan.core.links import (
-    ItemTest,
-    PossibleCorrection,
-    RunProgress,
-    differs_in,
-    find_refuted,
-)
+from mulligan.core.links import RunProgress, differs_in
 from mulligan.core.records import FIRST_FAILURE_SEQ, Compaction, History, Link, Run, Status, Step, encode
+from mulligan.core.run_links import find_refuted
 from mulligan.learn import fixes, patterns
 from mulligan.store import counters as counters_module
 from mulligan.store import fix_queries, fix_votes

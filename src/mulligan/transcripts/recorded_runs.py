@@ -13,8 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from mulligan.core.failure import UPGRADE
-from mulligan.core.links import attach_links, link_recoveries
 from mulligan.core.records import History, decode
+from mulligan.core.run_links import attach_links, link_recoveries
 from mulligan.transcripts.log_lines import LogLines, UnreadableFileError, decode_line
 from mulligan.transcripts.run_builder import ReaderState, RunBuilder, to_milliseconds
 

@@ -20,8 +20,8 @@ from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.value_recording import MAX_USER_CHARS, truncate_at_word
 from mulligan.classify.classifier import classify
 from mulligan.core.failure import Failure, strip_own_blocks
-from mulligan.core.links import link_recoveries
 from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType
+from mulligan.core.run_links import link_recoveries
 from mulligan.redaction.plain_data import escape_surrogates, to_plain_data, truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_line, decode_raw, is_object
 

@@ -15,8 +15,8 @@ from strict_decoding import run_leniently
 
 from mulligan.core.calls import group_attempts
 from mulligan.core.failure import Failure, Kind, Remedy
-from mulligan.core.links import link_recoveries
 from mulligan.core.records import AvoidedTurn, Change, Compaction, History, Recovery, Run, Step, failure_identity
+from mulligan.core.run_links import link_recoveries
 from mulligan.store import counters
 from mulligan.store.counters import DAY, HOUR, Cell, CounterKey, Histogram, KindCell, StatsQuery
 from mulligan.store.counters.counters import DETAILS, OUTLINE_NUMBERS

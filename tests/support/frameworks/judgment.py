@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from frameworks.scenarios import Conversation, Driver, Scenario, Style, Tools
-from mulligan.core.links import derive_status
+from mulligan.core.run_links import derive_status
 from mulligan.testing import Sandbox
 
 

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 from list_store.occurrences import Occurrence, PatternCounter, find_occurrences
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
-from mulligan.core.links import derive_status, link_recoveries
 from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
     Compaction,
@@ -20,6 +19,7 @@ from mulligan.core.records import (
     message_numbers,
     pattern_id,
 )
+from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.learn import patterns
 from mulligan.store import counters, erasure
 from mulligan.store.base import ForgetRequest, RunQuery

@@ -14,7 +14,6 @@ from list_store.list_lessons import ListLessons, TenantFacts
 from list_store.votes import Votes
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted
 from mulligan.core.failure import StoreError
-from mulligan.core.links import derive_status
 from mulligan.core.records import (
     Fix,
     History,
@@ -26,6 +25,7 @@ from mulligan.core.records import (
     Run,
     ValueProfile,
 )
+from mulligan.core.run_links import derive_status
 from mulligan.learn import fixes, patterns
 from mulligan.learn.lessons import MAX_LESSONS_PER_QUERY
 from mulligan.learn.patterns import PatternDecision

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 
 from list_store.histories import Histories
 from mulligan.core import calls
-from mulligan.core.links import link_recoveries
 from mulligan.core.records import Fix, History, Link, Precedent, Run, Step, ValueProfile, encode, pattern_id
+from mulligan.core.run_links import link_recoveries
 from mulligan.learn import fixes, patterns, prerequisites, profiles
 from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.profiles import build_profile

@@ -11,8 +11,8 @@ from mulligan.core import calls
 from mulligan.core.argument_comparison import find_target
 from mulligan.core.calls import Call
 from mulligan.core.failure import Remedy
-from mulligan.core.links import derive_status
 from mulligan.core.records import VERIFY, Compaction, History, Link, Run, Status, Step, failure_identity
+from mulligan.core.run_links import derive_status
 from mulligan.store.counters.counters import (
     HOUR,
     Cell,
