@@ -20,6 +20,7 @@ Outcome = Literal["success", "failure", "cancelled", "blocked"]
 EndReason = Literal["finished", "raised", "abandoned"]
 Status = Literal["success", "recovered", "partial", "failure"]
 ChangeOperation = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
+BoundSide = Literal["", "at most", "at least"]
 ValueSource = Literal["call", "run", "schema", "rule", "memory", "error", "reflection"]
 """Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion the
 value that the error text expects. `reflection` is a value that only the reflector supplies."""
@@ -73,6 +74,8 @@ class Change(Record, frozen=True):
     source: ValueSource = "call"
     privileged: bool = False
     """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
+    bound: BoundSide = ""
+    """In a learned change: whether the value replaced several larger numbers, or several smaller ones."""
 
     @property
     def form(self) -> str:
