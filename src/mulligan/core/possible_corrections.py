@@ -79,7 +79,8 @@ class UnprovenCorrection(msgspec.Struct, frozen=True):
         cause = failures[links[0].failed_call].failure
         assert cause is not None
         roots = frozenset(root_of(change.path) for change in changes)
-        needs_contrast = not (roots.isdisjoint(failed) or _is_about_changes(cause, changes))
+        keeps_values = all(change.operation == "rename" or root_of(change.path) not in failed for change in changes)
+        needs_contrast = not (keeps_values or _is_about_changes(cause, changes))
         return cls(call.first.tool_key, facts.item, roots, failed, arguments, needs_contrast)
 
     def has_contrast(self, successes: Iterable[Mapping[str, Any]], failed_calls: Iterable[Mapping[str, Any]]) -> bool:
@@ -136,6 +137,8 @@ def _compare(failure: OpenFailure, call: Call, facts: CallFacts) -> Comparison |
         return None
     if cause is None or cause.remedy in (Remedy.RETRY, Remedy.STOP):
         return None  # time may have helped, or a person must decide
+    if cause.kind.has_no_repair and judge_failure(cause) != "rejection":
+        return None  # other arguments go around it
     comparison = compare_arguments(before, after, cause)
     if comparison is None or not comparison.has_unchanged or not 0 < len(comparison.values) <= MAX_CHANGED_VALUES:
         return None

@@ -283,10 +283,13 @@ def _judge_value(
         other_episodes = [episode for episode in other_episodes if record.id not in episode.ignored_fixes]
     accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
     if accepted_calls:
+        is_possible = any(episode.is_possible for episode in episodes)
+        if is_possible and call.verdict == "state" and any(change.operation != "drop" for change in values):
+            return MAY_BE_CHOICE  # or the next item
         deciding = list(_find_deciding_arguments(call, [*episodes, *other_episodes], accepted_calls))
         if not all(_judge_condition(condition, episodes, other_episodes, required) for condition in deciding):
             return ""
-        if call.verdict != "rejection" and any(episode.is_possible for episode in episodes):
+        if is_possible and call.verdict != "rejection":
             return MAY_BE_CHOICE
         ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
         return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
@@ -295,9 +298,11 @@ def _judge_value(
         reason = _judge_rejected(episodes, (), required)
         return reason and _judge_unseen_value(record, against, call, values, experience) and reason
     # Where it failed, or something else succeeded, another argument may decide.
-    conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
+    successes = [episode for episode in episodes if episode.successful]
+    conditions = list(_find_conditions(successes, others, call))
     for name in conditions:
-        if not _judge_condition(Condition(name, call.hashes[name]), episodes, (), required):
+        needed = PROVEN_CONDITION if _decides(name, successes, others) else required
+        if not _judge_condition(Condition(name, call.hashes[name]), episodes, (), needed):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"
@@ -314,6 +319,10 @@ class RequiredEvidence(msgspec.Struct, frozen=True):
     counts_followed: bool
     """Whether successes with advice count too. A model may have read the fix after its second attempt, so that nothing
     shows what overcomes the first. If the fix has evidence elsewhere, it counts that it succeeded here."""
+
+
+PROVEN_CONDITION = RequiredEvidence(2, MIN_SHARE_OF_REJECTED, counts_followed=False)
+"""The evidence for one value of an argument that decides beyond chance which replacement succeeds."""
 
 
 def _find_required_evidence(
@@ -442,6 +451,17 @@ def _find_conditions(
         recurs = 2 * len(values) <= len(successes) + len(other_episodes)
         if None not in values and own_values.isdisjoint(others) and recurs and len(values) <= MAX_CONDITION_VALUES:
             yield name
+
+
+def _decides(name: str, successes: Sequence[Episode], other_episodes: Sequence[Episode]) -> bool:
+    """Return whether an argument that separates a fix from its rivals does so beyond chance.
+
+    If nothing decided, a call with an earlier value of the argument would often have another outcome than that one.
+    """
+    total = len(successes) + len(other_episodes)
+    repeats = total - len({episode.conditions.get(name) for episode in (*successes, *other_episodes)})
+    share = len(successes) / total
+    return (share**2 + (1 - share) ** 2) ** repeats <= MAX_CHANCE
 
 
 def _judge_unseen_value(
