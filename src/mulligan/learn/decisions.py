@@ -216,7 +216,7 @@ def find_decision(
     for change in changes:
         # What another tool returned is information, such as the current etag: no check is switched off with it.
         is_information = bool(prerequisites) and change.after == RUN_SPECIFIC
-        if is_information and _split_path(change.path[-MAX_READ_CHARS:]).isdisjoint(_PURE_CONSENTS):
+        if is_information and _split_path(change.path[-MAX_READ_CHARS:]).isdisjoint(_CONSENTS):
             continue
         if change.operation not in FORM_OPERATIONS:
             reason = _judge_change(change, acts, texts.get(change.path, "")[:MAX_TEXT_CHARS].lower())
