@@ -456,3 +456,12 @@ def test_number_is_a_bound_if_it_replaced_several_numbers_of_one_side(old_number
 def test_failed_trials_show_no_bound():
     record = build_fix(TEN, build_vote(1, 50), build_vote(2, 20, successful=False))
     assert to_fix(record, ("proposed", "")).changes == TEN.changes
+
+
+def test_smaller_value_agrees_with_a_bound_and_a_larger_one_contradicts_it():
+    forty, twenty_five = build_action("speed", 40), build_action("speed", 25)
+    slow = build_fix(forty, *(build_vote(at, 120, action=forty) for at in range(5)))
+    slower = build_fix(twenty_five, *(build_vote(at, 120, action=twenty_five) for at in range(10, 15)))
+    asked = {"speed": 120, "job": 99}
+    assert explain(slow, slower, arguments=asked) == ""
+    assert explain(slower, slow, arguments=asked).endswith("5 times something else did or it failed")

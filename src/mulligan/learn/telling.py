@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 import msgspec
 
@@ -258,7 +259,9 @@ def _judge_value(
         rival
         for rival in rivals
         # Which value was looked up is unknown: it may be this one.
-        if not rival.action.tools and {_result_of(change) for change in rival.action.changes} != results
+        if not rival.action.tools
+        and {_result_of(change) for change in rival.action.changes} != results
+        and not _keeps_bound(rival, record)
     ]
     episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
     if not any(episode.successful for episode in episodes):
@@ -391,6 +394,25 @@ def _find_deciding_arguments(
             yield condition
 
 
+def _keeps_bound(rival: FixRecord, record: FixRecord) -> bool:
+    """Return whether two fixes replaced larger numbers, and the rival by a smaller one, or the reverse."""
+    if len(record.action.changes) != 1 or len(rival.action.changes) != 1:
+        return False
+    [change], [other] = record.action.changes, rival.action.changes
+    if change.path != other.path or not (_is_number(change.after) and _is_number(other.after)):
+        return False
+    bound = change.after
+    numbers = [episode.number for fix in (record, rival) for episode in list_episodes(fix) if episode.successful]
+    old_numbers = [number for number in numbers if number is not None]
+    if not old_numbers or len(old_numbers) < len(numbers):
+        return False
+    return other.after < bound < min(old_numbers) or max(old_numbers) < bound < other.after
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _find_accepted_calls(
     profile: Profile, changes: Sequence[Change], old_value: str, agent: str
 ) -> Sequence[AcceptedCall]:
@@ -479,7 +501,7 @@ def _judge_unseen_value(
     old_count = len({episode.old_value for episode in episodes if episode.is_evidence})
     old_count = min(old_count, _count_unadvised(episodes))  # one a run
     failed_count = _count_against(episodes, ())
-    if isinstance(change.after, int | float) and not isinstance(change.after, bool):
+    if _is_number(change.after):
         olds = [episode.number for episode in episodes if episode.successful]
         # Without a call, one of the earlier ones stands for it.
         number, bound = call.numbers.get(change.path) if call.hashes else next(iter(olds), None), change.after
