@@ -281,3 +281,29 @@ def test_form_without_blanks_is_told_as_such(memory):
         calls = [{"policy_no": text, "year": 2026} for text in (number, number.replace(" ", ""))]
         notes, _ = play(memory, get_policy, *calls)
     assert notes[1:] == ["That is policy_no without blanks."]
+
+
+def test_argument_that_must_be_left_out_is_shown_whatever_its_value_was(memory):
+    @memory.tool
+    def sell(seat: str, member: str = "", discount: str = "") -> Any:
+        return {"error": "E-11 conflict"} if member and discount else {"sold": seat}
+
+    def answer(number: int, discount: str) -> list[str]:
+        asked = {"seat": f"N{number}", "member": f"M{number}"}
+        guest = {"seat": "W2", "discount": "veteran"}
+        return play(memory, sell, guest, {**asked, "discount": discount}, asked)[0]
+
+    for number, discount in enumerate(["student", "senior", "youth", "student", "senior"]):
+        assert answer(number, discount) == []
+    [note] = answer(9, "veteran")
+    assert note.startswith("In earlier runs this recovered the call: omit discount")
+
+
+def test_error_that_names_and_quotes_what_was_changed_is_about_it_unless_nothing_was_found(memory):
+    def answer(number: int, error: str) -> list[str]:
+        tool = build_printer(memory, error)
+        return [play(memory, tool, *ask_for_mezzo(number + each)[1:])[0] for each in range(6)][-1]
+
+    assert answer(10, "There is no voice '{voice}'.") == []
+    [note] = answer(20, "The desk denied the request: voice '{voice}'")
+    assert note.startswith(TOLD)

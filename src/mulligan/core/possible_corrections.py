@@ -103,13 +103,19 @@ class UnprovenCorrection(msgspec.Struct, frozen=True):
 def _is_about_changes(cause: Failure, changes: Sequence[Change]) -> bool:
     """Return whether an error rejects what was asked, or mentions a changed argument and no state of the world."""
     verdict = judge_failure(cause)
-    if verdict != "neither":
-        return verdict == "rejection" or any(asks_to_check(cause.message, leaf_of(change.path)) for change in changes)
-    return any(
-        names_argument(cause.message, leaf_of(change.path))
-        or (change.before is not None and is_word_of(str(change.before), cause.message))
-        for change in changes
-    )
+    if verdict == "rejection":
+        return True
+    for change in changes:
+        is_named = names_argument(cause.message, leaf_of(change.path))
+        is_quoted = change.before is not None and is_word_of(str(change.before), cause.message)
+        if verdict == "neither" and (is_named or is_quoted):
+            return True
+        # "No figures for region north" names a region that the tool knows.
+        if is_named and is_quoted and not cause.kind.accepted_arguments:
+            return True
+        if asks_to_check(cause.message, leaf_of(change.path)):
+            return True
+    return False
 
 
 def _list_attempts(progress: RunProgress, call: Call, facts: CallFacts) -> list[OpenFailure]:

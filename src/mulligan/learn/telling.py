@@ -263,7 +263,14 @@ def _judge_value(
         and {_result_of(change) for change in rival.action.changes} != results
         and not _keeps_bound(rival, record)
     ]
-    episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
+    if all(change.operation == "drop" for change in values):
+        # To leave an argument out is one change, whatever its value was.
+        agreeing = [rival for rival in rivals if {_result_of(change) for change in rival.action.changes} == results]
+        success_count = sum(fix.successes for fix in (record, *agreeing))
+        episodes = [episode for fix in (record, *agreeing) for episode in list_episodes(fix)]
+    else:
+        success_count = record.successes
+        episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
     if not any(episode.successful for episode in episodes):
         return _judge_unseen_value(record, against, call, values, experience)
     other_episodes = [
@@ -279,7 +286,7 @@ def _judge_value(
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
     required = _find_required_evidence(record, call, old_value, episodes)
     contradictions = {episode.run for episode in other_episodes if record.id in episode.ignored_fixes}
-    if len(contradictions) > record.successes - _count_unadvised(episodes):
+    if len(contradictions) > success_count - _count_unadvised(episodes):
         return f"{_times(len(contradictions))} models that had read it did something else"
     if required.share < MIN_SHARE_OF_ACCEPTED:
         # What a model does that has read the fix does not say how often it is right without advice.
@@ -294,7 +301,7 @@ def _judge_value(
             return ""
         if is_possible and call.verdict != "rejection":
             return MAY_BE_CHOICE
-        ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
+        ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - success_count)
         return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
     others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
     if not others:
