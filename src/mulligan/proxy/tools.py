@@ -193,9 +193,7 @@ class ServerTools:
         tool.timeout = float(self._options.merge_rules(name).get("timeout", self._options.timeout))
         tool.is_blocked = self.is_blocked(name)
         if definition is None and self._listed_definitions:
-            tool.result_checker = UnlistedResultChecker(
-                options.type, tool.name, options.detect_errors, options.empty_result, options.effects
-            )
+            tool.result_checker = tool.build_result_checker(UnlistedResultChecker)
         return tool
 
     def is_blocked(self, name: str) -> bool:
