@@ -383,7 +383,7 @@ def _find_stack_trace(text: str, lines: list[str]) -> str:
 
 
 def _iter_programs(arguments: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the programs that a command runs, and each with one of its first words: `git log`, `docker logs`."""
+    """Yield the programs that a command runs, and each with one of its first words: `git/log`, `docker/logs`."""
     command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), "")
     if isinstance(command, (list, tuple)):
         command = " ".join(str(part)[:200] for part in command[:20])
@@ -394,17 +394,16 @@ def _iter_programs(arguments: Mapping[str, Any]) -> Iterator[str]:
         if words:
             program = words[0].rpartition("/")[2]
             yield program
-            yield from (f"{program} {word}" for word in words[1:4])
+            yield from (f"{program}/{word}" for word in words[1:4])
 
 
 _COMMAND_ARGUMENTS = ("command", "cmd", "script", "input")
 _WRAPPERS = frozenset("sudo time nohup env xargs exec command timeout nice".split())
 READERS = frozenset(
-    "cat,less,more,head,tail,bat,zcat,zgrep,zless,grep,egrep,fgrep,rg,ag,ack,awk,sed,jq,yq,strings,journalctl,dmesg,"
-    "echo,printf,xxd,hexdump,diff,fold,cut,sort,uniq,column,nl,tac,man,git log,git show,git diff,git blame,git grep,"
-    "docker logs,kubectl logs,kubectl describe,kubectl events,heroku logs,compose logs,gh run,gh issue,gh pr,aws logs".split(
-        ","
-    )
+    "cat less more head tail bat zcat zgrep zless grep egrep fgrep rg ag ack awk sed jq yq strings journalctl dmesg "
+    "echo printf xxd hexdump diff fold cut sort uniq column nl tac man git/log git/show git/diff git/blame git/grep "
+    "docker/logs kubectl/logs kubectl/describe kubectl/events heroku/logs compose/logs "
+    "gh/run gh/issue gh/pr aws/logs".split()
 )
 """Programs that show what is stored. Errors in their output are content."""
 _CAUSE = join_phrases(
