@@ -59,6 +59,9 @@ def judge_result(
     try:
         if detect_errors == "text":
             return FAILURE if is_error_result(result, needs_mark=effects == "once") else SUCCESS
+        flag = _read_flag(result, category)
+        if flag is not None:
+            return FAILURE if flag else SUCCESS
         if returns_content(category, returns):
             return _judge_content(result, category, arguments)
         return _judge_status(result, effects)
@@ -66,11 +69,19 @@ def judge_result(
         return SUCCESS
 
 
+def _read_flag(result: object, category: ToolCategory) -> bool | None:
+    """Return whether a flag or an exit code says that the call failed; None if there is none."""
+    if not isinstance(result, (str, bytes, bytearray)):
+        return read_error_flag(result)
+    exit_code = find_exit_code(read_text(result) or "") if category in PROGRAM_CATEGORIES else None
+    return None if exit_code is None else exit_code != 0
+
+
 def _judge_status(result: object, effects: Effects) -> ResultVerdict:
     """Judge the result of a tool that reports about its call. With effects, words are never more than suspicious."""
     if is_error_result(result, needs_mark=True):
         return FAILURE
-    text = read_text(result)
+    text = None if isinstance(result, Mapping) and "content" not in result else read_text(result)
     if isinstance(result, (list, tuple)):  # content blocks, or data
         is_error = text is not None and is_error_text(text, needs_mark=effects == "once" and text[:1] == "{")
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if is_error else SUCCESS
@@ -82,15 +93,8 @@ def _judge_status(result: object, effects: Effects) -> ResultVerdict:
 
 
 def _judge_content(result: object, category: ToolCategory, arguments: Mapping[str, Any] | None) -> ResultVerdict:
-    """Judge the result of a tool that returns content: only a flag and an exit code make a failure."""
+    """Judge the result of a tool that returns content, without a flag: it is never more than suspicious."""
     text = read_text(result)
-    if isinstance(result, (str, bytes, bytearray)):
-        exit_code = find_exit_code(text) if text and category in PROGRAM_CATEGORIES else None
-        flag = None if exit_code is None else exit_code != 0
-    else:
-        flag = read_error_flag(result)
-    if flag is not None:
-        return FAILURE if flag else SUCCESS
     fields = result if isinstance(result, Mapping) and text is None else read_object(text or "")
     if fields is not None:
         is_suspected = _states_own_failure(fields, category, arguments)
