@@ -58,6 +58,8 @@ class Evidence(msgspec.Struct):
     """JSON-RPC code that appears only in the text."""
     exit_code: int | None = None
     is_error: bool | None = None
+    is_shell: bool = False
+    """Whether the tool is a shell."""
     is_exception: bool = False
     """Whether the error was raised in this process. The code that raised it may have executed part of the call."""
     is_raised: bool = False

@@ -119,6 +119,17 @@ def count_tokens(tokens: Mapping[str, int]) -> int:
     return sum(count for name, count in tokens.items() if name not in TOKEN_PARTS)
 
 
+class SuspectedFailure(Record, frozen=True):
+    """What looks like a tool's own failure in a result that does not say so. It has no effect on the run's status."""
+
+    kind: str
+    """The name of the kind that it would have, such as `tool/permission_denied`."""
+    confidence: float = 0.0
+    """How sure it is that the call failed, from 0 to 1."""
+    sentence: str = ""
+    """The part of the result that looks like a failure. Untrusted text: quote it when shown."""
+
+
 class AvoidedTurn(Record, frozen=True):
     """A model turn that was not needed because recovery corrected a tool call: its conversation, sent once more."""
 
@@ -176,6 +187,8 @@ class Step(Record, frozen=True, gc=False):
     """The number of the message that it answered."""
     within_recovery: bool = False
     """Whether a model was called by an attempt that served recovery, for example by the second attempt of a tool."""
+    suspected: SuspectedFailure | None = None
+    """What looks like a failure in the result of a success."""
 
     @property
     def model(self) -> str | None:
