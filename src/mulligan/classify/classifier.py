@@ -26,6 +26,7 @@ from mulligan.classify.rules import (
     search_rule_pattern,
     words,
 )
+from mulligan.classify.rules.numbers import find_number
 from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect
 from mulligan.redaction.regex import LazyRegex, index_patterns
 
@@ -249,8 +250,9 @@ def _decide_by_rules(rules: RuleTable, text: str, tool: str, confidence: float) 
 def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -> Iterator[KindDecision]:
     text, tool = evidence.text, evidence.tool
     for rpc_code, prefix, confidence in ((evidence.rpc, "", 0.97), (evidence.quoted_rpc, "text: ", 0.9)):
-        if rpc_kinds := python.kinds_for_rpc_code(rpc_code):
-            matched_kinds = (rule.kind for rule, _ in match_rules(words.ARGUMENTS, text))
+        if rpc_kinds := kinds_module.find_kinds_of_number("rpc", str(rpc_code)):
+            tables = (words.ARGUMENTS, words.PARTICULAR_RULES, words.GENERAL_RULES)
+            matched_kinds = (rule.kind for table in tables for rule, _ in match_rules(table, text))
             kind = next((kind for kind in matched_kinds if kind in rpc_kinds), rpc_kinds[0])
             # Only these two codes prove that the call did not execute, unless they are quoted in a text. A server may
             # send the others after it has started.
@@ -384,7 +386,7 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
             rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * bool(reasons)
             yield KindDecision(rule.kind, rule_reasons, raised_confidence, took_effect, position)
     if allowed and not is_internal(allowed[0]):
-        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status else 0.75)
+        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status or evidence.number else 0.75)
     yield from _decide_by_exit_code(evidence)
 
 
@@ -398,10 +400,18 @@ def _is_program_output(evidence: Evidence) -> bool:
 def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
     """Return the kinds that status and class allow, and the names of both as evidence."""
     by_status = kinds_module.find_kinds_of_status(evidence.status)
+    name = _find_known_class(evidence)
+    if evidence.number and (not by_status or evidence.status in _GENERAL_STATUSES):
+        by_number, reasons = evidence.number.kinds, (evidence.number.label,)
+        common_kinds = tuple(kind for kind in by_number if name and kind in python.CLASSES[name])
+        return (common_kinds, (f"class {name}", *reasons)) if common_kinds else (by_number, reasons)
     if by_status:
         return by_status, (f"status {evidence.status}",)
-    name = _find_known_class(evidence)
     return (python.CLASSES[name], (f"class {name}",)) if name else ((), ())
+
+
+_GENERAL_STATUSES = (400, 500)
+"""Statuses that services give to errors of any kind. A number in their text tells more."""
 
 
 def _find_known_class(evidence: Evidence) -> str:
@@ -423,8 +433,9 @@ def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> 
         and not compile_rule_pattern(_COMMAND_MISSING_PATTERN).search(evidence.text)
         and compile_rule_pattern(r"^(?!exit code)\S{1,80}: \S").search(evidence.text)
     )
-    if evidence.exit_code in kinds_module.KINDS_BY_EXIT_CODE and not is_other_message:
-        yield KindDecision(kinds_module.KINDS_BY_EXIT_CODE[evidence.exit_code], reasons, 0.8)
+    by_exit_code = kinds_module.find_kinds_of_number("exit", str(evidence.exit_code))
+    if by_exit_code and not is_other_message:
+        yield KindDecision(by_exit_code[0], reasons, 0.8)
     if is_standard_only:
         return
     command = (evidence.arguments or {}).get("command")
@@ -477,6 +488,9 @@ def _unwrap_evidence_text(evidence: Evidence) -> results.UnwrappedText:
     evidence.add_status(unwrapped.status)
     if evidence.status is None:
         evidence.add_status(_find_status(evidence.text))
+    evidence.number = find_number(evidence.text, tuple(evidence.codes))
+    if evidence.exit_code is not None and evidence.number and evidence.number.family == "exit":
+        evidence.number = None  # that of the frame
     return unwrapped
 
 

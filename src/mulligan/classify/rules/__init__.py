@@ -92,16 +92,17 @@ def read_rules(file: str, section: str) -> RuleTable:
     `unless: pattern`: evidence against it; `{section}` inserts the phrases of a section;
     `example:` and `counter-example:`: a real text that the rule matches, and a similar one that it does not match.
     """
-    return RuleTable(_parse_rule(paragraph, file) for paragraph in _read_sections(file)[section].split("\n\n"))
+    return RuleTable(_parse_rule(paragraph, file) for paragraph in read_sections(file)[section].split("\n\n"))
 
 
 def read_pattern(file: str, section: str) -> str:
     """Read a section of phrases as one pattern."""
-    return "|".join(line.strip() for line in _read_sections(file)[section].splitlines())
+    return "|".join(line.strip() for line in read_sections(file)[section].splitlines())
 
 
 @functools.cache
-def _read_sections(file: str) -> dict[str, str]:
+def read_sections(file: str) -> dict[str, str]:
+    """Read the sections `== title` of a file beside this one, in order."""
     path = os.path.join(os.path.dirname(__file__), f"{file}.txt")  # pathlib takes 5 ms to import
     with open(path, encoding="utf-8") as rows:
         text = rows.read()
