@@ -55,6 +55,8 @@ class KindDecision(msgspec.Struct, frozen=True):
     took_effect: TookEffect | None = None
     position: int = -1
     """Index in the text where the deciding rule matched, or -1."""
+    is_permanent: bool = False
+    """Whether another attempt fails the same way."""
 
 
 class Classifier:
@@ -92,22 +94,29 @@ class Classifier:
         arguments: Mapping[str, Any] | None = None,
         exception: str | None = None,
         rejection_statuses: Collection[int] = (),
+        is_known_tool: bool = False,
     ) -> Failure:
         """Classify an error. Never raises, and reads only both ends of long texts.
 
         `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`). Without it the evidence
         decides. `exception` is the path of the exception class, for callers that no longer have the exception.
         `rejection_statuses` are HTTP statuses with which the tool reports that the call did not execute.
+        `is_known_tool` says that its server lists the tool, so an unknown method is not its name.
         """
         if isinstance(error, Failure):
             return error
         if source not in SOURCES:
             source = None  # other step types, such as a plan, do not tell what failed
-        evidence = Evidence(source=source, tool=tool[:200] if isinstance(tool, str) else "", is_error=is_error)
+        evidence = Evidence(
+            source=source,
+            tool=tool[:200] if isinstance(tool, str) else "",
+            is_error=is_error,
+            is_known_tool=is_known_tool,
+        )
         try:
             key = None
             if error is None and not rejection_statuses:
-                key = _cache_key(text, arguments, tool, status, exception, source, is_error)
+                key = _cache_key(text, arguments, tool, status, exception, source, is_error, is_known_tool)
                 cached_failure, fingerprint_text = self._cache.get(key or ()) or (None, "")
                 if cached_failure is not None and not may_quote_arguments(fingerprint_text, arguments):
                     return cached_failure
@@ -164,6 +173,8 @@ class Classifier:
             took_effect = TookEffect.YES  # the program started, so the call executed
         if kind.is_about_connection and kind.remedy is Remedy.RETRY and _CERTIFICATE.search(evidence.text):
             kind = kind.with_remedy(Remedy.REPLAN, _CERTIFICATE_HINT)
+        if kind.remedy is Remedy.RETRY and (decision.is_permanent or _has_permanent_number(evidence)):
+            kind = kind.with_remedy(Remedy.REPLAN, _PERMANENT_HINT)
         if evidence.is_retried:
             if (took_effect or kind.took_effect) is TookEffect.NO:
                 took_effect = TookEffect.UNKNOWN  # earlier attempts may have executed
@@ -226,6 +237,16 @@ _CERTIFICATE_HINT = (
 )
 
 
+_PERMANENT_HINT = "The service does not offer this, and another attempt fails the same way. Use another way."
+
+
+def _has_permanent_number(evidence: Evidence) -> bool:
+    stated = [("http", str(evidence.status)), ("rpc", str(evidence.rpc)), ("rpc", str(evidence.quoted_rpc))]
+    if evidence.number is not None:
+        stated.append((evidence.number.family, evidence.number.value))
+    return any(kinds_module.is_permanent_number(family, value) for family, value in stated)
+
+
 def _cache_key(text: Any, arguments: Any, *context: Any) -> tuple[Any, ...] | None:
     """Return the cache key, with argument names but not values, or None if the call must not be cached."""
     if type(text) is not str or len(text) > MAX_CACHED_TEXT_CHARS or not _CACHED_TYPES.issuperset(map(type, context)):
@@ -257,6 +278,8 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
             # Only these two codes prove that the call did not execute, unless they are quoted in a text. A server may
             # send the others after it has started.
             took_effect = TookEffect.NO if not prefix and rpc_code in (-32601, -32602) else None
+            if evidence.is_known_tool and kinds_module.is_permanent_number("rpc", str(rpc_code)):
+                kind = kinds_module.TOOL_API_ERROR  # the server lists the tool, but does not implement a method
             yield KindDecision(kind, (f"{prefix}JSON-RPC {rpc_code}",), confidence, took_effect)
     code_error = search_rule_pattern(_CODE_ERROR_PATTERN, text, text.lower())
     if (
@@ -271,7 +294,8 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
     if any(module.partition(".")[0] in python.QUERY_PACKAGES for module in evidence.modules):
         yield KindDecision(kinds_module.RETRIEVAL_INVALID_QUERY, ("class of a query language",), 0.8)
     if not evidence.has_known_class:
-        yield from _decide_by_rules(words.COMMAND_TIMEOUTS, _truncate_middle(text), tool, 0.9)
+        framed_text = _truncate_middle(results.shorten_quoted_command(text))
+        yield from _decide_by_rules(words.COMMAND_TIMEOUTS, framed_text, tool, 0.9)
         for decision in _decide_by_rules(words.EDITING, text, tool, 0.95):
             if decision.kind.prepared_by == "read" and evidence.status is not None:
                 continue  # a document of a service, not a file
@@ -384,7 +408,9 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
             elif took_effect is TookEffect.NO and not has_class:
                 took_effect = None  # text proves nothing: a refused connection needs its class
             rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * bool(reasons)
-            yield KindDecision(rule.kind, rule_reasons, raised_confidence, took_effect, position)
+            yield KindDecision(
+                rule.kind, rule_reasons, raised_confidence, took_effect, position, is_permanent=rule.is_permanent
+            )
     if allowed and not is_internal(allowed[0]):
         yield KindDecision(allowed[0], reasons, 0.85 if evidence.status or evidence.number else 0.75)
     yield from _decide_by_exit_code(evidence)

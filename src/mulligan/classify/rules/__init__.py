@@ -32,6 +32,8 @@ class Rule(msgspec.Struct, frozen=True):
     """Whether the words are specific enough to override the first kind that a class allows."""
     is_vague: bool = False
     """Whether the words are general: then they do not override a class that indicates wrong arguments."""
+    is_permanent: bool = False
+    """Whether another attempt fails the same way, although most failures of this kind can be retried."""
     example: str = ""
     """A real text that the rule matches, and a similar one that it does not match."""
     counter_example: str = ""
@@ -77,6 +79,7 @@ def match_rules(
 _RULE_FLAGS: dict[str, dict[str, Any]] = {
     "strong": {"is_strong": True},
     "vague": {"is_vague": True},
+    "permanent": {"is_permanent": True},
     "executed": {"took_effect": TookEffect.YES},
     "not executed": {"took_effect": TookEffect.NO},
 }

@@ -68,7 +68,7 @@ orchestration/invalid_state: InvalidStateError IllegalStateException InvalidTran
     InvalidUpdateError InvalidStateTransition
 orchestration/constraint_violation: InputGuardrailTripwireTriggered OutputGuardrailTripwireTriggered PolicyViolation
     ConstraintViolation
-orchestration/precondition: FailedPrecondition PreconditionFailed PreconditionError InvalidGitRepositoryError
+orchestration/precondition: InvalidSessionIdException NoSuchSessionException FailedPrecondition PreconditionFailed PreconditionError InvalidGitRepositoryError
 """)
 
 CANCELLATIONS = frozenset(("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"))
@@ -89,7 +89,11 @@ TYPE_ERROR_PATTERN = (
     r"format(?: requires|: an? )|^exceptions must derive|is not a (?:function|constructor)|cannot read propert"
 )
 """Messages of the interpreter for a `TypeError`: about a call, and about anything else."""
+_UNREADABLE_FILE = r"[^\n]{1,200} \((?!<)[^()\n]{1,200}, line \d{1,9}\)\Z"
 INTERPRETER_MESSAGES = {
+    "SyntaxError": _UNREADABLE_FILE,
+    "IndentationError": _UNREADABLE_FILE,
+    "TabError": _UNREADABLE_FILE,
     "ValueError": r"(?:not enough|too many) values to unpack \(expected ",
     "IndexError": r"[\w ]{0,40}index out of range\Z|pop from (?:an )?empty ",
     "RecursionError": r"maximum recursion depth exceeded",
@@ -128,7 +132,7 @@ invalid_arguments: invalid_argument validationexception validation_error invalid
 rate_limit: resource_exhausted throttlingexception throttling rate_limited ratelimited slowdown rate_limit_exceeded
     requestlimitexceeded too_many_requests toomanyrequestsexception rate_limit provisionedthroughputexceededexception
 unavailable: unavailable service_unavailable serviceunavailable sqlite_busy sqlite_locked maintenance
-api_error: internal internal_error internalerror internalfailure internalservererror unimplemented data_loss
+api_error: internal internal_error internalerror internalfailure internalservererror servicefailure unimplemented data_loss
 orchestration/precondition: failed_precondition preconditionfailed not_in_channel
 output_too_large: response_too_large output_too_large
 """)
