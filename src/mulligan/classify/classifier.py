@@ -385,8 +385,15 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         return not allowed or (rule.kind in allowed and not is_weak)
 
     excerpt = _truncate_middle(evidence.text)
-    for rules, confidence in ((words.PARTICULAR_RULES, 0.9), (words.GENERAL_RULES, 0.8), (words.PROGRAMS, 0.6)):
-        if rules is words.GENERAL_RULES:
+    tables = (
+        (words.PARTICULAR_RULES, 0.9),
+        (words.SYSTEM_MESSAGES, 0.9),
+        (words.SENTENCES, 0.75),
+        (words.GENERAL_RULES, 0.8),
+        (words.PROGRAMS, 0.6),
+    )
+    for rules, confidence in tables:
+        if rules is words.SENTENCES:
             yield from _decide_by_exit_code(evidence, is_standard_only=True)
             # A code outweighs general words, but not rules for one type of program.
             text_names = evidence.names[:1] if not evidence.is_raised else ()

@@ -203,8 +203,9 @@ def classify_model_failure(evidence: Evidence) -> tuple[Kind, list[str], float]:
     for code, kind in (*codes, *((code, _kind_for_name(code)) for code in quoted_codes)):
         if kind is not None:
             return kind, [f"code {code}"], 0.8
-    for rule, _ in match_rules(words.PARTICULAR_RULES, text, can_decide=lambda rule: bool(rule.kind.model_codes)):
-        return _find_model_kinds(rule.kind)[0], [f"text: {rule.name}"], 0.7
+    for table in (words.PARTICULAR_RULES, words.SYSTEM_MESSAGES, words.SENTENCES):
+        for rule, _ in match_rules(table, text, can_decide=lambda rule: bool(rule.kind.model_codes)):
+            return _find_model_kinds(rule.kind)[0], [f"text: {rule.name}"], 0.7
     for rule, _ in match_rules(_RULES, text, can_decide=lambda rule: rule.is_vague):
         return rule.kind, [f"text: {rule.name}"], 0.6
     return MODEL_UNKNOWN, reasons, 0.3

@@ -20,11 +20,15 @@ TESTS_AND_BUILDS = read_rules("coding", "tests and builds")
 # unknown host prove that nothing was sent: after a connection is established, the outcome is unknown.
 PARTICULAR_RULES = read_rules("shell", "particular rules")
 PROGRAMS = read_rules("shell", "programs")
+SYSTEM_MESSAGES = read_rules("languages", "system messages")
+"""What systems, shells, git and databases say in other languages than English."""
 COMMANDS = read_rules("shell", "commands")
 """Rules about the command of a program that failed without words."""
 
 # Services that fail, rejected arguments, wrong state, missing objects
 GENERAL_RULES = read_rules("rejections", "general rules")
+SENTENCES = read_rules("languages", "sentences")
+"""General words of services in other languages than English."""
 ARGUMENTS = RuleTable(rule for rule in GENERAL_RULES if rule.kind.is_about_tool_name or rule.kind.rejects_arguments)
 GUESSES = read_rules("rejections", "guesses")
 """Sentence shapes rather than words: matched only if no other rule decided, and with low confidence."""
