@@ -418,9 +418,23 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
             yield KindDecision(
                 rule.kind, rule_reasons, raised_confidence, took_effect, position, is_permanent=rule.is_permanent
             )
+    if evidence.status in _REJECTIONS and not is_program_output:
+        # Services give these statuses to wrong arguments and to what the state of an object forbids.
+        for rule, position in match_rules(words.GUESSES, _normalize_spelling(_truncate_middle(evidence.text))):
+            if rule.kind in allowed:
+                yield KindDecision(rule.kind, (f"text: {rule.name}", *reasons), 0.7, position=position)
     if allowed and not is_internal(allowed[0]):
-        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status or evidence.number else 0.75)
+        is_certain = evidence.number is not None or (evidence.status and not _is_other_rejection(evidence))
+        yield KindDecision(allowed[0], reasons, 0.85 if is_certain else 0.75)
     yield from _decide_by_exit_code(evidence)
+
+
+_REJECTIONS = (400, 422)
+
+
+def _is_other_rejection(evidence: Evidence) -> bool:
+    """Return whether a rejection may be about the state of an object: it has words, and none about arguments."""
+    return evidence.status in _REJECTIONS and len(evidence.text.split()) > 3
 
 
 def _is_program_output(evidence: Evidence) -> bool:

@@ -285,17 +285,17 @@ ORCHESTRATION_MAX_RETRIES_EXCEEDED = declare("orchestration", "max_retries_excee
     are_retries_exhausted=True)
 ORCHESTRATION_INVALID_STATE = declare("orchestration", "invalid_state", REPLAN, UNKNOWN,
     "This is not possible in the current state. Read that state, then take a step that is possible.",
-    is_refusal=True, rejects_if_declared=True, accepted_arguments=True,
+    possible_statuses=(400, 409, 412, 422), is_refusal=True, rejects_if_declared=True, accepted_arguments=True,
     numbers="sqlstate 24 25",
     possible_numbers="grpc 9; sqlstate 55; rpc -32600")
 ORCHESTRATION_CONSTRAINT_VIOLATION = declare("orchestration", "constraint_violation", REPLAN, UNKNOWN,
     "A rule forbids this. Choose what the rule allows; the same call will be rejected again.",
-    possible_statuses=(402,), is_refusal=True, rejects_if_declared=True, accepted_arguments=True,
+    possible_statuses=(400, 402, 409, 412, 422), is_refusal=True, rejects_if_declared=True, accepted_arguments=True,
     numbers="mysql 1175",
     possible_numbers="grpc 3 9; rpc -32602")
 ORCHESTRATION_PRECONDITION = declare("orchestration", "precondition", REPLAN, UNKNOWN,
     "Something that the call needs is missing. Provide it first if you may, else tell the user; then repeat the call.",
-    possible_statuses=(402,), is_refusal=True, rejects_if_declared=True, accepted_arguments=True,
+    possible_statuses=(400, 402, 409, 412, 422), is_refusal=True, rejects_if_declared=True, accepted_arguments=True,
     numbers="windows 1058 1062; sqlstate 55; grpc 9; sqlserver 3902",
     possible_numbers="sqlstate 25; rpc -32602 -32600; grpc 3")
 ORCHESTRATION_UNCAUGHT_EXCEPTION = declare("orchestration", "uncaught_exception", STOP, UNKNOWN,
