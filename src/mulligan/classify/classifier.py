@@ -423,18 +423,22 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         for rule, position in match_rules(words.GUESSES, _normalize_spelling(_truncate_middle(evidence.text))):
             if rule.kind in allowed:
                 yield KindDecision(rule.kind, (f"text: {rule.name}", *reasons), 0.7, position=position)
+        if not evidence.number and _is_about_state(evidence):
+            yield KindDecision(kinds_module.TOOL_CONFLICT, (*reasons, "no words about arguments"), 0.6)
     if allowed and not is_internal(allowed[0]):
-        is_certain = evidence.number is not None or (evidence.status and not _is_other_rejection(evidence))
-        yield KindDecision(allowed[0], reasons, 0.85 if is_certain else 0.75)
+        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status or evidence.number else 0.75)
     yield from _decide_by_exit_code(evidence)
 
 
 _REJECTIONS = (400, 422)
 
 
-def _is_other_rejection(evidence: Evidence) -> bool:
-    """Return whether a rejection may be about the state of an object: it has words, and none about arguments."""
-    return evidence.status in _REJECTIONS and len(evidence.text.split()) > 3
+def _is_about_state(evidence: Evidence) -> bool:
+    """Return whether a rejection is about the state of an object: a sentence without a word about arguments."""
+    sentence = results.unwrap_text(evidence.text).sentence
+    if " " not in sentence or compile_rule_pattern(words.ARGUMENT_WORDS).search(sentence):
+        return False
+    return not any(str(name).lower() in sentence.lower() for name in (evidence.arguments or {}))
 
 
 def _is_program_output(evidence: Evidence) -> bool:

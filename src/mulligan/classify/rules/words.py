@@ -6,7 +6,7 @@ they can refer to the call: see `Kind.can_occur_in_output`.
 
 from __future__ import annotations
 
-from mulligan.classify.rules import RuleTable, read_rules
+from mulligan.classify.rules import RuleTable, read_pattern, read_rules
 
 # Coding agents
 STOPPED_CALLS = read_rules("coding", "stopped calls")
@@ -33,6 +33,8 @@ ARGUMENTS = RuleTable(rule for rule in GENERAL_RULES if rule.kind.is_about_tool_
 GUESSES = read_rules("rejections", "guesses")
 """Sentence shapes rather than words: matched only if no other rule decided, and with low confidence."""
 
+ARGUMENT_WORDS = read_pattern("rejections", "words about arguments")
+"""A rejection with one of these may be about the arguments; without, it is about the state of an object."""
 FIRST_ERROR_PATTERN = (
     r"^\s{0,40}--- FAIL: .{1,200}|^(?:FAILED|ERROR) \S{1,300}::.{1,200}|^E   +\S.{1,200}|^test .{1,200} \.\.\. FAILED|"
     r"^error\[E\d{4}\].{1,200}|^\S{1,200}:\d{1,9}:\d{1,9}: .{1,200}|^\S{1,200}\(\d{1,9},\d{1,9}\): error .{1,200}|"
