@@ -524,7 +524,7 @@ class CallExecution(RecordedCall, eq=False):
         if options.rejection_statuses:
             facts["rejection_statuses"] = options.rejection_statuses
         if self.wrapped.is_listed:
-            facts["is_known_tool"] = True
+            facts["is_listed"] = True
         failure = self.capture.classify_safely(
             error, source=options.type, tool=self.tool.name, arguments=self.attempt_arguments, **facts
         )

@@ -94,14 +94,14 @@ class Classifier:
         arguments: Mapping[str, Any] | None = None,
         exception: str | None = None,
         rejection_statuses: Collection[int] = (),
-        is_known_tool: bool = False,
+        is_listed: bool = False,
     ) -> Failure:
         """Classify an error. Never raises, and reads only both ends of long texts.
 
         `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`). Without it the evidence
         decides. `exception` is the path of the exception class, for callers that no longer have the exception.
         `rejection_statuses` are HTTP statuses with which the tool reports that the call did not execute.
-        `is_known_tool` says that its server lists the tool, so an unknown method is not its name.
+        `is_listed` says that its server lists the tool, so an unknown method is not its name.
         """
         if isinstance(error, Failure):
             return error
@@ -111,12 +111,12 @@ class Classifier:
             source=source,
             tool=tool[:200] if isinstance(tool, str) else "",
             is_error=is_error,
-            is_known_tool=is_known_tool,
+            is_listed=is_listed,
         )
         try:
             key = None
             if error is None and not rejection_statuses:
-                key = _cache_key(text, arguments, tool, status, exception, source, is_error, is_known_tool)
+                key = _cache_key(text, arguments, tool, status, exception, source, is_error, is_listed)
                 cached_failure, fingerprint_text = self._cache.get(key or ()) or (None, "")
                 if cached_failure is not None and not may_quote_arguments(fingerprint_text, arguments):
                     return cached_failure
@@ -278,7 +278,7 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
             # Only these two codes prove that the call did not execute, unless they are quoted in a text. A server may
             # send the others after it has started.
             took_effect = TookEffect.NO if not prefix and rpc_code in (-32601, -32602) else None
-            if evidence.is_known_tool and kinds_module.is_permanent_number("rpc", str(rpc_code)):
+            if evidence.is_listed and kinds_module.is_permanent_number("rpc", str(rpc_code)):
                 kind = kinds_module.TOOL_API_ERROR  # the server lists the tool, but does not implement a method
             yield KindDecision(kind, (f"{prefix}JSON-RPC {rpc_code}",), confidence, took_effect)
     code_error = search_rule_pattern(_CODE_ERROR_PATTERN, text, text.lower())

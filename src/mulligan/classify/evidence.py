@@ -61,7 +61,7 @@ class Evidence(msgspec.Struct):
     number: StatedNumber | None = None
     """A number or a name of an error code that the text or a code states, which means the same in every language."""
     is_error: bool | None = None
-    is_known_tool: bool = False
+    is_listed: bool = False
     """Whether the server of the tool lists it."""
     is_exception: bool = False
     """Whether the error was raised in this process. The code that raised it may have executed part of the call."""

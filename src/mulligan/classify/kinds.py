@@ -89,7 +89,7 @@ TOOL_QUOTA_EXCEEDED = declare("tool", "quota_exceeded", STOP, UNKNOWN,
     rejects_if_declared=True, is_about_state=True, is_used_up=True, is_outage=True, has_no_repair=True,
     is_unrelated_to_values=True, fallback="default", model_codes=("quota_exceeded",),
     advice="failed with {kind}: a person must act, retries do not help.",
-    possible_numbers="grpc 8; smtp 452 552 5.2.2")
+    possible_numbers="grpc 8; smtp 452")
 TOOL_CAPTCHA_REQUIRED = declare("tool", "captcha_required", STOP, UNKNOWN,
     "The site asks for proof that a person is using it. Do not try to pass it: tell the user, or use another source.",
     possible_statuses=(400, 401, 403, 429, 503), can_occur_in_output=True, is_refusal=True, rejects_if_declared=True,
@@ -113,7 +113,7 @@ TOOL_AUTH_ERROR = declare("tool", "auth_error", STOP, UNKNOWN,
     "C000006D C000006A C0000234 C0000072; sqlstate 28; grpc 16; oracle 1017 1005 28000 28001; mysql 1045 1698 1820 "
     "1862 3118 1251; sqlserver 18456 18470 18452 18486 18487 18488 4060; db2 -30082; mongodb 18 8000; curl 67; ldap "
     "8 49; smtp 530 534 535 5.7.8 5.7.9",
-    possible_numbers="EACCES; errno 13; sqlstate 08 42000; rpc -32001 -32002 -32600; smtp 5.7.1 550 5.7.0; mongodb "
+    possible_numbers="EACCES; errno 13; sqlstate 08 42000; rpc -32001 -32002 -32600; smtp 5.7.1 550; mongodb "
     "13; grpc 7")
 TOOL_PERMISSION_DENIED = declare("tool", "permission_denied", REPLAN, UNKNOWN,
     "This is not allowed here. Do not work around it: use a permitted alternative, or ask the user.",
@@ -271,8 +271,8 @@ RETRIEVAL_TIMEOUT = declare("retrieval", "timeout", RETRY, UNKNOWN,
 RETRIEVAL_INVALID_QUERY = declare("retrieval", "invalid_query", REPAIR, UNKNOWN,
     "The query is invalid. Check its syntax and the names of fields, tables and columns.",
     possible_statuses=(400,), is_refusal=True, rejects_if_declared=True, rejects_values=True,
-    numbers="sqlstate 42 21 0A 26 34 3D 3F; oracle 900-999 1422 1427 1476 1722 1747 1756 1789 2289 4043 6550 6553; "
-    "mysql 1049 1051 1052 1054 1055 1064 1091 1109 1111 1136 1140 1146 1222 1241 1242 1248 1250 1305; sqlserver 102 "
+    numbers="sqlstate 42 21 0A 26 34 3D 3F; oracle 900-954 956-999 1422 1427 1476 1722 1747 1756 1789 2289 4043 6550 "
+    "6553; mysql 1049 1051 1052 1054 1055 1064 1091 1109 1111 1136 1140 1146 1222 1241 1242 1248 1250 1305; sqlserver 102 "
     "105 156 170 205 207 208 209 213 911 1038 2812 4104 8120 8156; sqlite ERROR MISUSE; db2 -104 -199 -204 -206 "
     "-440; mongodb 26 27 40324",
     possible_numbers="sqlstate 22; grpc 3; mongodb 2 9 14; rpc -32602")
@@ -373,8 +373,8 @@ def _group_by_number(field: str) -> dict[tuple[str, str], tuple[Kind, ...]]:
 def find_kinds_of_number(family: str, value: str) -> tuple[Kind, ...]:
     """Return the kinds that a number or a name allows, likeliest first: of an SQLSTATE also those of its class."""
     keys = [(family, value), (family, value[:2])] if family == "sqlstate" else [(family, value)]
-    meant, possible = _group_by_number("numbers"), _group_by_number("possible_numbers")
-    first = next((meant[key] for key in keys if key in meant), ())
+    main, possible = _group_by_number("numbers"), _group_by_number("possible_numbers")
+    first = next((main[key] for key in keys if key in main), ())
     if not first:
         return ()  # it tells nothing by itself
     return (*first, *(kind for key in keys for kind in possible.get(key, ()) if kind not in first))
@@ -382,9 +382,7 @@ def find_kinds_of_number(family: str, value: str) -> tuple[Kind, ...]:
 
 def is_permanent_number(family: str, value: str) -> bool:
     """Return whether another attempt gets the same number, although most failures of its kind can be retried."""
-    return any(
-        (family, value) in read_numbers(kind.permanent_numbers) for kind in KINDS.values() if kind.permanent_numbers
-    )
+    return (family, value) in _group_by_number("permanent_numbers")
 
 
 def find_kind(type: object, code: object, kinds: Mapping[str, Kind] = KINDS) -> Kind:

@@ -86,8 +86,12 @@ def _iter_numbers(text: str, lower: str) -> Iterator[tuple[str, str]]:
     yield from _iter_sqlstates(text, lower)
     if "0x" in lower or compile_regex(r"\d{10}").search(text):
         yield from _iter_hexadecimal(lower)
-    for name in compile_regex(r"(?<![\w.$-])(?<!echo )(?<!echo [\"'])(?=[A-Z0-9_]{4})[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?![\w$-])", 0).findall(text):
+    for name in compile_regex(_NAME, 0).findall(text):
         yield from _interpret_name(name)
+
+
+_NAME = r"(?<![\w.$-])(?<!echo )(?<!echo [\"'])(?=[A-Z0-9_]{4})[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?![\w$-])"
+"""A name in capitals. A command that prints one, `|| echo "NOT_FOUND"`, reports nothing."""
 
 
 def _interpret(family: str, value: str) -> Iterator[tuple[str, str]]:
@@ -148,11 +152,11 @@ def _interpret_name(name: str) -> Iterator[tuple[str, str]]:
     if "_" in name and (code := _GRPC_NAMES.get(name.replace("_", "").lower())):
         yield "grpc", str(code)
     yield "", name
-    prefix, _, rest = name.partition("_")
+    prefix, _, suffix = name.partition("_")
     if prefix == "SQLITE":
-        yield "sqlite", rest.partition("_")[0]
+        yield "sqlite", suffix.partition("_")[0]
     elif prefix in ("ERROR", "STATUS"):
-        yield "windows", rest
+        yield "windows", suffix
     elif name.startswith("NT_STATUS_"):
         yield "windows", name.removeprefix("NT_STATUS_")
     elif name.startswith("WSAE"):

@@ -241,8 +241,10 @@ def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], list[str]
     for name, kinds in list(by_class.items())[:1]:
         allowed, reasons = kinds, [f"class {name}"]
     status = evidence.status or 0
-    if status == 400 and any(compile_rule_pattern(_STREAM_ERRORS).search(part) for part in (_excerpt_text(evidence), *evidence.codes)):
-        return (), []
+    if status == 400:
+        texts = (_excerpt_text(evidence), *evidence.codes)
+        if any(compile_rule_pattern(_STREAM_ERRORS).search(text) for text in texts):
+            return (), []
     if status >= 400:
         by_status = find_kinds_of_status(status, "model")
         common_kinds = tuple(kind for kind in by_status if kind in allowed)

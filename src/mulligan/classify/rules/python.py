@@ -68,7 +68,8 @@ orchestration/invalid_state: InvalidStateError IllegalStateException InvalidTran
     InvalidUpdateError InvalidStateTransition
 orchestration/constraint_violation: InputGuardrailTripwireTriggered OutputGuardrailTripwireTriggered PolicyViolation
     ConstraintViolation
-orchestration/precondition: InvalidSessionIdException NoSuchSessionException FailedPrecondition PreconditionFailed PreconditionError InvalidGitRepositoryError
+orchestration/precondition: FailedPrecondition PreconditionFailed PreconditionError InvalidGitRepositoryError
+    InvalidSessionIdException NoSuchSessionException
 """)
 
 CANCELLATIONS = frozenset(("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"))
@@ -132,7 +133,8 @@ invalid_arguments: invalid_argument validationexception validation_error invalid
 rate_limit: resource_exhausted throttlingexception throttling rate_limited ratelimited slowdown rate_limit_exceeded
     requestlimitexceeded too_many_requests toomanyrequestsexception rate_limit provisionedthroughputexceededexception
 unavailable: unavailable service_unavailable serviceunavailable sqlite_busy sqlite_locked maintenance
-api_error: internal internal_error internalerror internalfailure internalservererror servicefailure unimplemented data_loss
+api_error: internal internal_error internalerror internalfailure internalservererror servicefailure unimplemented
+    data_loss
 orchestration/precondition: failed_precondition preconditionfailed not_in_channel
 output_too_large: response_too_large output_too_large
 """)
