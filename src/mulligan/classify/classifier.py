@@ -392,6 +392,7 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         (words.GENERAL_RULES, 0.8),
         (words.PROGRAMS, 0.6),
     )
+    is_english = excerpt.isascii() and compile_rule_pattern(words.ENGLISH_WORDS).search(excerpt) is not None
     for rules, confidence in tables:
         if rules is words.SENTENCES:
             yield from _decide_by_exit_code(evidence, is_standard_only=True)
@@ -403,6 +404,8 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 if kind is not None and (not allowed or kind in allowed or evidence.status == 400):
                     yield KindDecision(kind, (f"code {code}", *reasons), 0.9)
             excerpt = _normalize_spelling(excerpt)
+        if is_english and rules in (words.SYSTEM_MESSAGES, words.SENTENCES):
+            continue
         for rule, position in match_rules(rules, excerpt, evidence.tool, can_decide):
             if excerpt != evidence.text:
                 position = evidence.text.find(excerpt[position : position + 12])

@@ -272,8 +272,8 @@ RETRIEVAL_INVALID_QUERY = declare("retrieval", "invalid_query", REPAIR, UNKNOWN,
     "The query is invalid. Check its syntax and the names of fields, tables and columns.",
     possible_statuses=(400,), is_refusal=True, rejects_if_declared=True, rejects_values=True,
     numbers="sqlstate 42 21 0A 26 34 3D 3F; oracle 900-954 956-999 1422 1427 1476 1722 1747 1756 1789 2289 4043 6550 "
-    "6553; mysql 1049 1051 1052 1054 1055 1064 1091 1109 1111 1136 1140 1146 1222 1241 1242 1248 1250 1305; sqlserver 102 "
-    "105 156 170 205 207 208 209 213 911 1038 2812 4104 8120 8156; sqlite ERROR MISUSE; db2 -104 -199 -204 -206 "
+    "6553; mysql 1049 1051 1052 1054 1055 1064 1091 1109 1111 1136 1140 1146 1222 1241 1242 1248 1250 1305; sqlserver "
+    "102 105 156 170 205 207 208 209 213 911 1038 2812 4104 8120 8156; sqlite ERROR MISUSE; db2 -104 -199 -204 -206 "
     "-440; mongodb 26 27 40324",
     possible_numbers="sqlstate 22; grpc 3; mongodb 2 9 14; rpc -32602")
 RETRIEVAL_UNKNOWN = declare("retrieval", "unknown", REPLAN, UNKNOWN,

@@ -29,6 +29,8 @@ COMMANDS = read_rules("shell", "commands")
 GENERAL_RULES = read_rules("rejections", "general rules")
 SENTENCES = read_rules("languages", "sentences")
 """General words of services in other languages than English."""
+ENGLISH_WORDS = r"\b(?:the|not|are|with|cannot|failed|found|from|and|this|you|your|has|been)\b"
+"""Words that an English text has, and a text in another language that needs no accents has not."""
 ARGUMENTS = RuleTable(rule for rule in GENERAL_RULES if rule.kind.is_about_tool_name or rule.kind.rejects_arguments)
 GUESSES = read_rules("rejections", "guesses")
 """Sentence shapes rather than words: matched only if no other rule decided, and with low confidence."""
