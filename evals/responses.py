@@ -26,8 +26,8 @@ sys.path[:0] = [str(ROOT / "evals"), str(ROOT / "src")]
 
 from response_corpus.rows import Row, read_rows  # noqa: E402
 
-from mulligan.capture.result_checks import is_error  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
+from mulligan.classify.result_verdict import judge_result  # noqa: E402
 
 Z = 1.96
 
@@ -47,6 +47,11 @@ def describe(hits: int, total: int) -> str:
         return "-"
     low, high = wilson(hits, total)
     return f"{hits} of {total}: {hits / total:.1%} ({low:.1%} to {high:.1%})"
+
+
+def is_error(response: Any) -> bool:
+    """Return whether a response of a tool without effects is a failure, or looks like one."""
+    return judge_result(response).judgment != "success"
 
 
 def has_right_kind(row: Row) -> bool:

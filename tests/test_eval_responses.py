@@ -8,10 +8,15 @@ from typing import Any
 
 import pytest
 
-from mulligan.capture.result_checks import is_error
+from mulligan.capture.result_checks import may_be_error
+from mulligan.classify.result_verdict import judge_result
 from mulligan.classify.results import is_error_result
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def is_error(response: Any) -> bool:
+    return judge_result(response).judgment != "success"
 
 
 @pytest.fixture(scope="module")
@@ -38,5 +43,9 @@ def test_errors_of_each_half_are_recognized_and_successes_are_not(rows: list[Any
     assert sum(alarms) / len(alarms) <= 0.005
 
 
-def test_cheap_check_and_full_check_agree_on_every_response(rows: list[Any]) -> None:
+def test_cheap_check_lets_no_error_pass(rows: list[Any]) -> None:
+    assert [row for row in rows if is_error(row.response) and not may_be_error(row.response)] == []
+
+
+def test_tool_without_a_category_fails_or_is_suspected_where_its_text_is_an_error(rows: list[Any]) -> None:
     assert [row for row in rows if is_error(row.response) != is_error_result(row.response)] == []

@@ -23,7 +23,15 @@ from mulligan.capture.wrap import wrap
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, tool_name, wrapped_of
 from mulligan.core import fork_safety
 from mulligan.core.events import EventStream, Listener, ListenerThread
-from mulligan.core.failure import Failure, MulliganError, SettingsError, require_choice
+from mulligan.core.failure import (
+    DetectErrors,
+    Failure,
+    MulliganError,
+    Returns,
+    SettingsError,
+    ToolCategory,
+    require_choice,
+)
 from mulligan.core.log import get_logger
 from mulligan.core.records import ANY_FIX, AdvisedFix, Effects, StepType
 from mulligan.prompt import DEFAULT_LESSON_TOKENS
@@ -163,7 +171,9 @@ class Mulligan:
         effects: Effects = "once",
         mode: Mode | None = None,
         record: Recording | None = None,
-        detect_errors: bool = True,
+        category: ToolCategory | None = None,
+        returns: Returns | None = None,
+        detect_errors: DetectErrors = True,
         empty_result: Empty = "success",
         schema: Mapping[str, Any] | None = None,
         privileged: Iterable[str] = (),
@@ -210,7 +220,12 @@ class Mulligan:
         loop.
 
         `mode` is "observe", "suggest" or "repair". `record` is "full", "shape" (types and lengths, no text) or "off".
-        `detect_errors=False` treats every returned value as a success. `empty_result="failure"`, for type "retrieval",
+        `category` says what the tool is: "shell", "file", "fetch", "search", "sql", "browser", "code", "message",
+        "action", "model" or "other". By default its name, its parameters and its type decide. Results of a file, a page
+        or a search are content, whatever they say; `returns="content"` or "status" decides otherwise.
+
+        `detect_errors="text"` takes words that look like an error for a failure, and `detect_errors=False` treats every
+        returned value as a success. `empty_result="failure"`, for type "retrieval",
         treats an empty result as a failure.
         """
         _require_options(self.tool, options)

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from mulligan.core.failure import SettingsError, require_choice
+from mulligan.core.failure import Returns, SettingsError, ToolCategory, require_choice
 from mulligan.core.log import get_logger
 from mulligan.recover.policy import Learn, Mode, Policy
 
@@ -45,6 +45,8 @@ by one in memory."""
 
 TOOL_CHOICES = {
     "effects": ("none", "idempotent", "once"),
+    "category": get_args(ToolCategory),
+    "returns": get_args(Returns),
     "mode": get_args(Mode),
     "record": get_args(Recording),
     "learn": get_args(Learn),
@@ -54,6 +56,7 @@ TOOL_TYPES: dict[str, tuple[Any, str]] = {
     "unprivileged": (list[str], "a list of strings"),
     "clamp": (list[str], "a list of strings"),
     "destructive": (bool, "true or false"),
+    "detect_errors": (bool | Literal["text"], 'true, false or "text"'),
     "timeout": (Annotated[float, msgspec.Meta(ge=0, lt=1e9)], "a number of seconds"),
 }
 """Tool options without choices: their type, and its description for error messages."""

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import mulligan
-from mulligan.capture.result_checks import ENVELOPE_STATUS_KEYS, RESULT_STATUS_KEYS, is_empty, is_error
+from mulligan.capture.result_checks import ENVELOPE_STATUS_KEYS, RESULT_STATUS_KEYS, is_empty, may_be_error
 from mulligan.classify import results as tool_results
+from mulligan.classify.result_verdict import judge_result
 from mulligan.classify.results import is_error_result
 from mulligan.core.failure import SettingsError, TookEffect
 from mulligan.testing import Sandbox, assert_sanitized
@@ -57,15 +58,18 @@ MARKED = [
     {"code": "NOT_FOUND", "message": "no such order"},
 ]
 """Errors by a flag, a code, a status or a key for errors."""
-WORDED = [
+OPENED = [
     "Error: no such order",
     "ValueError: top_k must be 10 or less",
     "  \n Traceback (most recent call last):\n  File ...",
     b"Error: no such order",
-    {"detail": "Not Found"},
     "Failed to connect to localhost:5432",
     "<html><head><title>502 Bad Gateway</title></head></html>",
     {"content": [{"type": "text", "text": "Error: no such order"}]},
+]
+"""Whole texts that begin as an error, or are the page of one."""
+WORDED = [
+    {"detail": "Not Found"},
     {"message": "Payment is required on arrival"},
     {"detail": "Delivery cannot be changed after Friday"},
     {"detail": "Full refund must be claimed within 14 days."},
@@ -84,7 +88,7 @@ WORDED = [
 
 @pytest.mark.parametrize(
     ("answer", "effects"),
-    [*((answer, "once") for answer in MARKED), *((answer, "none") for answer in MARKED + WORDED)],
+    [*((answer, "once") for answer in MARKED), *((answer, "none") for answer in MARKED + OPENED)],
     ids=repr,
 )
 def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(
@@ -108,7 +112,30 @@ def test_a_result_that_is_an_error_is_a_failed_step_and_comes_back_unchanged(
     assert [call.has_failed for call in played.calls] == [True]
 
 
-@pytest.mark.parametrize("answer", WORDED, ids=repr)
+@pytest.mark.parametrize(
+    ("answer", "effects"),
+    [*((answer, "once") for answer in OPENED), *((answer, "none") for answer in WORDED)],
+    ids=repr,
+)
+def test_a_result_that_only_looks_like_an_error_is_a_suspected_failure_of_a_success(
+    played: Sandbox, answer: Any, effects: Any
+) -> None:
+    asked = Answers(answer)
+    with mulligan.run("orders") as run:
+        assert mulligan.tool(effects=effects, name="order")(asked.next)() is answer
+    assert asked.executed == 1
+    assert run.status == "success"
+    (step,) = played.steps
+    assert (step.outcome, step.failure) == ("success", None)
+    assert step.suspected is not None
+    assert step.suspected.kind.startswith(("tool/", "orchestration/"))
+    assert step.suspected.sentence
+    (history,) = played.runs
+    assert history.steps[0].suspected == step.suspected
+    assert not history.links
+
+
+@pytest.mark.parametrize("answer", OPENED + WORDED, ids=repr)
 def test_words_of_a_tool_with_effects_are_data_whatever_they_say(played: Sandbox, answer: Any) -> None:
     with mulligan.run("hotel") as run:
         (turn,) = mulligan.turns(limit=1)
@@ -154,7 +181,7 @@ def test_data_about_errors_and_empty_answers_are_successes(played: Sandbox, answ
         ({"error": True, "message": "No order has this number", "code": "NOT_FOUND"}, "tool/not_found"),
         ({"statusCode": 503}, "tool/unavailable"),
         ({"status": 404}, "tool/not_found"),
-        ({"detail": "Not authenticated"}, "tool/auth_error"),
+        ({"error": "Not authenticated"}, "tool/auth_error"),
         ({"ok": False, "error_code": 429, "description": "Too Many Requests: retry after 5"}, "tool/rate_limit"),
         ({"success": False, "errors": [{"message": "The field 'size' is required"}]}, "tool/invalid_arguments"),
         ({"error": "invalid_grant", "error_description": "The link was used before"}, "tool/auth_error"),
@@ -277,14 +304,14 @@ def test_a_refusal_by_the_user_is_recorded_as_refused(played: Sandbox) -> None:
 
 
 def test_a_run_whose_tool_answered_with_an_error_is_partial_where_another_call_worked(played: Sandbox) -> None:
-    def fetch() -> Any:
+    def order() -> Any:
         return BUSY
 
     def list_orders() -> list[str]:
         return ["A-1"]
 
     with mulligan.run("agent") as run:
-        mulligan.tool(fetch)()
+        mulligan.tool(order)()
         assert run.status == "failure"
         mulligan.tool(list_orders)()
     assert run.status == "partial"
@@ -344,8 +371,7 @@ def test_the_async_loop_tells_the_same(played: Sandbox) -> None:
     )
 )
 def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
-    assert is_error(text) == is_error_result(text)
-    assert is_error(text, True) == is_error_result(text, needs_mark=True)
+    assert may_be_error(text) or not is_error_result(text)
 
 
 @given(
@@ -357,9 +383,9 @@ def test_the_quick_look_lets_no_text_go_that_says_error(text: str) -> None:
     )
 )
 def test_the_quick_look_lets_no_dictionary_go_that_says_error(result: dict[str, Any]) -> None:
-    assert is_error(result) == is_error_result(result)
-    assert is_error(result, True) == is_error_result(result, needs_mark=True)
-    assert is_error(json.dumps(result)) == is_error_result(json.dumps(result))
+    assert may_be_error(result) or not is_error_result(result)
+    assert may_be_error(json.dumps(result)) or not is_error_result(json.dumps(result))
+    assert may_be_error(result, "content", "fetch") or judge_result(result, category="fetch").judgment == "success"
 
 
 def test_an_answer_that_cannot_be_looked_at_is_a_success(played: Sandbox) -> None:

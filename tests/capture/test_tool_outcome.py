@@ -103,7 +103,8 @@ def test_failure_has_its_kind_no_value_and_its_answer_as_message(played: Sandbox
 
 def test_returned_error_is_a_failure_with_the_tools_own_value(played: Sandbox) -> None:
     result = {"error": True, "message": "There is no order 7."}
-    outcome = call(lambda: result)
+    (turn,) = mulligan.turns(limit=1)
+    outcome = turn.call({"order": lambda: result}, "order", {})
     assert not outcome.ok
     assert outcome.value is result
     assert outcome.failure is not None

@@ -156,8 +156,8 @@ main()
 """A proxy whose tool lists wait for the store however busy the machine is, for tests about what the store knows."""
 
 
-def proxied(*words, options=(), env=None, program=None):
-    """A connection to the fake server through the proxy."""
+def proxied(*words, options=(), env=None, program=None, server=FAKE):
+    """A connection to the fake server, or another one, through the proxy."""
     command = [
         sys.executable,
         *(("-c", program) if program else ("-m", "mulligan")),
@@ -167,7 +167,7 @@ def proxied(*words, options=(), env=None, program=None):
         *options,
         "--",
         sys.executable,
-        str(FAKE),
+        str(server),
         *words,
     ]
     return Connection(command, {**os.environ, "PYTHONPATH": str(Path(mulligan.__file__).parents[1]), **(env or {})})

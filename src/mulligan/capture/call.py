@@ -440,7 +440,7 @@ class CallExecution(RecordedCall, eq=False):
 
     def _end_returned(self, result: Any) -> Failure | None:
         """End an attempt that returned. Return the failure that its result is; mostly there is none."""
-        self.error = self.failure = None
+        self.error = self.failure = self.suspected = None
         self.result = result
         self._leave()
         if result is STREAM:
@@ -452,6 +452,9 @@ class CallExecution(RecordedCall, eq=False):
             rejects = self.wrapped.options.rejection_statuses
             failure = checker.failure(self.capture, result, self.attempt_arguments, frozenset(rejects))
             self.failure = None if failure is None else self._add_inner_effects(failure)
+            if failure is None:
+                verdict = checker.judge(result, self.attempt_arguments)
+                self.suspected = checker.suspect(self.capture, verdict, self.attempt_arguments)
             if self.failure is not None and self.tool.mode == "repair":
                 repaired = checker.repair(result, self.attempt_arguments)
                 if repaired is not None:
@@ -470,7 +473,7 @@ class CallExecution(RecordedCall, eq=False):
         if self.ended_at is None:
             self.ended_at = self.capture.timer()
         self._leave()
-        self.error, self.result = error, None
+        self.error, self.result, self.suspected = error, None, None
         self.failure = self._add_inner_effects(self._classify(error))
         mark_exception(error, self.run.id, self.number or 0)
         self._end_attempt(outcome_of(self.failure))
@@ -526,7 +529,12 @@ class CallExecution(RecordedCall, eq=False):
         if self.wrapped.is_listed:
             facts["is_listed"] = True
         failure = self.capture.classify_safely(
-            error, source=options.type, tool=self.tool.name, arguments=self.attempt_arguments, **facts
+            error,
+            source=options.type,
+            tool=self.tool.name,
+            arguments=self.attempt_arguments,
+            category=self.wrapped.category,
+            **facts,
         )
         if isinstance(error, SchemaMismatchError):
             return failure

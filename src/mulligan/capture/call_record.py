@@ -21,7 +21,16 @@ from mulligan.core.call_facts import CallFacts
 from mulligan.core.events import AnyEvent, StepStarted
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import StandaloneRun, SuccessRecord, restore_value, snapshot_value
-from mulligan.core.records import Change, Outcome, Recovery, RecoveryStop, Step, ValueProfile, digest
+from mulligan.core.records import (
+    Change,
+    Outcome,
+    Recovery,
+    RecoveryStop,
+    Step,
+    SuspectedFailure,
+    ValueProfile,
+    digest,
+)
 from mulligan.recover.plan import AttemptMove, RecoveryFailed, RetryLayer
 from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
 from mulligan.redaction import to_plain_data
@@ -67,6 +76,8 @@ class RecordedCall(CallScope, eq=False):
     result: Any = None
     error: Exception | None = None
     has_ended: bool = False
+    suspected: SuspectedFailure | None = None
+    """What looks like a failure in the result of the last attempt, if that succeeded."""
     values: Mapping[str, Any] | None = None
     """A copy of the arguments, if these are not recorded in full. Links are judged by it."""
     facts: CallFacts | None = None
@@ -188,10 +199,15 @@ class RecordedCall(CallScope, eq=False):
         assert record is not None
         try:
             now = capture.timer()
-            if rules.result_checker is not None and rules.result_checker.is_failure(result, record.keywords):
-                self.start_time, self.ended_at, self.result = start_time, now, result
-                self._leave_first(token)
-                return False
+            checker = rules.result_checker
+            if checker is not None and checker.may_fail(result, record.keywords):
+                verdict = checker.judge(result, record.arguments)
+                if verdict.judgment == "failure":
+                    self.start_time, self.ended_at, self.result = start_time, now, result
+                    self._leave_first(token)
+                    return False
+                if verdict.judgment == "suspected" and not rules.is_off:
+                    self.suspected = checker.suspect(capture, verdict, record.arguments)
             outer = self.outer
             if self.is_retrying or (
                 # `retrying_scope is None`, without the cost of the property
@@ -201,8 +217,10 @@ class RecordedCall(CallScope, eq=False):
             self.is_retrying = self.is_in_progress = False
             reset(capture.current_scope, token)
             run = self.known_run
-            if not rules.is_recorded_in_full or (
-                run is not None and (self.is_standalone or run.has_failures or run.judge.item_scopes is not None)
+            if (
+                not rules.is_recorded_in_full
+                or self.suspected is not None
+                or (run is not None and (self.is_standalone or run.has_failures or run.judge.item_scopes is not None))
             ):
                 self._record_success(result, now - start_time)
                 return True
@@ -233,8 +251,8 @@ class RecordedCall(CallScope, eq=False):
             return
         run = run or self.run
         has_messages = rules.value_recorder.has_messages
-        if has_messages:
-            run.start()  # a step with messages is published as an event, which needs a started run
+        if has_messages or self.suspected is not None:
+            run.start()  # a step with messages or a suspicion is published as an event, which needs a started run
         usage = self._read_usage(record.seq, record.parent, record.keywords, result)
         usage_facts = usage_fields(usage, record.keywords, None)
         is_within_recovery = usage is not None and self._is_within_recovery
@@ -247,13 +265,14 @@ class RecordedCall(CallScope, eq=False):
             **usage_facts,
         )
         step: Step | None = None
-        if run.has_failures or has_messages or is_within_recovery:
+        if run.has_failures or has_messages or is_within_recovery or self.suspected is not None:
             step = msgspec.structs.replace(
                 self._first_step(),
                 result=restore_value(success.result),
                 duration_seconds=seconds,
                 answer=self._record_answer(result),
                 within_recovery=is_within_recovery,
+                suspected=rules.value_recorder.suspected(self.suspected),
                 **usage_facts,
             )
             self.facts = self._first_facts()
@@ -267,7 +286,7 @@ class RecordedCall(CallScope, eq=False):
             if record.template.type != "model":
                 values = self.values or record.arguments
                 run.note_success(rules.template.tool_key, values, run.judge.item_scope(rules.items, values))
-        if step is not None and (step.links or has_messages or is_within_recovery):
+        if step is not None and (step.links or step.suspected or has_messages or is_within_recovery):
             self.capture.publish_safely(run.end_step(step))
         elif not rules.is_off:
             self.capture.publish_success(success)  # redacted on the recorder's thread
@@ -436,6 +455,7 @@ class RecordedCall(CallScope, eq=False):
                 **usage_fields(usage, step.arguments, step.metadata, is_other_model=self.replacement is not None),
                 answer=self._record_answer(self.result),
                 within_recovery=usage is not None and self._is_within_recovery,
+                suspected=recorder.suspected(self.suspected),
             )
             self._publish_last(is_final=self._outcome != "failure" or stop is not None)
 

@@ -24,6 +24,7 @@ from mulligan.capture.summaries import (
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.classify.error_numbers import parse_overflow
 from mulligan.classify.kinds import MODEL_CONTENT_POLICY, MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
+from mulligan.classify.result_verdict import FAILURE, SUCCESS, ResultVerdict
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted
 from mulligan.core.failure import Failure, Remedy, SettingsError
@@ -107,9 +108,12 @@ class ModelResultChecker(ResultChecker):
     def is_needed(self) -> bool:
         return True
 
-    def is_failure(self, result: Any, arguments: Mapping[str, Any]) -> bool:
+    def may_fail(self, result: Any, arguments: Mapping[str, Any]) -> bool:
         formats = {name: restore_value(arguments[name]) for name in OUTPUT_FORMAT_ARGUMENTS.intersection(arguments)}
         return _find_output_error(result, formats) is not None
+
+    def judge(self, result: Any, arguments: Mapping[str, Any]) -> ResultVerdict:
+        return FAILURE if self.may_fail(result, arguments) else SUCCESS
 
     def failure(
         self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()

@@ -9,14 +9,19 @@ import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.kinds import RETRIEVAL_NO_RESULTS
-from mulligan.classify.results import ENVELOPE_KEYS, is_error_result, is_flagged_result
-from mulligan.core.failure import RETURNED_ERROR, Failure, TookEffect
-from mulligan.core.records import Effects, StepType
+from mulligan.classify.result_verdict import FAILURE, ResultVerdict, judge_result
+from mulligan.classify.results import ENVELOPE_KEYS, is_flagged_result
+from mulligan.classify.tool_category import returns_content
+from mulligan.classify.unflagged_failures import may_report_failure
+from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
+from mulligan.core.records import Effects, StepType, SuspectedFailure
 
 Empty = Literal["success", "failure"]
 
-DATA_TYPES = frozenset({type(None), bool, int, float, list, tuple, set, frozenset})
-"""Types that are never errors."""
+DATA_TYPES = frozenset({type(None), bool, int, float, str, list, tuple, set, frozenset})
+"""Types that are never errors, nor content blocks."""
+CONTENT_STATUS_KEYS = frozenset({"status_code", "statusCode", "stdout", "stderr", "output", "stdErr"})
+"""Keys with which a result that is content may be an error whatever else it holds."""
 RESULT_STATUS_KEYS = frozenset(
     "isError is_error content returncode exit_code exitCode error Error fault errors ok success status".split()
 )
@@ -48,8 +53,6 @@ STARTS_BY_CHARACTER: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("{", *map(chr, range(33)), "\x85", "\xa0", "\u3000"), ("",)),
 }
 """The same by the first character. After an opening brace or white space, anything may follow."""
-MARKED_STARTS = frozenset("{<eE")
-"""First characters of a text that may be marked as an error: as an object, by a tag, or by an exit code."""
 RESULT_KEYS = frozenset(
     {"results", "items", "documents", "docs", "hits", "matches", "data", "records", "rows", "entries", "chunks"}
 )
@@ -60,83 +63,137 @@ COLLECTIONS = (list, tuple, dict, set, frozenset)
 class ResultChecker:
     """Checks the results of one tool, as its developer declared: for errors, and for empty results."""
 
-    __slots__ = ("_detects_errors", "_is_empty_failure", "_name", "_needs_mark", "_type")
+    __slots__ = ("_is_empty_failure", "_name", "_type", "category", "detect_errors", "effects", "returns")
 
-    def __init__(self, type: StepType, name: str, detect_errors: bool, empty: Empty, effects: Effects) -> None:
+    def __init__(
+        self,
+        type: StepType,
+        name: str,
+        detect_errors: DetectErrors,
+        empty: Empty,
+        effects: Effects,
+        category: ToolCategory = "other",
+        returns: Returns | None = None,
+    ) -> None:
         self._type: StepType = type
         self._name = name
-        # The text of a model may well be about an error.
-        self._detects_errors = detect_errors and type != "model"
         self._is_empty_failure = empty == "failure"
-        # What it did is done: to call it a failure on words alone could have it done again.
-        self._needs_mark = effects == "once"
+        # The text of a model may well be about an error.
+        self.detect_errors: DetectErrors = detect_errors if type != "model" else False
+        self.effects: Effects = effects
+        self.category: ToolCategory = category
+        self.returns: Returns = returns or ("content" if returns_content(category) else "status")
 
     @property
     def is_needed(self) -> bool:
-        return self._detects_errors or self._is_empty_failure
+        return self.detect_errors is not False or self._is_empty_failure
 
-    def is_failure(self, result: Any, arguments: Mapping[str, Any]) -> bool:
-        """Return whether the result is a failure. A result that cannot be read is none."""
+    def may_fail(self, result: Any, arguments: Mapping[str, Any]) -> bool:
+        """Return whether a result may be a failure or look like one. Cheap: every result is checked."""
         try:
-            return (self._detects_errors and is_error(result, self._needs_mark)) or (
-                self._is_empty_failure and is_empty(result)
+            return (self._is_empty_failure and is_empty(result)) or (
+                self.detect_errors is not False and may_be_error(result, self.returns, self.category)
             )
         except Exception:  # noqa: BLE001 - the result may be any object
             return False
+
+    def judge(self, result: Any, arguments: Mapping[str, Any]) -> ResultVerdict:
+        """Return whether a result is a failure, looks like one or is neither. One that cannot be read is neither."""
+        verdict = judge_result(
+            result,
+            category=self.category,
+            returns=self.returns,
+            effects=self.effects,
+            detect_errors=self.detect_errors,
+            arguments=arguments,
+        )
+        if verdict.judgment != "failure" and self._is_empty_failure and _is_empty_safely(result):
+            return FAILURE
+        return verdict
+
+    def suspect(
+        self, capture: CaptureContext, verdict: ResultVerdict, arguments: Mapping[str, Any]
+    ) -> SuspectedFailure | None:
+        """Return the record of a result that looks like a failure; None for any other."""
+        if verdict.judgment != "suspected":
+            return None
+        failure = capture.classify_safely(
+            verdict.excerpt,
+            source=self._type,
+            tool=self._name,
+            arguments=arguments,
+            is_error=True,
+            category=self.category,
+        )
+        if not failure.is_failure:
+            return None  # such as a refusal by the user
+        return SuspectedFailure(
+            kind=str(failure.kind), confidence=round(verdict.confidence, 2), sentence=failure.message
+        )
 
     def failure(
         self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
     ) -> Failure | None:
         """Return the failure that a result is, or None. `rejects` are statuses that prove that nothing executed."""
-        if not self.is_failure(result, arguments):
+        if self.judge(result, arguments).judgment != "failure":
             return None
-        if self._detects_errors and is_error(result, self._needs_mark):
-            failure = capture.classify_safely(
-                result, source=self._type, tool=self._name, arguments=arguments, is_error=True
-            )
-            # It returned, so it executed, whatever its text proves elsewhere.
-            if failure.status is not None and failure.status in rejects:
-                return msgspec.structs.replace(failure, took_effect=TookEffect.NO)
-            if self._needs_mark and failure.is_failure and not is_flagged_result(result):
-                evidence = (*failure.evidence, RETURNED_ERROR)
-                took_effect = TookEffect.YES if failure.took_effect is TookEffect.YES else TookEffect.UNKNOWN
-                return msgspec.structs.replace(failure, took_effect=took_effect, evidence=evidence)
-            if failure.took_effect is TookEffect.NO:
-                return msgspec.structs.replace(failure, took_effect=TookEffect.YES)
-            return failure
-        message = "The result is empty."
-        fingerprint = capture.classify_safely(text=message, source=self._type, tool=self._name).fingerprint
-        evidence = ("an empty result, which the tool declares a failure",)
-        return Failure.of(RETRIEVAL_NO_RESULTS, message, fingerprint=fingerprint, evidence=evidence)
+        if self._is_empty_failure and _is_empty_safely(result):
+            message = "The result is empty."
+            fingerprint = capture.classify_safely(text=message, source=self._type, tool=self._name).fingerprint
+            reasons = ("an empty result, which the tool declares a failure",)
+            return Failure.of(RETRIEVAL_NO_RESULTS, message, fingerprint=fingerprint, evidence=reasons)
+        failure = capture.classify_safely(
+            result, source=self._type, tool=self._name, arguments=arguments, is_error=True, category=self.category
+        )
+        # It returned, so it executed, whatever its text proves elsewhere.
+        if failure.status is not None and failure.status in rejects:
+            return msgspec.structs.replace(failure, took_effect=TookEffect.NO)
+        if self.effects == "once" and failure.is_failure and not is_flagged_result(result):
+            evidence = (*failure.evidence, RETURNED_ERROR)
+            took_effect = TookEffect.YES if failure.took_effect is TookEffect.YES else TookEffect.UNKNOWN
+            return msgspec.structs.replace(failure, took_effect=took_effect, evidence=evidence)
+        if failure.took_effect is TookEffect.NO:
+            return msgspec.structs.replace(failure, took_effect=TookEffect.YES)
+        return failure
 
     def repair(self, result: Any, arguments: Mapping[str, Any]) -> Any:
         """Return the repaired result, or None. Results of tools are not changed."""
         return None
 
 
-def is_error(result: Any, needs_mark: bool = False) -> bool:
-    """Like `is_error_result`, with a cheap check first, which most results pass in a third of a microsecond."""
+def may_be_error(result: Any, returns: Returns = "status", category: ToolCategory = "other") -> bool:
+    """Return whether a result may be an error. Most results pass this check in a third of a microsecond."""
     kind = type(result)
-    if kind is dict:
-        keys = result.keys()
-        if keys.isdisjoint(RESULT_STATUS_KEYS) and (
-            keys.isdisjoint(ENVELOPE_STATUS_KEYS) or not ENVELOPE_KEYS.issuperset(keys)
-        ):
-            return False
-        return is_error_result(result, needs_mark=needs_mark)
     if kind is str:
-        if needs_mark:
-            return result[:MAX_HEAD_CHARS].lstrip()[:1] in MARKED_STARTS and is_error_result(result, needs_mark=True)
+        if returns == "content":
+            return may_report_failure(result, category)
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is None or not result[:MAX_START_CHARS].lower().startswith(starts):
             # Otherwise an error is named before a colon.
             if result.find(":", 0, MAX_HEAD_CHARS) < 0:
                 return False
             head = result[:MAX_HEAD_CHARS].lower()
-            if "error" not in head and "exception" not in head and "fail" not in head:
-                return False
-        return is_error_result(result)
-    return kind not in DATA_TYPES and is_error_result(result, needs_mark=needs_mark)
+            return "error" in head or "exception" in head or "fail" in head
+        return True
+    if kind is dict:
+        keys = result.keys()
+        if keys.isdisjoint(RESULT_STATUS_KEYS):
+            is_envelope = not keys.isdisjoint(ENVELOPE_STATUS_KEYS) and ENVELOPE_KEYS.issuperset(keys)
+            return is_envelope or (returns == "content" and not keys.isdisjoint(CONTENT_STATUS_KEYS))
+        return True
+    if kind is list or kind is tuple:
+        # The content blocks of MCP and of model providers, as dictionaries or objects.
+        return (
+            bool(result) and type(result[0]) not in DATA_TYPES and (type(result[0]) is not dict or "text" in result[0])
+        )
+    return kind not in DATA_TYPES
+
+
+def _is_empty_safely(result: Any) -> bool:
+    try:
+        return is_empty(result)
+    except Exception:  # noqa: BLE001 - the result may be any object
+        return False
 
 
 def is_empty(result: Any) -> bool:

@@ -14,7 +14,7 @@ import msgspec
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
-from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Step, digest
+from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Step, SuspectedFailure, digest
 from mulligan.prompt import last_turn_notice
 from mulligan.redaction.plain_data import find_fields, read_buffer
 
@@ -190,6 +190,12 @@ class ValueRecorder:
             hint = hint.replace(text, f"[{name}]")
         return msgspec.structs.replace(failure, message=message, hint=hint, detail="")
 
+    def suspected(self, suspected: SuspectedFailure | None) -> SuspectedFailure | None:
+        """Return a suspected failure as recorded: in shape, without the part of the result."""
+        if suspected is None or not self.is_shape:
+            return suspected
+        return msgspec.structs.replace(suspected, sentence="")
+
     def recovery(self, recovery: Recovery | None) -> Recovery | None:
         if recovery is None or not self.is_shape or not recovery.changes:
             return recovery
@@ -231,6 +237,7 @@ def to_shape(step: Step) -> Step:
         recovery=recorder.recovery(step.recovery),
         stop=recorder.stop(step.stop),
         links=recorder.links(step.links),
+        suspected=recorder.suspected(step.suspected),
         messages=(),
         answer=None,
     )

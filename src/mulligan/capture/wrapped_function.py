@@ -28,9 +28,10 @@ from mulligan.capture.limits import SchemaMismatchError, TargetResolver, Violati
 from mulligan.capture.result_checks import Empty, ResultChecker
 from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of, without_partial
 from mulligan.capture.value_recording import ValueRecorder
+from mulligan.classify.tool_category import find_category
 from mulligan.core import fork_safety
 from mulligan.core.call_facts import Receiver
-from mulligan.core.failure import SettingsError, require_choice
+from mulligan.core.failure import DetectErrors, Returns, SettingsError, ToolCategory, require_choice
 from mulligan.core.fast_path import CallTemplate, StandaloneRun
 from mulligan.core.log import get_logger
 from mulligan.core.records import Effects, Run, StepType
@@ -56,7 +57,9 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     effects: Effects = "once"
     mode: Mode | None = None
     record: Recording | None = None
-    detect_errors: bool = True
+    category: ToolCategory | None = None
+    returns: Returns | None = None
+    detect_errors: DetectErrors = True
     empty_result: Empty = "success"
     schema: Mapping[str, Any] | None = None
     privileged: Iterable[str] = ()
@@ -83,9 +86,11 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
             ("record", get_args(Recording)),
             ("learn", get_args(Learn)),
             ("empty_result", get_args(Empty)),
+            ("category", get_args(ToolCategory)),
+            ("returns", get_args(Returns)),
         ):
             value = getattr(self, name)
-            if value is not None or name not in ("mode", "record", "learn"):
+            if value is not None or name not in ("mode", "record", "learn", "category", "returns"):
                 require_choice(name, value, choices)
         if self.empty_result == "failure" and self.type != "retrieval":
             raise SettingsError(
@@ -93,7 +98,11 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
             )
         for name, is_valid, advice in (
             ("name", isinstance(self.name, str), "Use a string."),
-            ("detect_errors", isinstance(self.detect_errors, bool), "Use True or False."),
+            (
+                "detect_errors",
+                isinstance(self.detect_errors, bool) or self.detect_errors == "text",
+                'Use True, False or "text".',
+            ),
             ("circuit_breaker", isinstance(self.circuit_breaker, bool), "Use True or False."),
             ("fresh_arguments", isinstance(self.fresh_arguments, bool), "Use True or False."),
             (
@@ -212,9 +221,11 @@ class WrappedFunction:
         self.planner: Planner | None = None
         """Plans the recovery instead of `plan_recovery`: that of a model."""
         self.target_resolver: TargetResolver | None = None
-        self.result_checker = ResultChecker(
-            options.type, self.name, options.detect_errors, options.empty_result, options.effects
+        self.category: ToolCategory = options.category or find_category(
+            self.name, (*self.signature.names, *self._schema_names), type=options.type
         )
+        """What the tool is, declared or found. Found once: results are judged by it."""
+        self.result_checker = self.build_result_checker(ResultChecker)
         self.default_rules: CallRules | None = None
         """The rules of a call that needs no precheck, in a run without options of its own."""
         self._rules: tuple[CaptureContext | None, dict[RunOptions | None, CallRules]] = (None, {})
@@ -234,6 +245,18 @@ class WrappedFunction:
         if "<locals>" in function and function.rpartition(".")[2] != self.name:
             function = f"{function} {self.name}"
         return make_tool_key(self.name, server, function)
+
+    def build_result_checker(self, checker_class: type[ResultChecker]) -> ResultChecker:
+        options = self.options
+        return checker_class(
+            options.type,
+            self.name,
+            options.detect_errors,
+            options.empty_result,
+            options.effects,
+            self.category,
+            options.returns,
+        )
 
     def _reject_unknown(self, option: str, names: Iterable[str]) -> None:
         """Raise `SettingsError` for unknown argument names: a misspelled one would silently protect nothing."""

@@ -27,7 +27,8 @@ from mulligan.classify.rules import (
     words,
 )
 from mulligan.classify.rules.numbers import find_number
-from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect
+from mulligan.classify.tool_category import find_category_of_name
+from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect, ToolCategory
 from mulligan.redaction.regex import LazyRegex, index_patterns
 
 MAX_CACHED_FAILURES = 500
@@ -94,29 +95,29 @@ class Classifier:
         arguments: Mapping[str, Any] | None = None,
         exception: str | None = None,
         rejection_statuses: Collection[int] = (),
+        category: ToolCategory | None = None,
         is_listed: bool = False,
     ) -> Failure:
         """Classify an error. Never raises, and reads only both ends of long texts.
 
         `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`). Without it the evidence
         decides. `exception` is the path of the exception class, for callers that no longer have the exception.
-        `rejection_statuses` are HTTP statuses with which the tool reports that the call did not execute.
-        `is_listed` says that its server lists the tool, so an unknown method is not its name.
+        `rejection_statuses` are HTTP statuses with which the tool reports that the call did not execute. `category`
+        says what the tool is, if its name does not. `is_listed` says that its server lists the tool, so an unknown
+        method is not its name.
         """
         if isinstance(error, Failure):
             return error
         if source not in SOURCES:
             source = None  # other step types, such as a plan, do not tell what failed
-        evidence = Evidence(
-            source=source,
-            tool=tool[:200] if isinstance(tool, str) else "",
-            is_error=is_error,
-            is_listed=is_listed,
-        )
+        evidence = Evidence(source=source, tool=tool[:200] if isinstance(tool, str) else "", is_error=is_error)
+        evidence.is_shell = (category or find_category_of_name(evidence.tool)) == "shell"
+        evidence.is_listed = is_listed
         try:
             key = None
             if error is None and not rejection_statuses:
-                key = _cache_key(text, arguments, tool, status, exception, source, is_error, is_listed)
+                context = (tool, status, exception, source, is_error, evidence.is_shell, is_listed)
+                key = _cache_key(text, arguments, *context)
                 cached_failure, fingerprint_text = self._cache.get(key or ()) or (None, "")
                 if cached_failure is not None and not may_quote_arguments(fingerprint_text, arguments):
                     return cached_failure
@@ -448,7 +449,7 @@ def _is_program_output(evidence: Evidence) -> bool:
     """Return whether the text is the output of a program: its exit code is known, or it comes from a shell tool."""
     if evidence.has_known_class:
         return False
-    return evidence.exit_code is not None or results.is_shell_output(evidence.tool, evidence.text)
+    return evidence.exit_code is not None or (evidence.is_shell and results.is_shell_output(evidence.text))
 
 
 def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
@@ -508,7 +509,7 @@ def _fallback_decision(evidence: Evidence) -> KindDecision:
         return KindDecision(_unknown_kind(evidence.source), tuple(evidence.names[:1]), 0.2)
     has_failed = (
         evidence.is_error
-        or results.is_shell_output(evidence.tool, evidence.text)
+        or (evidence.is_shell and results.is_shell_output(evidence.text))
         or evidence.is_exception
         or evidence.exit_code
         or evidence.names

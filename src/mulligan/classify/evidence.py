@@ -63,6 +63,8 @@ class Evidence(msgspec.Struct):
     is_error: bool | None = None
     is_listed: bool = False
     """Whether the server of the tool lists it."""
+    is_shell: bool = False
+    """Whether the tool is a shell."""
     is_exception: bool = False
     """Whether the error was raised in this process. The code that raised it may have executed part of the call."""
     is_raised: bool = False

@@ -326,10 +326,6 @@ def _read_json_frame(text: str) -> tuple[str, int | None]:
     return (output, exit_code) if output.strip() and exit_code is not None else (text, None)
 
 
-_SHELL_TOOL_PATTERN = (
-    r"(?:\b|_)(?:bash|shell|sh|zsh|terminal|console|powershell|cmd|exec|execute_command|run_command|execute_bash|"
-    r"run_shell_command|exec_command|shell_command|run_terminal_cmd|run_in_terminal|command)(?:\b|_|$)"
-)
 _REJECTED_CALL_PATTERN = (
     r"<tool_use_error>|input ?validation ?error|function arguments|required param|\A\s{0,20}[{\[]|"
     r"(?:unavailable|unknown|no such) tool\b|validating tool|in tool call|while calling tool|not found in registry|"
@@ -337,11 +333,9 @@ _REJECTED_CALL_PATTERN = (
 )
 
 
-def is_shell_output(tool: str, text: str) -> bool:
-    """Return whether the tool is a shell, so that the text is program output even without an exit code."""
-    return bool(tool and compile_rule_pattern(_SHELL_TOOL_PATTERN).search(tool)) and not compile_rule_pattern(
-        _REJECTED_CALL_PATTERN
-    ).search(text[:400])
+def is_shell_output(text: str) -> bool:
+    """Return whether a text of a shell is program output, even without an exit code, and no rejection of the call."""
+    return compile_rule_pattern(_REJECTED_CALL_PATTERN).search(text[:400]) is None
 
 
 # Results that are errors
@@ -468,6 +462,82 @@ def is_flagged_result(result: object) -> bool:
     return fields.get("isError") is True or fields.get("is_error") is True or bool(to_integer(_exit_code(fields)))
 
 
+def read_error_flag(result: object) -> bool | None:
+    """Return what a result states by a flag, an exit code or the status of a response object; None if it does not."""
+    if isinstance(result, Mapping):
+        if result.get("isError") is True or result.get("is_error") is True:
+            return True
+        exit_code = to_integer(_exit_code(result))
+        states_code = exit_code is not None and (
+            len(result) == 1 or any(map(result.__contains__, _PROCESS_OUTPUT_KEYS))
+        )
+        return exit_code != 0 if states_code else None
+    if get_attribute(result, "isError") is True or get_attribute(result, "is_error") is True:
+        return True
+    exit_code = to_integer(get_attribute(result, "returncode"))
+    if exit_code is not None:
+        return exit_code != 0
+    status = to_integer(get_attribute(result, "status_code"))
+    return status >= 400 if status is not None and get_attribute(result, "headers") is not None else None
+
+
+def find_exit_code(output: str) -> int | None:
+    """Return the exit code that frames the output of a program. A code elsewhere in the output is content."""
+    head = output[:MAX_SHORT_ERROR_CHARS]
+    if output[:1] == "{":
+        return _read_json_frame(output)[1] if '"exit' in output or '"returncode"' in output else None
+    if compile_rule_pattern(_EXIT_CODE_PATTERN).match(head) or head.lower().startswith(("wall time:", "chunk id:")):
+        return strip_frame(head)[1]
+    match = compile_rule_pattern(r"^\[(?:the )?command (?:finished|completed) with exit code (\d{1,5})\]\s*\Z").search(
+        output[-MAX_SHORT_ERROR_CHARS:]
+    )
+    return int(match[1]) if match else None
+
+
+def read_text(result: object) -> str | None:
+    """Return the text of a result: its own, that of its content blocks or a program's output; None if it has none."""
+    if isinstance(result, (str, bytes, bytearray)):
+        return to_bounded_text(result)
+    if isinstance(result, Mapping):
+        blocks = result.get("content")
+        if not isinstance(blocks, (list, tuple)):
+            outputs = [result[name] for name in _PROCESS_OUTPUT_KEYS if isinstance(result.get(name), str)]
+            return to_bounded_text("\n".join(outputs)) if outputs else None
+    else:
+        blocks = result if isinstance(result, (list, tuple)) else get_attribute(result, "content")
+    if not isinstance(blocks, (list, tuple)):
+        return None
+    texts = [
+        block.get("text") if isinstance(block, Mapping) else get_attribute(block, "text")
+        for block in blocks[:_MAX_BLOCKS]
+    ]
+    return to_bounded_text("\n".join(text for text in texts if isinstance(text, str))) if any(texts) else None
+
+
+_MAX_BLOCKS = 20
+"""Content blocks of a result that are read."""
+
+
+def read_object(text: str) -> dict[str, Any] | None:
+    """Return the object that a text is in JSON, or None."""
+    try:
+        value = msgspec.json.decode(text) if text[:1] == "{" else None
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def find_error_message(result: Mapping[Any, Any]) -> str:
+    """Return the message of a dictionary that is an error, from its error object too."""
+    for name in _SURE_MESSAGE_KEYS:
+        value = result.get(name)
+        if isinstance(value, Mapping):
+            value = value.get("message")
+        if isinstance(value, str) and value:
+            return value[:MAX_SHORT_ERROR_CHARS]
+    return ""
+
+
 def _exit_code(fields: Mapping[Any, Any]) -> Any:
     return fields.get("returncode", fields.get("exit_code", fields.get("exitCode")))
 
@@ -479,7 +549,7 @@ def _is_error_result(result: object, needs_mark: bool) -> bool:
     if result is None or isinstance(result, (bool, int, float)):
         return False
     if isinstance(result, (str, bytes, bytearray)):
-        return _is_error_text(to_bounded_text(result), needs_mark)
+        return is_error_text(to_bounded_text(result), needs_mark)
     if isinstance(result, Mapping):
         return _is_error_mapping(result, needs_mark)
     flag = get_attribute(result, "isError")
@@ -631,10 +701,11 @@ def _is_error_content(blocks: Any, needs_mark: bool) -> bool:
     if not isinstance(blocks, (list, tuple)) or not blocks:
         return False
     text = blocks[0].get("text") if isinstance(blocks[0], Mapping) else get_attribute(blocks[0], "text")
-    return isinstance(text, str) and _is_error_text(to_bounded_text(text), needs_mark)
+    return isinstance(text, str) and is_error_text(to_bounded_text(text), needs_mark)
 
 
-def _is_error_text(text: str, needs_mark: bool) -> bool:
+def is_error_text(text: str, needs_mark: bool = False) -> bool:
+    """Return whether a text begins as an error, is an error page, or an object that is an error."""
     if needs_mark and text[:1] != "{":
         return compile_rule_pattern(_MARKED_OPENING_PATTERN).match(text) is not None
     if compile_rule_pattern(ERROR_OPENING_PATTERN).match(text):

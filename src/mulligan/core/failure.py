@@ -39,6 +39,16 @@ class TookEffect(enum.Enum):
     UNKNOWN = "unknown"
 
 
+ToolCategory = Literal[
+    "shell", "file", "fetch", "search", "sql", "browser", "code", "message", "action", "model", "other"
+]
+"""What a tool is."""
+Returns = Literal["content", "status"]
+"""What the result of a tool is: data such as a file, whatever its words say, or a report about the call."""
+DetectErrors = bool | Literal["text"]
+"""Which results are failures: by what they state and the category of the tool, none, or by their words too."""
+
+
 DEFAULT_HINTS = {
     Remedy.RETRY: "Retry later, or continue without it.",
     Remedy.REPAIR: "Correct the arguments as the message says, then repeat the call.",

@@ -27,6 +27,7 @@ from mulligan.core.records import (
     RecoveryStop,
     Run,
     Step,
+    SuspectedFailure,
     encode,
 )
 from mulligan.core.transformations import encode_form, find_transformations, keeps_identity
@@ -300,6 +301,7 @@ class RecordRedactor:
             self._are_harmless(step.name, step.server, step.key, step.avoided and step.avoided.model)
             and _id(step.run) is step.run
             and (step.failure is None or self._collect_failure_texts(step.failure, texts))
+            and (step.suspected is None or self._collect_suspected_texts(step.suspected, texts))
             and (step.arguments is None or type(step.arguments) is dict)
             and (step.metadata is None or type(step.metadata) is dict)
             and self._collect_value(step.arguments, texts)
@@ -322,12 +324,21 @@ class RecordRedactor:
             and self._are_harmless(*failure.evidence, failure.exception)
         )
 
+    def _collect_suspected_texts(self, suspected: SuspectedFailure, texts: list[str]) -> bool:
+        texts.append(suspected.sentence)
+        return (
+            type(suspected.sentence) is str
+            and self._are_harmless(suspected.kind)
+            and _seconds(suspected.confidence) is suspected.confidence
+        )
+
     def redact_step(self, step: Step, next: Recovery | None = None) -> tuple[Step, Recovery | None]:
         """Redact a step, and the recovery planned after it."""
         redactor = self._message_redactors.get(step.run, self._redactor)
         failure = step.failure
         # Redact them as one record: a secret in the arguments is also removed from the message that quotes it.
         texts = (failure.message, failure.detail, failure.hint, failure.code, failure.trace) if failure else ()
+        suspected_texts = (step.suspected.sentence,) if step.suspected else ()
         suggestions = step.stop.suggestions if step.stop is not None else ()
         metadata_names = _public_names(step.metadata, redactor, "model", "service_tier", "by")
         metadata_names |= _bookkeeping(step.metadata, redactor)
@@ -341,12 +352,19 @@ class RecordRedactor:
                 _change_values(next),
                 [_change_values(suggestion) for suggestion in suggestions],
                 [_change_values(link) for link in step.links],
-                *map(_text, texts),
+                *map(_text, (*texts, *suspected_texts)),
                 *metadata_names.values(),
                 *argument_names.values(),
             )
         )
-        names = redacted_texts[len(texts) :]
+        names = redacted_texts[len(texts) + len(suspected_texts) :]
+        suspected = step.suspected
+        if suspected is not None:
+            suspected = SuspectedFailure(
+                kind=_name(suspected.kind, redactor),
+                confidence=_seconds(suspected.confidence) or 0.0,
+                sentence=redacted_texts[len(texts)],
+            )
         if failure is not None:
             message, detail, hint, code, trace = redacted_texts[: len(texts)]
             failure = msgspec.structs.replace(
@@ -386,6 +404,7 @@ class RecordRedactor:
             key=_maybe_name(step.key, redactor),
             avoided=_redact_avoided(step.avoided, redactor),
             links=tuple(map(_keep_forms, step.links, _with_all_values(step.links, link_values, redactor))),
+            suspected=suspected,
         )
         return step, _with_values(next, next_values, redactor)
 

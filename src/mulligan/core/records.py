@@ -20,6 +20,7 @@ Outcome = Literal["success", "failure", "cancelled", "blocked"]
 EndReason = Literal["finished", "raised", "abandoned"]
 Status = Literal["success", "recovered", "partial", "failure"]
 ChangeOperation = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
+BoundSide = Literal["", "at most", "at least"]
 ValueSource = Literal["call", "run", "schema", "rule", "memory", "error", "reflection"]
 """Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion the
 value that the error text expects. `reflection` is a value that only the reflector supplies."""
@@ -73,6 +74,8 @@ class Change(Record, frozen=True):
     source: ValueSource = "call"
     privileged: bool = False
     """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
+    bound: BoundSide = ""
+    """In a learned change: whether the value replaced several larger numbers, or several smaller ones."""
 
     @property
     def form(self) -> str:
@@ -114,6 +117,17 @@ TOKEN_PARTS = frozenset({"cached_input", "cache_write", "cache_write_1h", "audio
 def count_tokens(tokens: Mapping[str, int]) -> int:
     """Return the sum of the counts. Parts of the input and the output are not counted again."""
     return sum(count for name, count in tokens.items() if name not in TOKEN_PARTS)
+
+
+class SuspectedFailure(Record, frozen=True):
+    """What looks like a tool's own failure in a result that does not say so. It has no effect on the run's status."""
+
+    kind: str
+    """The name of the kind that it would have, such as `tool/permission_denied`."""
+    confidence: float = 0.0
+    """How sure it is that the call failed, from 0 to 1."""
+    sentence: str = ""
+    """The part of the result that looks like a failure. Untrusted text: quote it when shown."""
 
 
 class AvoidedTurn(Record, frozen=True):
@@ -173,6 +187,8 @@ class Step(Record, frozen=True, gc=False):
     """The number of the message that it answered."""
     within_recovery: bool = False
     """Whether a model was called by an attempt that served recovery, for example by the second attempt of a tool."""
+    suspected: SuspectedFailure | None = None
+    """What looks like a failure in the result of a success."""
 
     @property
     def model(self) -> str | None:

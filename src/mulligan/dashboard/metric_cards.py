@@ -240,6 +240,7 @@ def costs(cell: Cell) -> list[tuple[str, Markup, str]]:
         (has_costs, "Cost", recovery_cost, cost_share),
         (cell.avoided_turns, "Cost avoided", avoided, avoided_share),
         (cell.repair_attempts, "Successful repairs", formatting.number(cell.repair_successes), repair_share),
+        (cell.suspected, "Suspected failures", formatting.number(cell.suspected), "counted as successes"),
         (True, "Repeats after compaction", formatting.number(cell.repeats), "failures that had occurred before it"),
     ]
     return [(name, value, detail) for is_shown, name, value, detail in entries if is_shown]

@@ -207,6 +207,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
         "failed": len(failed),
         "first_failure": _locate_call(failed[0], all_calls, numbers) if failed else None,
         "recovered": len(recovered_calls),
+        "suspected": len(run_text.list_suspected(history)),
         "recovering": sum(call.recovery_seconds for call in failed),
         "backoff": sum(call.backoff_seconds for call in agent_calls),
         "tokens": call_text.format_tokens(history.steps),
@@ -269,6 +270,7 @@ def _build_lane(
             }
             for recovery in (stop.suggestions if stop else ())
         ],
+        "suspected": call.last.suspected,
         "case": render_test_case(call, successful_call) if call.has_failed and is_tool else "",
         "fixes": sorted({step.recovery.fix_id for step in call.steps if step.recovery and step.recovery.fix_id}),
     }

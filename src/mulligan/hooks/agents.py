@@ -137,7 +137,7 @@ def _parse_call(event_name: str, raw_call: Mapping[str, Any], log: str) -> Agent
             code = session_files.find_exit_code(id.encode("utf-8", "replace"), log.encode("utf-8", "replace"))
             error = f"Exit code {code}\n{_text(response)}" if code else None
         case "AfterTool" if isinstance(response, dict):
-            error = _find_gemini_error(response)
+            error = _find_gemini_error(response, name)
             details = response.get("error")
             is_rejected = isinstance(details, dict) and details.get("type") in REJECTION_ERROR_TYPES
     context = raw_call.get("mcp_context")
@@ -163,13 +163,15 @@ def _find_marked_error(response: str) -> str | None:
     return response if response.startswith(REJECTION_PREFIXES) else None
 
 
-def _find_gemini_error(response: Mapping[str, Any]) -> str | None:
+def _find_gemini_error(response: Mapping[str, Any], tool: str) -> str | None:
+    from mulligan.classify.tool_category import find_category_of_name
     from mulligan.transcripts.gemini import find_command_error  # most events need no transcript reader
 
     content = _content_text(response.get("llmContent")) or _content_text(response.get("returnDisplay"))
     if error := response.get("error"):
         return _text(error.get("message") if isinstance(error, dict) else error) or content or "failed"
-    return find_command_error(content)
+    # A file may contain what a shell prints.
+    return find_command_error(content) if find_category_of_name(tool) == "shell" else None
 
 
 def _content_text(content: Any) -> str:

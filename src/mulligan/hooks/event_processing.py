@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from mulligan import settings as settings_file
 from mulligan.classify.classifier import Classifier, classify
+from mulligan.classify.tool_category import find_category_of_name
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import Failure, StoreError, StoreLockedError, TookEffect, strip_own_blocks
 from mulligan.core.records import (
@@ -216,7 +217,14 @@ class EventProcessor:
             if len(error) > MAX_ERROR_CHARS:
                 error = truncate_text(error, MAX_ERROR_CHARS * 3 // 4, MAX_ERROR_CHARS // 4)
             arguments = call.arguments if isinstance(call.arguments, dict) else None
-            failure = self.classify(text=error, tool=call.name, source="tool", is_error=True, arguments=arguments)
+            failure = self.classify(
+                text=error,
+                tool=call.name,
+                source="tool",
+                is_error=True,
+                arguments=arguments,
+                category=find_category_of_name(call.name),
+            )
             outcome = "cancelled" if failure.kind.is_cancelled else "blocked"
             outcome = "failure" if failure.is_failure else outcome
             if call.is_rejected:

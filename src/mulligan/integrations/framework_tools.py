@@ -19,6 +19,7 @@ from mulligan.capture.run import ContextValue
 from mulligan.capture.signature import qualified_name_of
 from mulligan.capture.wrap import build_wrapper
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, wrapped_of
+from mulligan.classify.tool_category import find_category
 from mulligan.core.failure import SettingsError
 from mulligan.core.log import get_logger
 from mulligan.recover.policy import Mode, make_tool_key
@@ -118,6 +119,11 @@ class FrameworkTools:
         settings = self._options.get(ALL_TOOLS, {}) | self._options.get(definition.name, {})
         settings["exclude"] = {*settings.get("exclude", options.exclude), *_find_injected(definition)}
         options = msgspec.structs.replace(options, **settings, name=definition.name, schema=None)
+        if options.category is None:
+            properties = (definition.schema or {}).get("properties")
+            names = properties if isinstance(properties, Mapping) else ()
+            category = find_category(definition.name, names, type=options.type)
+            options = msgspec.structs.replace(options, category=category)
         if definition.mode is not None:
             mode = strictest(MODES, definition.mode, options.mode or self._mulligan.capture_context().mode)
             options = msgspec.structs.replace(options, mode=mode)

@@ -216,10 +216,14 @@ class FailureMessages(Sanitizer):
         return f"In earlier runs a later retry of the same call succeeded ({runs})."
 
     def precedent_lines(self, precedent: Precedent, shareable: Collection[str] = ()) -> list[str]:
-        """Describe what recovered the same failure before, and which form of the call's own value that is."""
+        """Describe what recovered the same failure before: a form of the call's own value, or a bound."""
         sentence = self.precedent(precedent, shareable)
         forms = ((self._name(path), describe_transformation(form)) for path, form in precedent.forms)
         lines = [f"That is {name} {self._line(form, 60)}." for name, form in forms if name]
+        for change in precedent.changes:
+            if change.bound and (name := self._name(change.path)):
+                size = "larger" if change.bound == "at most" else "smaller"
+                lines.append(f"Each of these runs had failed with a {size} {name}.")
         return [sentence, *lines] if sentence else []
 
     def _names(self, names: Iterable[Any]) -> list[str]:

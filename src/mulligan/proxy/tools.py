@@ -19,6 +19,7 @@ from mulligan.capture.context import MODES, CaptureContext, strictest
 from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.wrap import build_wrapper
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
+from mulligan.classify.tool_category import find_category
 from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import Effects
 from mulligan.prompt import Prompt, estimate_prompt_tokens
@@ -60,7 +61,12 @@ decode_definition = msgspec.json.Decoder(dict[str, Any]).decode
 
 
 def build_tool_options(
-    options: ProxyOptions, tool: str, annotations: Mapping[str, Any], *, is_pinned: bool
+    options: ProxyOptions,
+    tool: str,
+    annotations: Mapping[str, Any],
+    *,
+    is_pinned: bool,
+    arguments: Collection[str] = (),
 ) -> ToolOptions:
     """Build the options of one tool. Nothing is repaired while its definition differs from the pin."""
     effects: Effects = "once"
@@ -76,6 +82,11 @@ def build_tool_options(
         mode=mode if is_pinned else strictest(MODES, mode, "suggest"),
         record=rule.get("record"),
         learn=rule.get("learn"),
+        # The name of the server says nothing about one tool. Annotations need no trust here: what they make content is
+        # neither retried nor blocked.
+        category=rule.get("category") or find_category(tool, arguments, annotations),
+        returns=rule.get("returns"),
+        detect_errors=rule.get("detect_errors", True),
         privileged=rule.get("privileged", ()),
         unprivileged=rule.get("unprivileged", ()),
         clamp=rule.get("clamp", ()),
@@ -182,9 +193,15 @@ class ServerTools:
     def _build_tool(self, name: str, is_verbatim: bool) -> RemoteTool:
         definition = self._listed_definitions.get(name)
         annotations = (definition or {}).get("annotations")
+        schema = (definition or {}).get("inputSchema")
+        properties = schema.get("properties") if isinstance(schema, dict) else None
         is_settled = self._has_loaded_pins and name not in self._pins.waiting
         options = build_tool_options(
-            self._options, name, annotations if isinstance(annotations, dict) else {}, is_pinned=is_settled
+            self._options,
+            name,
+            annotations if isinstance(annotations, dict) else {},
+            is_pinned=is_settled,
+            arguments=properties if isinstance(properties, dict) else (),
         )
         if is_verbatim:
             options = msgspec.structs.replace(options, mode="observe")
@@ -194,9 +211,7 @@ class ServerTools:
         tool.timeout = float(self._options.merge_rules(name).get("timeout", self._options.timeout))
         tool.is_blocked = self.is_blocked(name)
         if definition is None and self._listed_definitions:
-            tool.result_checker = UnlistedResultChecker(
-                options.type, tool.name, options.detect_errors, options.empty_result, options.effects
-            )
+            tool.result_checker = tool.build_result_checker(UnlistedResultChecker)
         return tool
 
     def is_blocked(self, name: str) -> bool:

@@ -14,7 +14,18 @@ from typing import Any
 
 from mulligan.core import calls, conversation
 from mulligan.core.failure import Failure, Remedy, TookEffect
-from mulligan.core.records import ANY_FIX, TOKEN_PARTS, VERIFY, Change, Link, LinkEvidence, Recovery, RecoveryStop, Step
+from mulligan.core.records import (
+    ANY_FIX,
+    TOKEN_PARTS,
+    VERIFY,
+    Change,
+    Link,
+    LinkEvidence,
+    Recovery,
+    RecoveryStop,
+    Step,
+    SuspectedFailure,
+)
 from mulligan.core.transformations import describe_transformation
 from mulligan.prompt.failure_messages import MIN_SHOWN_CONFIDENCE
 from mulligan.report import stats
@@ -116,7 +127,8 @@ class CallRenderer:
         if len(call.steps) == 1 and call.first.outcome == "success":
             title += f", {format_duration(call.first.duration_seconds)}"
             line = f"{title}: {self._format_call(call.first)}"
-            if not call.first.tokens and not call.first.metadata and self._fits(line):
+            is_plain = not (call.first.tokens or call.first.metadata or call.first.suspected)
+            if is_plain and self._fits(line):
                 yield line
                 return
             yield title
@@ -216,6 +228,8 @@ class CallRenderer:
                 rows.append(("raised", self._format_trace(failure)))
             texts = (("detail", failure.detail), ("hint", failure.hint)) if self._is_full else ()
             rows += [(name, self._format_text(text)) for name, text in texts if text]
+        if step.suspected is not None:
+            rows.append(("suspected", self._format_text(describe_suspected(step.suspected))))
         if step.result is not None:
             rows.append(("result", self._describe_answer(step) or self._format_value(step.result)))
         if tokens := format_tokens([step]):
@@ -261,6 +275,12 @@ class CallRenderer:
         if self._is_full:
             return [escape_hidden(line) for line in (failure.exception or "exception", *failure.trace.splitlines())]
         return list(_summarize_trace(failure)) if self._width is None else "; ".join(_summarize_trace(failure))
+
+
+def describe_suspected(suspected: SuspectedFailure) -> str:
+    """Describe what looks like a failure in the result of a success."""
+    text = f": {suspected.sentence}" if suspected.sentence else ""
+    return f"{suspected.kind}, confidence {suspected.confidence:.2f}{text}"
 
 
 # Values

@@ -134,6 +134,8 @@ def _metric_rows(cell: Cell) -> Iterator[tuple[str, str]]:
         yield "cost avoided", stats_report.format_avoided(cell)
     if cell.reflections:
         yield "reflections", stats_report.format_reflections(cell)
+    if cell.suspected:
+        yield "suspected failures", f"{cell.suspected:,} (counted as successes)"
     if cell.repeats:
         yield "repeats after compaction", f"{cell.repeats:,}"
 

@@ -277,7 +277,9 @@ RUN_SPEC = ResourceSpec(
         *RUN_FILTERS,
         *PERIOD,
     ),
-    tuple("id status running agent version environment calls attempts started_at worst tokens cost_usd".split()),
+    tuple(
+        "id status running agent version environment calls attempts started_at worst suspected tokens cost_usd".split()
+    ),
     (
         TableColumn("run", _id, priority=9, needs_full_width=True),
         TableColumn("status", lambda row: run_text.format_status(row["status"], row["end_reason"]), priority=8),

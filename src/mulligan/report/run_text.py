@@ -10,7 +10,7 @@ from itertools import groupby, islice
 from typing import Any
 
 from mulligan.core import calls
-from mulligan.core.records import EndReason, Fix, History, Link, Status
+from mulligan.core.records import EndReason, Fix, History, Link, Status, Step
 from mulligan.core.run_links import derive_status
 from mulligan.report import call_text, stats
 from mulligan.report.call_text import CUT_OFF
@@ -45,6 +45,7 @@ def to_facts(history: History) -> dict[str, Any]:
         "attempts": sum(len(call.steps) for call in run_calls),
         "started_at": run.started_at,
         "worst": _worst_failure(history),
+        "suspected": len(list_suspected(history)),
         **_to_usage_facts(history),
     }
 
@@ -69,6 +70,7 @@ def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS)
                 "kind": str(call.failure.kind) if call.failure else None,
                 "recovered": call.has_succeeded or call.id in recovered_ids if call.has_failed else None,
                 "stop_reason": call.last.stop.reason if call.last.stop else None,
+                **({"suspected": str(call.last.suspected.kind)} if call.last.suspected else {}),
                 **({"facts": list(facts[call.id])} if call.id in facts else {}),
             }
             for number, call in enumerate(_group_calls(history), start=1)
@@ -86,6 +88,11 @@ def _group_calls(history: History) -> list[calls.Call]:
     return [call for call in calls.group_attempts(history.steps) if call.first.type not in ("run", "reflection")]
 
 
+def list_suspected(history: History) -> list[Step]:
+    """Return the attempts that succeeded with a result that looks like a failure."""
+    return [step for step in history.steps if step.suspected is not None]
+
+
 def status_of(history: History) -> Status | None:
     """Return the status of a run, or `None` before its end."""
     return derive_status(history.run, history.steps, history.links) if history.run.end_reason else None
@@ -99,7 +106,7 @@ def format_status(status: Status | None, end: EndReason | None) -> str:
 def _worst_failure(history: History) -> str | None:
     """Describe the failure to look at first: an unrecovered one, of these one that may have had an effect.
 
-    If there is none, describe the first call that was cut off.
+    If there is none, describe the first call that was cut off, or the first suspected failure.
     """
     recovered_ids = {link.failed_call for link in history.links}
     failed_calls = [call for call in calls.group_attempts(history.steps) if call.has_failed]
@@ -113,6 +120,9 @@ def _worst_failure(history: History) -> str | None:
     if history.run.cut_off and (worst is None or order(worst)[0]):
         names = (step.name for step in history.steps if step.seq in history.run.cut_off)
         return f"{next(names, '') or 'a step'} {CUT_OFF}"
+    if worst is None and (suspected := next(iter(list_suspected(history)), None)) is not None:
+        assert suspected.suspected is not None
+        return f"suspected {suspected.suspected.kind} in {suspected.name}"
     if worst is None or worst.failure is None:
         return None
     kind = str(worst.failure.kind)
@@ -135,7 +145,7 @@ def render_run(
     run, run_calls = history.run, _group_calls(history)
     link_by_call = {link.failed_call: link for link in history.links}
     status = format_status(status_of(history), run.end_reason)
-    yield from wrap_text(f"{run.id} {status}: {_describe_result(run_calls, link_by_call, len(run.cut_off))}", width, "")
+    yield from wrap_text(f"{run.id} {status}: {_describe_result(run_calls, link_by_call, history)}", width, "")
     yield ""
     yield from render_pairs(_detail_rows(history, run_calls, now), width)
     # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
@@ -164,7 +174,7 @@ def render_run(
             was_detailed = len(lines) > 1
 
 
-def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link], cut_off_count: int) -> str:
+def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link], history: History) -> str:
     failed_calls = [call for call in run_calls if call.has_failed]
     recovered_count = sum(call.has_succeeded or call.id in link_by_call for call in failed_calls)
     backoff_seconds = sum(call.backoff_seconds for call in run_calls)
@@ -172,8 +182,10 @@ def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link],
     text = f"{format_count(len(run_calls), 'call')} in {format_count(attempt_count, 'attempt')}"
     if failed_calls:
         text += f", {recovered_count} of {len(failed_calls)} failed calls recovered"
-    if cut_off_count:
-        text += f", {format_count(cut_off_count, 'call')} {CUT_OFF}"
+    if history.run.cut_off:
+        text += f", {format_count(len(history.run.cut_off), 'call')} {CUT_OFF}"
+    if suspected := list_suspected(history):
+        text += f", {format_count(len(suspected), 'suspected failure')}"
     return f"{text}, {format_duration(backoff_seconds)} backoff." if backoff_seconds else f"{text}."
 
 

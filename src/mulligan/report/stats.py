@@ -25,6 +25,8 @@ from mulligan.store.counters import (
     percentiles,
 )
 
+MIN_SUSPECTED_RATIO = 0.2
+"""Share of a tool's calls with a suspected failure from which advice is given."""
 MIN_SAMPLE_SIZE = 5
 """Minimum number of cases for advice."""
 MAX_ADVICE_PER_TOPIC = 3
@@ -112,6 +114,7 @@ def to_facts(cell: Cell) -> dict[str, Any]:
         "success_rate": to_percent(ended - unrecovered, ended),
         "runs": {status: cell.runs.get(status, 0) for status in ("success", "recovered", "partial", "failure")},
         **_pick(cell, "running", "calls", "first_try", "recovered", "repaired", "unrecovered", "attempts"),
+        "suspected": cell.suspected,
         "first_try_rate": to_percent(cell.first_try, finished_calls(cell)),
         "final_success_rate": to_percent(cell.first_try + cell.recovered, finished_calls(cell)),
         "recovered_rate": to_percent(cell.recovered, failed_calls(cell)),
@@ -335,6 +338,7 @@ def build_advice(total: Cell, tools: Mapping[str, Cell], agents: Mapping[str, Ce
         *_advise_on_timeouts(tools),
         *_advise_on_limits(total),
         *_advise_on_arguments(tools),
+        *_advise_on_suspected(tools),
         *_advise_on_retries(total),
         *_advise_on_repair_reliance(agents),
     ]
@@ -399,6 +403,20 @@ def _advise_on_arguments(tools: Mapping[str, Cell]) -> Iterator[str]:
         )
 
 
+def _advise_on_suspected(tools: Mapping[str, Cell]) -> Iterator[str]:
+    """Yield advice on tools whose results often look like a failure. Only a person knows whether they are content."""
+    candidates = [
+        (-cell.suspected, name, cell.calls)
+        for name, cell in tools.items()
+        if cell.suspected >= MIN_SAMPLE_SIZE and cell.suspected >= cell.calls * MIN_SUSPECTED_RATIO
+    ]
+    for count, name, calls in sorted(candidates)[:MAX_ADVICE_PER_TOPIC]:
+        yield (
+            f"{to_line(name, 40)}: {-count:,} of {format_count(calls, 'result')} look like a failure that is not stated. "
+            'If they are failures, raise them or set detect_errors="text"; if they are content, set returns="content".'
+        )
+
+
 def _advise_on_retries(total: Cell) -> Iterator[str]:
     """Yield advice on attempts that rarely succeed."""
     for number, attempt_count in sorted(total.later_attempts.items()):
@@ -459,6 +477,7 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
             "Recovered calls by recovery method.",
             _label_counts("method", total.recovered_by),
         ),
+        ("suspected_total", "counter", "Successes whose result looks like a failure.", {"": total.suspected}),
         ("backoff_seconds_total", "counter", "Backoff before attempts, in seconds.", {"": total.backoff_micros / 1e6}),
         ("tokens_total", "counter", "Tokens of model calls.", {"": total.tokens}),
         ("recovery_tokens_total", "counter", "Tokens of attempts after the first.", {"": total.recovery_tokens}),

@@ -24,6 +24,7 @@ from mulligan.core.records import (
     Status,
     Step,
     StepType,
+    SuspectedFailure,
     decode,
     digest,
     encode,
@@ -82,6 +83,7 @@ class CompactStep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     messages: tuple[tuple[int, int], ...] = ()
     answer: int | None = None
     within_recovery: bool = False
+    suspected: SuspectedFailure | None = None
 
 
 FULL_STEP_PREFIX = b'{"run":'
@@ -122,7 +124,7 @@ def decode_step(run: str, seq: int, name: str, started_at: int, body: bytes) -> 
         compact.result, started_at, compact.duration_seconds, None, compact.recovery, compact.stop, compact.tokens,
         compact.metadata, compact.sample_rate, compact.effects, compact.key, compact.links,
         cost_nanos=compact.cost_nanos, avoided=compact.avoided, messages=compact.messages, answer=compact.answer,
-        within_recovery=compact.within_recovery,
+        within_recovery=compact.within_recovery, suspected=compact.suspected,
     )  # fmt: skip
 
 
@@ -207,7 +209,7 @@ def success_row(step: Step) -> SuccessRow:
     compact_step = CompactStep(
         step.arguments, step.result, step.duration_seconds, step.parent, step.type, step.server, step.tokens,
         step.metadata, step.recovery, step.stop, step.sample_rate, step.effects, step.key, step.links,
-        step.cost_nanos, step.avoided, step.messages, step.answer, step.within_recovery,
+        step.cost_nanos, step.avoided, step.messages, step.answer, step.within_recovery, step.suspected,
     )  # fmt: skip
     return step.run, step.seq, step.name, step.started_at, compact_step
 

@@ -1,7 +1,7 @@
 """Reader for conversations that programs store: lists of messages in OpenAI's or Anthropic's format.
 
 A file is one list, an object with `messages`, one of these per line, or one message per line. A result without an error
-flag counts as failed only if its text clearly reports an error.
+flag counts as failed only if it states an error and its tool returns no content, such as files or pages.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.classify.results import is_error_result
+from mulligan.classify.result_verdict import judge_result
 from mulligan.core.conversation import parse_message
 from mulligan.core.records import History
 from mulligan.transcripts.log_lines import LogLines, parse_json
@@ -93,7 +93,12 @@ def _add_message(message: dict[str, Any], run: RunBuilder) -> None:
             )
         elif block.type == "result" and isinstance(block.id, str):
             content = {"content": block.value} if isinstance(block.value, list) else block.value
-            has_failed = block.is_error if isinstance(block.is_error, bool) else is_error_result(content)
+            has_failed = block.is_error
+            if not isinstance(has_failed, bool):
+                verdict = judge_result(
+                    content, category=run.find_category(block.id), arguments=run.find_arguments(block.id)
+                )
+                has_failed = verdict.judgment == "failure"
             run.end_call(block.id, block.value, has_failed, timestamp)
         elif block.type == "text" and parsed.label == "user":
             run.set_context(block.value)

@@ -19,8 +19,10 @@ import msgspec
 from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.value_recording import MAX_USER_CHARS, truncate_at_word
 from mulligan.classify.classifier import classify
-from mulligan.core.failure import Failure, strip_own_blocks
-from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType
+from mulligan.classify.result_verdict import judge_result
+from mulligan.classify.tool_category import find_category_of_name
+from mulligan.core.failure import Failure, ToolCategory, strip_own_blocks
+from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType, SuspectedFailure
 from mulligan.core.run_links import link_recoveries
 from mulligan.redaction.plain_data import escape_surrogates, to_plain_data, truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_line, decode_raw, is_object
@@ -35,6 +37,10 @@ MAX_REMEMBERED_IDS = 1_000_000
 """Call ids that are remembered, to skip the copies that a resumed session has in its log."""
 MAX_ERROR_CHARS = 8192
 """Characters of the error of a model that are classified."""
+MAX_REPORT_BYTES = 8000
+"""Bytes of a result in its log up to which a tool may have reported a failure of its own."""
+_SHORT_REPORTS: frozenset[ToolCategory] = frozenset({"file", "search", "sql", "message", "action", "other"})
+"""Categories of tools whose reports are short. The output of a program or a page may be long."""
 
 T = TypeVar("T")
 
@@ -92,6 +98,14 @@ class _Pending(NamedTuple):
     server: str | None
     arguments: Any
     started: int
+
+    @property
+    def category(self) -> ToolCategory:
+        return "model" if self.type == "model" else find_category_of_name(self.name)
+
+    @property
+    def named_arguments(self) -> dict[str, Any] | None:
+        return self.arguments if isinstance(self.arguments, dict) else None
 
 
 class RunBuilder:
@@ -155,6 +169,16 @@ class RunBuilder:
     def is_pending(self, id: str) -> bool:
         return id in self._pending
 
+    def find_category(self, id: str) -> ToolCategory:
+        """Return the category of the tool of a pending call."""
+        call = self._pending.get(id)
+        return "other" if call is None else call.category
+
+    def find_arguments(self, id: str) -> dict[str, Any] | None:
+        """Return the arguments of a pending call if they have names."""
+        call = self._pending.get(id)
+        return call.named_arguments if call is not None else None
+
     def discard_call(self, id: str) -> None:
         """Discard a call that is recorded elsewhere or was never made. Its number is not reused."""
         self._pending.pop(id, None)
@@ -186,6 +210,7 @@ class RunBuilder:
             started_at=call.started,
             duration_seconds=max(0, timestamp - call.started) / 1000 if timestamp and call.started else 0.0,
             failure=failure,
+            suspected=self._suspect(call, answer) if outcome is None else None,
         )
         self._steps.append(step)
         if self._state.on_call is not None:
@@ -199,9 +224,29 @@ class RunBuilder:
         self._has_failed = self._has_failed or step.has_failed
         self._steps.append(step)
 
+    def _suspect(self, call: _Pending, answer: Any) -> SuspectedFailure | None:
+        """Return what looks like a failure in a result that the log does not flag."""
+        size = memoryview(answer).nbytes if isinstance(answer, msgspec.Raw) else 0
+        if answer is None or call.category == "model" or (size > MAX_REPORT_BYTES and call.category in _SHORT_REPORTS):
+            return None
+        text = strip_own_blocks(_answer_text(answer))
+        verdict = judge_result(text, category=call.category, effects="once", arguments=call.named_arguments)
+        if verdict.judgment == "success":
+            return None
+        failure = self._classify(call, text if verdict.excerpt is None else verdict.excerpt)
+        if not failure.is_failure:
+            return None
+        return SuspectedFailure(kind=str(failure.kind), confidence=verdict.confidence, sentence=failure.message)
+
     def _classify(self, call: _Pending, text: str) -> Failure:
-        arguments = call.arguments if isinstance(call.arguments, dict) else None
-        failure = self._state.classify(text=text, tool=call.name, source=call.type, is_error=True, arguments=arguments)
+        failure = self._state.classify(
+            text=text,
+            tool=call.name,
+            source=call.type,
+            is_error=True,
+            arguments=call.named_arguments,
+            category=call.category,
+        )
         return msgspec.structs.replace(failure, detail=_shorten(failure.detail))
 
     def model_failed(self, text: str, timestamp: int = 0) -> None:

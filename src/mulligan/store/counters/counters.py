@@ -223,6 +223,8 @@ class Cell(msgspec.Struct, omit_defaults=True):
     """Input tokens of the model turns that repairs by reflection made unnecessary."""
     repeats: int = 0
     """Failures that had occurred, in the same run or session, before a compaction."""
+    suspected: int = 0
+    """Attempts that succeeded with a result that looks like a failure."""
     # The details, which only some queries read.
     later_attempts: dict[int, int] = {}
     """Attempts after the first, by number. There are as many first attempts as calls."""
@@ -259,6 +261,7 @@ OUTLINE_NUMBERS = (
     "repair_successes", "backoff_micros", "retry_micros", "tokens", "recovery_tokens", "repeats", "running",
     "cost_nanos", "recovery_cost_nanos", "priced_attempts", "unpriced_attempts", "avoided_turns", "avoided_tokens",
     "avoided_cost_nanos", "reflections", "reflection_tokens", "reflection_cost_nanos", "reflection_avoided_tokens",
+    "suspected",
 )  # fmt: skip
 """The numbers of an outline, in the order in which they are packed. New ones are added at the end."""
 _COMMON_COUNT = 7

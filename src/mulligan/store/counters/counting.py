@@ -125,7 +125,7 @@ class SuccessCounter:
                 # Each step of a model, and each with metadata, may name another model.
                 name, type = (None, None) if step.type == "model" or step.metadata else (step.name, step.type)
                 since, until = key.hour, key.hour + HOUR
-            if step.recovery is not None or step.may_have_cost:
+            if step.recovery is not None or step.suspected is not None or step.may_have_cost:
                 cell = into.get(key) or into.setdefault(key, Cell())
                 _count_attempt(cell, step)
                 durations.append(0.0)  # counted already
@@ -149,6 +149,7 @@ def _count_attempt(cell: Cell, step: Step) -> None:
     if step.outcome == "success":
         cell.seconds.lanes += lane_of(duration)
         cell.micros += duration
+        cell.suspected += step.suspected is not None
     elif step.has_failed and step.failure is not None:
         kind = cell.kinds.setdefault(str(step.failure.kind), KindCell())
         kind.failures += 1

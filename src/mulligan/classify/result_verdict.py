@@ -1,0 +1,114 @@
+"""Whether a result is a failure, a suspected failure or content: the table of docs/judged-results.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, NamedTuple
+
+from mulligan.classify.evidence import to_integer
+from mulligan.classify.results import (
+    find_error_message,
+    find_exit_code,
+    is_error_result,
+    is_error_text,
+    read_error_flag,
+    read_object,
+    read_text,
+)
+from mulligan.classify.tool_category import PROGRAM_CATEGORIES, returns_content
+from mulligan.classify.unflagged_failures import find_unflagged_failure, is_file_report
+from mulligan.core.failure import DetectErrors, Returns, ToolCategory
+from mulligan.core.records import Effects
+
+Judgment = Literal["success", "suspected", "failure"]
+
+
+class ResultVerdict(NamedTuple):
+    """The judgment about a result, and for a suspected failure the part of the result that looks like one."""
+
+    judgment: Judgment
+    excerpt: Any = None
+    confidence: float = 0.0
+
+
+SUCCESS, FAILURE = ResultVerdict("success"), ResultVerdict("failure")
+STATED_CONFIDENCE, OPENING_CONFIDENCE, WORDS_CONFIDENCE = 0.8, 0.7, 0.5
+"""Confidence in a suspected failure: by keys for errors, by the text of a whole result, or by other words."""
+_STATUS_KEYS = ("status_code", "statusCode", "status")
+
+
+def judge_result(
+    result: object,
+    *,
+    category: ToolCategory = "other",
+    returns: Returns | None = None,
+    effects: Effects = "none",
+    detect_errors: DetectErrors = True,
+    is_error: bool | None = None,
+    arguments: Mapping[str, Any] | None = None,
+) -> ResultVerdict:
+    """Return whether a returned result is a failure, looks like one, or is content. Never raises.
+
+    What states that it is a failure is one: a flag, an exit code, and from tools that report a status explicit keys.
+    `is_error` is a flag beside the result. `detect_errors="text"` also takes words for a statement.
+    """
+    if is_error:
+        return FAILURE
+    if detect_errors is False:
+        return SUCCESS
+    try:
+        if detect_errors == "text":
+            return FAILURE if is_error_result(result, needs_mark=effects == "once") else SUCCESS
+        flag = _read_flag(result, category)
+        if flag is not None:
+            return FAILURE if flag else SUCCESS
+        if returns_content(category, returns):
+            return _judge_content(result, category, arguments)
+        return _judge_status(result, effects)
+    except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
+        return SUCCESS
+
+
+def _read_flag(result: object, category: ToolCategory) -> bool | None:
+    """Return whether a flag or an exit code says that the call failed; None if there is none."""
+    if not isinstance(result, (str, bytes, bytearray)):
+        return read_error_flag(result)
+    exit_code = find_exit_code(read_text(result) or "") if category in PROGRAM_CATEGORIES else None
+    return None if exit_code is None else exit_code != 0
+
+
+def _judge_status(result: object, effects: Effects) -> ResultVerdict:
+    """Judge the result of a tool that reports about its call. With effects, words are never more than suspicious."""
+    if is_error_result(result, needs_mark=True):
+        return FAILURE
+    text = None if isinstance(result, Mapping) and "content" not in result else read_text(result)
+    if isinstance(result, (list, tuple)):  # content blocks, or data
+        is_error = text is not None and is_error_text(text, needs_mark=effects == "once" and text[:1] == "{")
+        return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if is_error else SUCCESS
+    if text and text[:1] != "{" and is_error_text(text):
+        return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if effects == "once" else FAILURE
+    if effects != "once" and is_error_result(result):
+        return ResultVerdict("suspected", result, WORDS_CONFIDENCE)
+    return SUCCESS
+
+
+def _judge_content(result: object, category: ToolCategory, arguments: Mapping[str, Any] | None) -> ResultVerdict:
+    """Judge the result of a tool that returns content, without a flag: it is never more than suspicious."""
+    text = read_text(result)
+    fields = result if isinstance(result, Mapping) and text is None else read_object(text or "")
+    if fields is not None:
+        is_suspected = _states_own_failure(fields, category, arguments)
+        return ResultVerdict("suspected", text or fields, STATED_CONFIDENCE) if is_suspected else SUCCESS
+    excerpt = find_unflagged_failure(text, category, arguments) if text else ""
+    return ResultVerdict("suspected", excerpt, OPENING_CONFIDENCE) if excerpt else SUCCESS
+
+
+def _states_own_failure(fields: Mapping[Any, Any], category: ToolCategory, arguments: Mapping[str, Any] | None) -> bool:
+    """Return whether an object looks like the tool's own error and not like one that it has read."""
+    if category == "model":
+        return False
+    if category in ("fetch", "browser") and any((to_integer(fields.get(name)) or 0) >= 400 for name in _STATUS_KEYS):
+        return True
+    if not is_error_result(fields, needs_mark=True):
+        return False
+    return category != "file" or is_file_report(find_error_message(fields), arguments)

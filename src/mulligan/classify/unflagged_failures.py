@@ -1,0 +1,508 @@
+"""What looks like a tool's own failure in content that has no error flag: a block page, or only a program's error.
+
+A file, a page or the output of a program may be about any error. So the words alone prove little: the text must be
+short, begin or end as errors of such tools do, and must not be what the call asked to see.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from mulligan.classify.results import is_error_text, strip_control_chars
+from mulligan.classify.rules import compile_rule_pattern
+from mulligan.core.failure import ToolCategory
+
+MAX_REPORT_CHARS = 700
+"""Longer texts of tools other than programs are content, unless they are pages."""
+MAX_REPORT_LINES = 4
+MAX_PAGE_TEXT_CHARS = 1500
+"""Longer pages without markup are content: those that block a reader say little."""
+MAX_PAGE_HEAD_CHARS = 6000
+MAX_PAGE_FORM_CHARS = 40_000
+"""Characters of a page that are searched for a login form."""
+MAX_OUTPUT_HEAD_CHARS, MAX_OUTPUT_TAIL_CHARS = 200, 400
+"""Characters at both ends of a long output: a program reports its own failure first or last."""
+MAX_COMMAND_CHARS = 2000
+
+
+def join_phrases(lines: str) -> str:
+    """Return a pattern that matches one of the phrases, which are patterns too, one in each line."""
+    return "(?:" + "|".join(filter(None, map(str.strip, lines.splitlines()))) + ")"
+
+
+def find_unflagged_failure(text: str, category: ToolCategory, arguments: Mapping[str, Any] | None = None) -> str:
+    """Return the part of a result that looks like the tool's own failure, or an empty text."""
+    if not may_report_failure(text, category):
+        return ""
+    text = strip_control_chars(text).strip()
+    if category in _PROGRAM_CHECKS:
+        return _PROGRAM_CHECKS[category](text, arguments or {})
+    if category in ("fetch", "browser"):
+        return _find_in_page(text)
+    if len(text) > MAX_REPORT_CHARS or text.count("\n") >= MAX_REPORT_LINES or _is_log(text):
+        return ""
+    if category == "file":
+        return text if is_file_report(text, arguments) else ""
+    pattern = _REPORT_PATTERNS.get(category)
+    if pattern is not None and compile_rule_pattern(pattern).search(text):
+        return text
+    return text if category != "model" and is_error_text(text) else ""
+
+
+def may_report_failure(text: str, category: ToolCategory) -> bool:
+    """Return whether a text may report a failure. Cheap: every result that is content is checked."""
+    if text[:1] == "{":
+        return True
+    if category in _PROGRAM_CHECKS:
+        if len(text) > MAX_OUTPUT_HEAD_CHARS + MAX_OUTPUT_TAIL_CHARS:
+            text = text[:MAX_OUTPUT_HEAD_CHARS] + text[-MAX_OUTPUT_TAIL_CHARS:]
+        lower = text.lower()
+        return any(mark in lower for mark in _OUTPUT_MARKS)
+    if category in ("fetch", "browser"):
+        return len(text) <= MAX_PAGE_TEXT_CHARS or "<" in text[:200]
+    return len(text) <= MAX_REPORT_CHARS
+
+
+_OUTPUT_MARKS = (
+    "error", "err!", "not found", "denied", "no such", "fatal", "fail", "cannot", "could not", "can't", "couldn't",
+    "unable", "refused", "killed", "fault", "panic", "exception", "not recognized", "unknown ", "invalid", "directory",
+    "permitted", "timed out", "e: ", "exists", "not a ", "no space", "aborted", "not installed", "***", "exit",
+    "return", "no module", "no rule", "missing",
+)  # fmt: skip
+"""Words of which one is in every error of a program, and in the frame with its exit code."""
+
+
+def _is_log(text: str) -> bool:
+    """Return whether a text is lines of a log: the first one begins with a time or a level."""
+    return compile_rule_pattern(_LOG_PATTERN).match(text) is not None
+
+
+_LOG_PATTERN = r"\A\W{0,2}" + join_phrases(
+    r"""
+    \d{4}-\d\d-\d\d
+    \d\d:\d\d:\d\d
+    \d\d/\w{3}/\d{4}
+    (?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec) {1,2}\d
+    (?:debug|info|notice|warn|warning|trace)\b[\]:\s]
+    \[?(?:error|fatal|critical)\]?:?\s{1,4}\W?\d{4}-\d\d
+    """
+)
+
+
+# Files
+
+
+def is_file_report(text: str, arguments: Mapping[str, Any] | None) -> bool:
+    """Return whether a text says that the file of the call could not be read."""
+    if compile_rule_pattern(_FILE_FAILURE_PATTERN).search(text) is None:
+        return False
+    paths = [value for value in (arguments or {}).values() if isinstance(value, str) and 0 < len(value) <= 1000]
+    if any(path in text or _base_name(path) in text for path in paths):
+        return True
+    # Another path than that of the call: what the file says about some other file.
+    names_path = compile_rule_pattern(r"[\w.-]{1,60}[/\\][\w.-]{1,60}|\b\w{1,40}\.[a-z]{1,5}\b").search(text)
+    return not (paths and names_path)
+
+
+def _base_name(path: str) -> str:
+    return re.split(r"[/\\]", path.rstrip("/\\"))[-1] or path
+
+
+_DOCUMENT = (
+    r"(?:the )?(?:requested |given |specified |target )?(?:file|path|directory|folder|document|sheet|page|mail|log|"
+    r"attachment|resource|object|key|repository|branch|revision)\b[^\n]{0,240}?\b"
+)
+_FILE_FAILURE_PATTERN = (
+    r"\A(?:<\w{1,20}>)?\W{0,3}(?:(?:error|failed|fatal|failure|warning|sorry|oops)\b[^\n]{0,200}?)?"
+    + join_phrases(
+        rf"""
+        \b(?:ENOENT|EACCES|EISDIR|ENOTDIR|EPERM|ELOOP|EMFILE|ENOTEMPTY|ENAMETOOLONG)\b
+        no such (?:file|directory|document|page|log)
+        {_DOCUMENT}not (?:be )?(?:found|read|opened|exist|accessible|allowed|decoded|loaded)
+        {_DOCUMENT}(?:n't exist|exceeds|outside|denied)
+        {_DOCUMENT}is (?:a directory|not a |too (?:large|big)|binary|locked|empty or)
+        (?:access|permission) (?:to [^\n]{{1,200}} )?(?:is |was )?denied
+        operation not permitted
+        is a directory
+        not a (?:regular file|directory)
+        binary file
+        (?:cannot|could not|can't|couldn't|unable to) (?:read|open|access|load|list|stat|find|view|decode|parse|get)\b
+        (?:failed to|error (?:while )?)\s?(?:read|open|access|load|list|find|view)(?:ing)?\b
+        (?:failed to|error (?:while )?)\s?(?:decod|pars|retriev|fetch|get)\w{{0,4}}\b
+        path [^\n]{{0,200}}(?:outside|not (?:allowed|within))
+        [^\n]{{1,200}}: (?:no such file or directory|permission denied|is a directory)
+        [^\n]{{1,200}}(?:does not exist|(?:was|were|is|could) not (?:be )?found)\.?$
+        [^\n]{{1,200}}codec can't decode
+        """
+    )
+)
+
+
+# Pages
+
+
+def _find_in_page(text: str) -> str:
+    head = text[:MAX_PAGE_HEAD_CHARS]
+    if compile_rule_pattern(r"<(?:!doctype html|html|head|title|body)\b").search(head[:600]):
+        return _find_in_markup(text, head)
+    if len(text) > MAX_PAGE_TEXT_CHARS:
+        return ""
+    if compile_rule_pattern(_BLOCK_TEXT_PATTERN).search(text) or compile_rule_pattern(_LOGIN_TEXT_PATTERN).search(text):
+        return text
+    is_short = len(text) <= MAX_REPORT_CHARS and text.count("\n") < MAX_REPORT_LINES and not _is_log(text)
+    return text if is_short and (compile_rule_pattern(_FETCH_PATTERN).match(text) or is_error_text(text)) else ""
+
+
+def _find_in_markup(text: str, head: str) -> str:
+    title = compile_rule_pattern(r"<title[^>]{0,100}>\s{0,20}([^<]{1,200}?)\s{0,20}</title>").search(head)
+    name = title[1] if title else ""
+    if name and compile_rule_pattern(_BLOCK_TITLE_PATTERN).search(name):
+        return name
+    if match := compile_rule_pattern(_BLOCK_MARKUP_PATTERN).search(head):
+        return name or match.group()
+    if not compile_rule_pattern(_LOGIN_TITLE_PATTERN).search(name):
+        return ""
+    form = compile_rule_pattern(r"<input[^>]{0,300}\btype=[\"']?password").search(text[:MAX_PAGE_FORM_CHARS])
+    return name if form else ""
+
+
+_BLOCK_TITLE_PATTERN = join_phrases(
+    r"""
+    \Aattention required
+    \Ajust a moment
+    \Aaccess (?:to this page )?(?:has been |is )?denied
+    \A(?:sorry, )?you have been blocked
+    \Aare you a (?:robot|human)
+    \A(?:robot|bot|security) (?:check|verification)
+    \Ahuman verification
+    \Averify(?:ing)? (?:that )?you are (?:a )?human
+    \Apardon our interruption
+    \Acaptcha
+    \Aplease wait\.{0,3} \| cloudflare
+    \Addos-guard
+    \Aone more step
+    \Arequest (?:blocked|rejected|denied)
+    \A[45]\d\d\b(?:[ :-]|$)
+    \Aerror(?: page)?\Z
+    \Aerror:? [45]\d\d
+    \A(?:forbidden|unauthorized|not found)\Z
+    \Abad gateway
+    \Aservice (?:temporarily )?unavailable
+    \Agateway time-?out
+    \Apage not found
+    \Atoo many requests
+    \A(?:internal )?server error
+    \A(?:site (?:is )?)?under maintenance
+    \Asite (?:is )?unavailable
+    \Asession (?:has )?expired
+    \Aunusual traffic
+    \bERR_[A-Z_]{4,40}\b
+    [-|] [45]\d\d\b.{0,20}\Z
+    """
+)
+_BLOCK_MARKUP_PATTERN = join_phrases(
+    r"""
+    cf-error-details
+    cf-challenge
+    challenge-platform
+    px-captcha
+    _Incapsula_Resource
+    <h1[^>]{0,80}>\s{0,9}(?:sorry, you have been blocked|access denied)
+    <h1[^>]{0,80}>\s{0,9}[45]\d\d (?:forbidden|unauthorized|not found|bad gateway|service|too many|internal)
+    """
+)
+_LOGIN_TITLE_PATTERN = join_phrases(
+    r"""
+    \A(?:please )?(?:sign|log) ?-?(?:in|on)\b.{0,80}\Z
+    \b(?:log ?|sign )in\Z
+    \Aauthentication required
+    """
+)
+_HEADING = r"\A[#*\s]{0,8}(?:title: {0,2})?"
+_BLOCK_TEXT_PATTERN = join_phrases(
+    rf"""
+    {_HEADING}attention required! \|
+    {_HEADING}just a moment\.\.\.
+    {_HEADING}access denied\b[\s\S]{{0,60}}you (?:don't|do not) have permission
+    {_HEADING}sorry, you have been blocked
+    {_HEADING}pardon our interruption
+    {_HEADING}(?:please )?verify(?:ing)? (?:that )?you are
+    {_HEADING}checking your browser before
+    {_HEADING}are you a robot
+    {_HEADING}our systems have detected unusual traffic
+    {_HEADING}please enable (?:cookies|javascript)
+    {_HEADING}(?:403 forbidden|404 not found|429 too many|50[0234] \w{{1,20}})
+    {_HEADING}(?:this )?request (?:was )?blocked
+    enable javascript and cookies to continue
+    reference ?#\d{{1,4}}\.[0-9a-f.]{{3,60}}
+    cloudflare ray id
+    performance & security by cloudflare
+    """
+)
+_LOGIN_TEXT_PATTERN = join_phrases(
+    rf"""
+    {_HEADING}(?:please )?(?:sign|log) ?-?in\b[^\n]{{0,80}}\n[\s\S]{{0,600}}?\bpassword\b
+    \A[^\n]{{0,120}}\byou (?:must|need to) (?:be logged|log|sign) in to (?:continue|view|access|see)\b
+    \A[^\n]{{0,120}}\b(?:log|sign) ?in to (?:continue|view|access|see)\b
+    """
+)
+_FETCH_PATTERN = r"\A\W{0,3}(?:(?:error|failed)\b[^\n]{0,80})?" + join_phrases(
+    r"""
+    http(?: error| status)?:? ?[45]\d\d\b
+    status(?: code)?:? [45]\d\d\b
+    (?:request|fetch|navigation|page|goto|download)\w{0,3} (?:\S{1,200} )?(?:failed|timed out|timeout)
+    (?:request|fetch|page|server) (?:\S{1,200} )?returned [45]\d\d
+    [\w.]{0,40}net::ERR_
+    page\.goto:
+    timeout(?: of)? \d{1,7} ?m?s exceeded
+    navigation timeout
+    getaddrinfo
+    (?:cannot|could not|unable to|failed to) (?:fetch|reach|load|resolve|connect|open|access|retrieve|navigate)\b
+    [45]\d\d (?:client error|server error)
+    [45]\d\d [a-z][a-z ]{2,30}\Z
+    ssl\w{0,20}:?[ ]
+    certificate[ ]
+    """
+)
+
+
+# Searches, queries, models
+
+_REPORT_PATTERNS: dict[ToolCategory, str] = {
+    "search": r"\A\W{0,3}"
+    + join_phrases(
+        r"""
+        search\w{0,10} (?:api )?(?:failed|error|unavailable|timed out|quota|could not|request failed)
+        search\w{0,10} (?:api )?is (?:currently |temporarily )?(?:un|not )
+        (?:your |the )?(?:api key|quota|rate limit|credits?|monthly)\b[^\n]{0,120}(?:invalid|exceeded|used up)
+        (?:your |the )?(?:api key|quota|rate limit|subscription|credits?)\b[^\n]{0,120}(?:exhausted|reached|expired|not)
+        no api key
+        you (?:have |are )?(?:exceeded|run out|reached|out of)
+        rate limit(?:ed)?\b
+        too many requests
+        http [45]\d\d
+        [45]\d\d (?:client|server) error
+        invalid (?:api|query|regex|pattern)
+        regex parse error
+        """
+    ),
+    "sql": r"\A\W{0,3}"
+    + join_phrases(
+        r"""
+        error:?[ ]
+        (?:fatal|psql|mysql):[ ]
+        [\w.]{0,60}(?:Operational|Programming|Integrity|Data|Database|Interface|Internal|Syntax|Undefined\w{1,20})Error\b
+        (?:[\w.]{0,60}(?:Binder|Catalog|Parser|Conversion) ?error|ORA-\d{5})
+        msg \d{1,6}, level
+        sqlstate
+        query (?:failed|error|timed out|execution)
+        code: \d{1,4}\. db::
+        syntax error
+        no such (?:table|column|function)
+        unknown (?:column|table|database)
+        (?:relation|column|table|schema|database|role|function) [^\n]{1,120}does not exist
+        near \"[^\n]{1,40}: syntax
+        access denied for
+        permission denied (?:for|to)
+        database is locked
+        canceling statement
+        (?:cannot|could not|unable to|failed to) (?:connect|execute|open|prepare|run)
+        connection (?:refused|to server|timed out)
+        only select
+        table [^\n]{1,80} not found
+        lost connection
+        deadlock
+        duplicate (?:key|entry)
+        """
+    ),
+    "model": r"\A(?:API Error:? (?:\(?[45]\d\d|connection|request)|error code: [45]\d\d - \{)",
+}
+"""How errors of these tools begin."""
+
+
+# Programs
+
+
+def _find_in_output(text: str, arguments: Mapping[str, Any]) -> str:
+    """Return the line with which a command reports its own failure, or an empty text.
+
+    A command that shows a file or a log has failed only if the shell says so, or the program that shows it.
+    """
+    readers = READERS.intersection(_iter_programs(arguments))
+    lines = [line for line in text.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    first_lines, last_lines = lines[:3], lines[: -MAX_LAST_LINES - 1 : -1]
+    for line in (lines[0], *last_lines):
+        if compile_rule_pattern(_SHELL_LINE_PATTERN).match(line):
+            return line
+    is_short = len(lines) <= MAX_REPORT_LINES
+    report = compile_rule_pattern(_PROGRAM_LINE_PATTERN).match(lines[0]) if is_short else None
+    if readers:
+        return lines[0] if report is not None and report[1].rpartition("/")[2] in readers else ""
+    if _is_log(text):
+        return ""
+    if report is not None:
+        return lines[0]
+    for line in (*first_lines, *last_lines):
+        if compile_rule_pattern(_OUTPUT_LINE_PATTERN).match(line):
+            return line
+    return _find_stack_trace(text, lines) or (lines[0] if is_short and is_error_text(text) else "")
+
+
+MAX_LAST_LINES = 6
+"""Lines at the end of an output that are searched."""
+
+
+def _find_in_code_output(text: str, arguments: Mapping[str, Any]) -> str:
+    """Return the exception with which executed code ended, or an empty text."""
+    lines = [line for line in text.splitlines() if line.strip()]
+    if _is_log(text) or not lines:
+        return ""
+    pattern = r"(?:[\w.]{1,80}(?:Error|Exception|Interrupt|Exit)\b(?:: |$)|Error: )"
+    if len(lines) <= MAX_CODE_LINES and compile_rule_pattern(pattern).match(lines[0]):
+        return lines[0]
+    is_short = len(text) <= MAX_REPORT_CHARS and len(lines) <= MAX_REPORT_LINES
+    return _find_stack_trace(text, lines) or (text if is_short and is_error_text(text) else "")
+
+
+MAX_CODE_LINES = 20
+"""Lines of an output that begins with an exception: a longer one is content."""
+
+
+def _find_stack_trace(text: str, lines: list[str]) -> str:
+    """Return the exception whose stack trace ends the text, of Python or of JavaScript."""
+    if "Traceback (most recent call last)" in text and compile_rule_pattern(r"[\w.]{1,100}(?:: |\Z)").match(lines[-1]):
+        return lines[-1]
+    if compile_rule_pattern(r"\s{2,8}at \S.{0,200}:\d{1,7}(?::\d{1,7})?\)?\s*\Z").match(lines[-1][:400]):
+        pattern = r"(?:uncaught )?[\w.$]{0,60}(?:Error|Exception)\b(?: \[\w+\])?: .{1,200}"
+        return next((line for line in lines if compile_rule_pattern(pattern).match(line)), "")
+    return ""
+
+
+def _iter_programs(arguments: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the programs that a command runs, and each with one of its first words: `git/log`, `docker/logs`."""
+    command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), "")
+    if isinstance(command, (list, tuple)):
+        command = " ".join(str(part)[:200] for part in command[:20])
+    if not isinstance(command, str):
+        return
+    for part in re.split(r"&&|\|\||[;|\n&]", command[:MAX_COMMAND_CHARS]):
+        words = [word for word in part.split() if "=" not in word and word not in _WRAPPERS]
+        if words:
+            program = words[0].rpartition("/")[2]
+            yield program
+            yield from (f"{program}/{word}" for word in words[1:4])
+
+
+_COMMAND_ARGUMENTS = ("command", "cmd", "script", "input")
+_WRAPPERS = frozenset("sudo time nohup env xargs exec command timeout nice".split())
+READERS = frozenset(
+    "cat less more head tail bat zcat zgrep zless grep egrep fgrep rg ag ack awk sed jq yq strings journalctl dmesg "
+    "echo printf xxd hexdump diff fold cut sort uniq column nl tac man git/log git/show git/diff git/blame git/grep "
+    "docker/logs kubectl/logs kubectl/describe kubectl/events heroku/logs compose/logs "
+    "gh/run gh/issue gh/pr aws/logs".split()
+)
+"""Programs that show what is stored. Errors in their output are content."""
+_CAUSE = join_phrases(
+    r"""
+    (?:no such file or directory|permission denied|is a directory|not a directory|operation not permitted|file exists)
+    (?:directory not empty|device or resource busy|no space left on device|read-only file system|(?:command )?not found)
+    (?:connection refused|connection timed out|no route to host|too many open files|broken pipe|text file busy)
+    (?:argument list too long|input/output error|name or service not known|temporary failure in name resolution)
+    (?:cannot execute|bad interpreter|illegal option|invalid (?:option|argument)|unrecognized option)[^\n]{0,80}
+    unknown (?:option|flag)[^\n]{0,80}
+    """
+)
+"""Causes that systems name in the same words everywhere."""
+_SHELL = r"(?:/\S{1,60}/)?(?:ba|z|da|k|fi|a)?sh: (?:line )?(?:\d{1,6}: ?)?"
+_SHELL_LINE_PATTERN = r"\s{0,8}" + join_phrases(
+    rf"""
+    {_SHELL}[^\n]{{1,200}}(?:not found|{_CAUSE})
+    {_SHELL}[^\n]{{0,200}}(?:syntax error|unexpected)[^\n]{{0,120}}
+    zsh:\d{{0,4}}:? ?[^\n]{{1,200}}: \S
+    [\w./-]{{1,80}}: command not found
+    command not found: \S
+    '[^'\n]{{1,120}}' is not recognized as an
+    (?:[\w.]{{1,40}} : )?the term '[^'\n]{{1,120}}' is not recognized
+    sudo: \S
+    segmentation fault
+    killed\Z
+    (?:aborted )?\(core dumped\)
+    bus error
+    terminated\Z
+    """
+)
+"""How a shell reports a failure, whatever the command shows."""
+_PROGRAM_LINE_PATTERN = (
+    r"((?:/[\w./-]{1,120}/)?[a-z][\w.+-]{0,40}): "
+    + join_phrases(
+        rf"""
+        (?:[^\n]{{1,300}}: )?{_CAUSE}
+        (?:cannot|can't|could not|unable to|failed|fatal|error|missing|invalid)\b[^\n]{{1,300}}
+        (?:unrecognized|unknown|not|connect)\b[^\n]{{1,300}}
+        (?:option|extra operand|too (?:few|many)|\*\*\*) [^\n]{{1,300}}
+        \(\d{{1,3}}\) [^\n]{{1,300}}
+        no [^\n]{{1,200}} found[^\n]{{0,80}}
+        """
+    )
+    + r"\Z"
+)
+"""How a program reports a failure: `cp: cannot stat 'a': No such file or directory`."""
+_PROGRAM = r"(?:curl|wget|ssh|scp|rsync|git|docker|kubectl|terraform|helm|pip|poetry|yarn|cargo|go|aws|gcloud|az|mvn)"
+_OUTPUT_LINE_PATTERN = join_phrases(
+    rf"""
+    npm (?:err!|error)
+    {_PROGRAM}: ?\(\d{{1,3}}\)
+    {_PROGRAM}:? error
+    {_PROGRAM}: (?:unable|could not|fatal|failed|cannot|connect)
+    psql: (?:error|fatal)
+    fatal: \S
+    E: \S
+    error\[E\d{{4}}\]
+    error: (?:could not|aborting|no matching|command|cannot|failed|unable|externally|pathspec|no such|unknown|invalid)
+    error: (?:unrecognized|the following|process|src refspec|remote|your local)
+    error (?:response from daemon|from server)
+    (?:g?make|ninja)(?:\[\d\])?: (?:\*\*\*|build stopped)
+    (?:oci runtime|host key verification failed)
+    \S{{1,120}}: permission denied \(publickey
+    could not (?:connect|open|find|read|resolve)
+    unable to (?:connect|locate|find|access|resolve)
+    failed to (?:connect|start|pull|push|fetch|load|solve|compile|build|execute|create|run)\b
+    \S{{0,80}}(?: -m)?:? ?no module named
+    (?:ModuleNotFoundError|SyntaxError|error: cannot find module)\b
+    node:internal
+    panic: \S
+    goroutine \d{{1,6}} \[running
+    exception in thread
+    (?:failure: )?build failed
+    \[error\] (?:failed to|build|could not|no plugin)
+    =+ [^\n]{{0,80}}\b[1-9]\d{{0,4}} (?:failed|errors?)\b[^\n]{{0,80}} =+\Z
+    [1-9]\d{{0,5}} failed\b[^\n]{{0,40}} in [\d.]{{1,9}}s
+    FAILED \((?:failures|errors)=
+    tests?: +[1-9]\d{{0,4}} failed
+    test result: FAILED
+    FAIL\s+\S{{1,200}}\s+[\d.]{{1,9}}s
+    --- FAIL: \S
+    \u2716 [1-9]\d{{0,4}} problems?
+    found [1-9]\d{{0,4}} errors? in [1-9]
+    [^\n:]{{1,120}}(?:\(\d{{1,6}},\d{{1,6}}\))?: error TS\d
+    an error occurred \(\w{{1,60}}\) when calling
+    \s{{0,4}}\u2577?\s{{0,4}}\u2502 ?error:
+    the connection to the server [^\n]{{1,100}} was refused
+    \S{{1,60}}: error:
+    unknown (?:command|flag|option|subcommand)\b
+    no rule to make
+    command failed
+    execution failed for task
+    connection (?:refused|timed out|reset)
+    permission denied\b
+    """
+)
+"""How other programs begin the line that says what failed."""
+_PROGRAM_CHECKS: dict[ToolCategory, Callable[[str, Mapping[str, Any]], str]] = {
+    "shell": _find_in_output,
+    "code": _find_in_code_output,
+}
