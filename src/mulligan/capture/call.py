@@ -523,14 +523,18 @@ class CallExecution(RecordedCall, eq=False):
         if isinstance(error, CallBlockedError):
             return error.failure
         options = self.wrapped.options
-        rejects = {"rejection_statuses": options.rejection_statuses} if options.rejection_statuses else {}
+        facts: dict[str, Any] = {}
+        if options.rejection_statuses:
+            facts["rejection_statuses"] = options.rejection_statuses
+        if self.wrapped.is_listed:
+            facts["is_listed"] = True
         failure = self.capture.classify_safely(
             error,
             source=options.type,
             tool=self.tool.name,
             arguments=self.attempt_arguments,
             category=self.wrapped.category,
-            **rejects,
+            **facts,
         )
         if isinstance(error, SchemaMismatchError):
             return failure

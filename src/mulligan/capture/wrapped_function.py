@@ -192,6 +192,9 @@ class CallRules(msgspec.Struct, eq=False):
 class WrappedFunction:
     """A function with the data for its recovery. Available as `__mulligan__` of the recovering function."""
 
+    is_listed = False
+    """Whether a server lists the tool. An unknown method is then not the name of the tool."""
+
     def __init__(self, function: Callable[..., Any], get_capture: CaptureSource, options: ToolOptions) -> None:
         code = code_of(function)
         self.function = function

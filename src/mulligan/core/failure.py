@@ -89,8 +89,12 @@ class Kind(str):
     """HTTP statuses that mean this kind unless other evidence tells more."""
     possible_statuses: tuple[int, ...] = ()
     """HTTP statuses with which other evidence, such as words, may mean this kind."""
-    exit_codes: tuple[int, ...] = ()
-    """Exit codes that mean this kind in every shell."""
+    numbers: str = ""
+    """Numbers and names that mean this kind in any language: `ENOENT; errno 2; sqlstate 42501`. See `read_numbers`."""
+    possible_numbers: str = ""
+    """Numbers with which other evidence, such as words, may mean this kind."""
+    permanent_numbers: str = ""
+    """Numbers of this kind that another attempt gets again, whatever the remedy of the kind."""
     can_occur_in_output: bool = False
     """Whether the output of a program can report it about the call. Other kinds there are about its internals."""
     retrieval_code: str = ""
