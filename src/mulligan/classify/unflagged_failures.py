@@ -59,7 +59,7 @@ def may_report_failure(text: str, category: ToolCategory) -> bool:
         if len(text) > MAX_OUTPUT_HEAD_CHARS + MAX_OUTPUT_TAIL_CHARS:
             text = text[:MAX_OUTPUT_HEAD_CHARS] + text[-MAX_OUTPUT_TAIL_CHARS:]
         lower = text.lower()
-        for mark in _OUTPUT_MARKS:  # any() with a generator takes three times as long
+        for mark in _OUTPUT_MARKS:  # noqa: SIM110 - any() with a generator takes three times as long
             if mark in lower:
                 return True
         return False
