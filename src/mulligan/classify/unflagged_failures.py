@@ -7,7 +7,7 @@ short, begin or end as errors of such tools do, and must not be what the call as
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from mulligan.classify.results import is_error_text, strip_control_chars
@@ -344,23 +344,20 @@ def _find_in_output(text: str, arguments: Mapping[str, Any]) -> str:
 
     A command that shows a file or a log has failed only if the shell says so, or the program that shows it.
     """
-    readers = READERS.intersection(_iter_programs(arguments))
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
+    readers = READERS.intersection(_iter_programs(arguments))
     first_lines, last_lines = lines[:3], lines[: -MAX_LAST_LINES - 1 : -1]
-    for line in (lines[0], *last_lines):
-        if compile_rule_pattern(_SHELL_LINE_PATTERN).match(line):
-            return line
     is_short = len(lines) <= MAX_REPORT_LINES
+    if is_short or not readers:
+        for line in (lines[0], *last_lines):
+            if compile_rule_pattern(_SHELL_LINE_PATTERN).match(line):
+                return line
     report = compile_rule_pattern(_PROGRAM_LINE_PATTERN).match(lines[0]) if is_short else None
     if readers:
         is_own = report is not None and report[1].rpartition("/")[2] in readers
-        is_of_service = len(lines) == 1 and any("/" in reader for reader in readers)
-        is_own = is_own or (
-            is_of_service and compile_rule_pattern(r"error (?:response )?from ").match(lines[0]) is not None
-        )
-        return lines[0] if is_own else ""
+        return lines[0] if is_own or _answers_service(lines, readers) else ""
     failed_build = next(filter(compile_rule_pattern(r"\[(?:info|error)\] build failure").match, last_lines), "")
     if failed_build or _is_log(text):
         return failed_build
@@ -374,8 +371,14 @@ def _find_in_output(text: str, arguments: Mapping[str, Any]) -> str:
     return _find_stack_trace(text, lines) or (lines[0] if is_short and is_error_text(text) else "")
 
 
+def _answers_service(lines: list[str], readers: Collection[str]) -> bool:
+    """Return whether the only line is the error of a service whose logs a command such as `docker logs` asks for."""
+    asks_service = any("/" in reader for reader in readers)
+    return asks_service and len(lines) == 1 and lines[0].startswith(("Error response from ", "Error from server"))
+
+
 def _is_usage(text: str, arguments: Mapping[str, Any]) -> bool:
-    """Return whether a command answers with its usage although nobody has asked for it."""
+    """Return whether a command answers with its usage although the call did not ask for it."""
     command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), None)
     asks_for_help = not isinstance(command, str) or compile_rule_pattern(r"-h\b|help\b|\bman\b").search(command)
     return not asks_for_help and text[:7].lower() == "usage: "

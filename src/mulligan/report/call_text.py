@@ -127,8 +127,8 @@ class CallRenderer:
         if len(call.steps) == 1 and call.first.outcome == "success":
             title += f", {format_duration(call.first.duration_seconds)}"
             line = f"{title}: {self._format_call(call.first)}"
-            is_plain = not (call.first.tokens or call.first.metadata or call.first.suspected)
-            if is_plain and self._fits(line):
+            needs_details = call.first.tokens or call.first.metadata or call.first.suspected
+            if not needs_details and self._fits(line):
                 yield line
                 return
             yield title
