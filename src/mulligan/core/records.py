@@ -95,6 +95,8 @@ class Recovery(Record, frozen=True):
     confidence: float = 1.0
     prerequisites: tuple[str, ...] = ()
     """Prerequisite calls that were made before the attempt."""
+    waits_for: str = ""
+    """The target that was down, for whose answer the call waited."""
 
 
 class RecoveryStop(Record, frozen=True):
