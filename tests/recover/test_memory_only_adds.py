@@ -22,7 +22,8 @@ from mulligan.core.records import (
     FixState,
     Prerequisite,
 )
-from mulligan.recover.plan import AttemptMove, BackoffMove, QueryMove, RecoveryMoves, RecoveryQueries, plan_recovery
+from mulligan.recover.plan import AttemptMove, QueryMove, RecoveryMoves, RecoveryQueries, plan_recovery
+from mulligan.recover.retry_schedule import BackoffMove, RetryQueries
 from mulligan.recover.policy import EarlierCall, Policy, Suggestion, Tool
 from mulligan.recover.repair import suggest
 
@@ -197,7 +198,7 @@ def list_attempts(
         lookup_precedents=lambda *about: (),
         lookup_fixes=None if fixes is None else lambda failure, arguments: fixes,
         run_prerequisite=lambda before: "",
-        random=lambda: 0.0,
+        retries=RetryQueries(limits=policy.limit_retries()),
         earlier_calls=lambda: earlier_calls,
     )
     return play(plan_recovery(arguments, tool, policy, questions), failures)

@@ -66,7 +66,7 @@ class IdenticalFailure:
         """Return how often the call was repeated in vain, or 0 if it may be a poller that makes progress."""
         if self.poll_count >= max(limit, MAX_POLLS):
             return self.poll_count
-        return 0 if _is_waiting(self.failure) else self.count
+        return 0 if self.poll_count > self.count or _is_waiting(self.failure) else self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class LoopDetector:
         self._streaks: dict[str, IdenticalFailure] = {}
         self._failed: deque[tuple[str, str, frozenset[str]]] = deque(maxlen=MAX_SPIRAL_HISTORY)
 
-    def record_unrecovered(self, tool: str, key: Hashable | None, failure: Failure, now: float, limit: int) -> int:
+    def record_unrecovered(self, tool: str, key: Hashable | None, failure: Failure, now: float, limit: int = 0) -> int:
         """Record an unrecovered call. Return how many times in a row it failed the same way with the same arguments.
 
         `tool` is the tool's key: two tools with one name are counted separately.

@@ -334,8 +334,8 @@ class ToolRecovery(msgspec.Struct):
             return reason
         layer, is_retry = queries.retry_layer(), failure.remedy is Remedy.RETRY
         max_attempts = self.schedule.limits.attempts
-        if max_attempts == 1:
-            return describe_attempts(1)
+        if attempt > max_attempts and self.schedule.limits.are_attempts_explicit:
+            return describe_attempts(max_attempts)
         if layer is not None and (reason := layer.find_stop_reason(attempt, max_attempts, is_retry=is_retry)):
             return reason
         if is_retry:

@@ -390,7 +390,8 @@ def target_of(arguments: Mapping[str, Any], names: tuple[str, ...] | None = None
 
 
 def _to_target(name: str, value: Any) -> str:
-    if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+    is_name = isinstance(value, str) or (type(value) is int and name not in HOST_ARGUMENTS)
+    if not is_name or value == "":
         return ""
     text = str(value)[:500] if isinstance(value, str) else str(value % 10**18)
     if name not in HOST_ARGUMENTS and "://" not in text:
