@@ -29,6 +29,7 @@ from mulligan.recover.plan import (
 )
 from mulligan.recover.policy import Arguments, Policy, Tool
 from mulligan.recover.retry_schedule import BackoffMove, RetrySchedule, describe_attempts
+from mulligan.recover.target_state import TARGET_DOWN
 from mulligan.recover.tokens import Sizes, calibrate_scale, provider_of, token_limit, window_of
 
 ANSWER_GIVEN = object()
@@ -43,6 +44,8 @@ ANSWER_LIMIT_ARGUMENTS = (
 """Arguments that limit the length of the answer."""
 MAX_ATTEMPTS_BEFORE_FALLBACK = 2
 """Attempts of one model if a fallback can answer: a user should not wait for retries when another model works."""
+MAX_ATTEMPTS_BEFORE_ANSWER = 3
+"""Attempts before the user's fallback function answers."""
 MIN_ANSWER_TOKENS = 1024
 """Below this many tokens for the answer, the conversation is compressed instead."""
 
@@ -149,6 +152,7 @@ def plan_model_recovery(
                 return None
         if BLOCKED in failure.evidence and failure.kind.is_outage and not tool.circuit_breaker:
             # The fallback for whose sake the call was blocked did not answer: the call itself is made after all.
+            reason = TARGET_DOWN
             failure = yield AttemptMove(arguments, Recovery(remedy=Remedy.RETRY))
             if failure is None:
                 return None
@@ -269,9 +273,10 @@ class _ModelRecovery:
     def _retry_later(self, failure: Failure) -> PlannedAttempt | str:
         fallback = self._use_fallback(failure, should_consume=False)
         limit: int | None = None
-        if fallback is not None:
+        if fallback is not None or (self._model.answer is not None and self.can_answer(failure)):
             is_down = self._is_target_down(self.arguments, self.function)
-            limit = 1 if is_down else min(MAX_ATTEMPTS_BEFORE_FALLBACK, max(1, self._max_attempts - 1))
+            limit = MAX_ATTEMPTS_BEFORE_ANSWER if fallback is None else MAX_ATTEMPTS_BEFORE_FALLBACK
+            limit = 1 if is_down else min(limit, max(1, self._max_attempts - (fallback is not None)))
         seconds = self._schedule.plan_retry(failure, max_attempts=limit)
         if isinstance(seconds, str):
             return seconds if fallback is None else self._use_fallback(failure) or seconds
