@@ -287,7 +287,7 @@ def test_script_can_fail_every_attempt() -> None:
         played.script(weather, fail_with=itertools.repeat(TimeoutError))
         with pytest.raises(TimeoutError):
             weather("Oslo")
-    assert len(played.steps) == 3
+    assert len(played.steps) == 8
 
 
 def test_later_script_plays_first_and_all_end_with_the_sandbox() -> None:

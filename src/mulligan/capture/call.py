@@ -183,7 +183,7 @@ class CallExecution(RecordedCall, eq=False):
             can_wait=self._can_wait,
             seconds_left=limits.seconds_left,
             is_target_down=limits.is_target_down,
-            describe_target=limits.describe_target,
+            describe_target=self._describe_target,
             take_turn=limits.take_turn,
         )
 
@@ -195,6 +195,10 @@ class CallExecution(RecordedCall, eq=False):
             waiting_call = call if call.answers_model else waiting_call
             call = find_call(call.enclosing)
         return waiting_call
+
+    def _describe_target(self) -> str:
+        """Return the name of the target, without values of arguments if none are recorded."""
+        return self.tool.name if self.rules.value_recorder.is_shape else self.limits.describe_target()
 
     def _can_wait(self) -> bool:
         """Return whether the call may sleep. A sync call on the thread of an event loop would stop all its tasks."""

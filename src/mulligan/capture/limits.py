@@ -228,7 +228,7 @@ class CallLimits(msgspec.Struct):
             return Turn()
         call, now = self._target_call, self.capture.timer()
         call.began = self.began
-        call.limit = now if not can_wait else self.began + outage_seconds
+        call.limit = self.began + outage_seconds if can_wait and not self.tool.circuit_breaker else now
         if self.deadline is not None:
             call.limit = min(call.limit, self.deadline)
         return self.targets.take_turn(
