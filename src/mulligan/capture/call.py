@@ -42,6 +42,7 @@ from mulligan.core.fast_path import IMMUTABLE_TYPES
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     VERIFY,
+    WAITING,
     AdvisedFix,
     Fix,
     Outcome,
@@ -49,6 +50,7 @@ from mulligan.core.records import (
     Prerequisite,
     Recovery,
     RecoveryStop,
+    Step,
     ValueProfile,
 )
 from mulligan.prompt import Prompt
@@ -289,8 +291,8 @@ class CallExecution(RecordedCall, eq=False):
             is_planned = True
         if not is_planned and self.attempt_count == 0:
             move = AttemptMove(self.arguments)  # the call itself is made in any case
-        if isinstance(move, BackoffMove):
-            self._note_wait(move.recovery)
+        if isinstance(move, BackoffMove) and self._step is not None:
+            self._step = _note_wait(self._step, move)
         # After a query, the plan may still stop, and an attempt recorded before it would lack the stop reason.
         if not isinstance(move, QueryMove) or isinstance(move, StopMove):
             if self._step is not None and self.ended_at is not None:
@@ -299,13 +301,6 @@ class CallExecution(RecordedCall, eq=False):
                 self.record_skipped(self._stop_reason(move))
         return move
 
-    def _note_wait(self, recovery: Recovery) -> None:
-        """Store with the failed attempt that the call waits for its target, so that other processes can tell."""
-        if recovery.waits_for and self._step is not None:
-            waiting = {"target": recovery.waits_for, "next_probe_seconds": round(recovery.backoff_seconds, 1)}
-            metadata = {**(self._step.metadata or {}), "waiting": waiting}
-            self._step = msgspec.structs.replace(self._step, metadata=metadata)
-
     def _plan_backoff(self, move: BackoffMove | WaitMove) -> None:
         """Publish the planned recovery before the backoff. Listeners see it; no store needs it."""
         if isinstance(move, WaitMove):
@@ -313,7 +308,7 @@ class CallExecution(RecordedCall, eq=False):
             return
         if self._last_step is not None:
             recovery = self.rules.value_recorder.recovery(move.recovery) or move.recovery
-            self.capture.publish_safely(RecoveryPlanned(self._last_step, recovery))
+            self.capture.publish_safely(RecoveryPlanned(_note_wait(self._last_step, move), recovery))
         self._planned = move.recovery
         if move.sleep_seconds:
             self.backoffs += (move.sleep_seconds,)
@@ -973,6 +968,14 @@ class CallExecution(RecordedCall, eq=False):
             return f"{name} failed"
         self.prerequisites += (prerequisite,)
         return ""
+
+
+def _note_wait(step: Step, move: BackoffMove) -> Step:
+    """Return a failed attempt with what its call waits for, if its target is down, so that other processes can tell."""
+    if not move.waits_for:
+        return step
+    waiting = {"target": move.waits_for, "next_probe_seconds": round(move.probe_seconds, 1)}
+    return msgspec.structs.replace(step, metadata={**(step.metadata or {}), WAITING: waiting})
 
 
 def _prove_not_executed(failure: Failure) -> Failure:

@@ -19,6 +19,10 @@ class BackoffMove(msgspec.Struct, frozen=True):
     recovery: Recovery
     seconds: float | None = None
     """Seconds to sleep now, if the call has to ask again then: it waits for a target that is down."""
+    waits_for: str = ""
+    """The name of that target."""
+    probe_seconds: float = 0.0
+    """Seconds until its next probe."""
 
     @property
     def sleep_seconds(self) -> float:
@@ -108,10 +112,9 @@ class RetrySchedule:
         """
         queries = self._queries
         attempt = () if arguments is None else (arguments, function)
-        is_announced = bool(recovery.backoff_seconds) or not queries.is_target_down(*attempt)
-        if is_announced:
+        if recovery.backoff_seconds or not queries.is_target_down(*attempt):
             yield BackoffMove(recovery)
-        waited = 0.0
+        waited, has_announced_wait = 0.0, False
         while True:
             turn = queries.take_turn(
                 *attempt,
@@ -121,10 +124,9 @@ class RetrySchedule:
             )
             if turn.reason or not turn.seconds:
                 break
-            if turn.probe_seconds is not None and not recovery.waits_for:
-                recovery = msgspec.structs.replace(recovery, waits_for=queries.describe_target())
-                announced = msgspec.structs.replace(recovery, backoff_seconds=turn.probe_seconds)
-                yield BackoffMove(announced, turn.seconds)
+            if turn.probe_seconds is not None and not has_announced_wait:
+                has_announced_wait = True
+                yield BackoffMove(recovery, turn.seconds, queries.describe_target(), turn.probe_seconds)
             else:
                 yield WaitMove(turn.seconds)
             waited += turn.seconds
