@@ -100,14 +100,20 @@ _LOG_PATTERN = r"\A\W{0,2}" + join_phrases(
 def is_file_report(text: str, arguments: Mapping[str, Any] | None) -> bool:
     """Return whether a text says that the file of the call could not be read."""
     if compile_rule_pattern(_FILE_FAILURE_PATTERN).search(text) is None:
-        is_remote = not any(isinstance(value, str) and "." in value for value in (arguments or {}).values())
-        return is_remote and compile_rule_pattern(_ACCOUNT_FAILURE_PATTERN).match(text) is not None
+        return not may_name_file(arguments) and is_error_text(text)
     paths = [value for value in (arguments or {}).values() if isinstance(value, str) and 0 < len(value) <= 1000]
     if any(path in text or _base_name(path) in text for path in paths):
         return True
     # Another path than that of the call: what the file says about some other file.
     names_path = compile_rule_pattern(r"[\w.-]{1,60}[/\\][\w.-]{1,60}|\b\w{1,40}\.[a-z]{1,5}\b").search(text)
     return not (paths and names_path)
+
+
+def may_name_file(arguments: Mapping[str, Any] | None) -> bool:
+    """Return whether an argument may be the path of a file, whose content may be anything. Without any, one may be."""
+    return not arguments or any(
+        isinstance(value, str) and ("." in value or "/" in value or "\\" in value) for value in arguments.values()
+    )
 
 
 def _base_name(path: str) -> str:
@@ -143,12 +149,6 @@ _FILE_FAILURE_PATTERN = (
         """
     )
 )
-
-_ACCOUNT_FAILURE_PATTERN = (
-    r"(?:error|failed)\W{1,3}[^\n]{0,80}(?:authentication|authorization|login|invalid credentials|unauthorized|"
-    r"not (?:authenticated|authorized|logged in)|token (?:has )?expired)\b"
-)
-"""How a tool that reads from an account begins to report that it may not. A file with a path may contain it."""
 
 
 # Pages
@@ -379,8 +379,8 @@ def _answers_service(lines: list[str], readers: Collection[str]) -> bool:
 
 def _is_usage(text: str, arguments: Mapping[str, Any]) -> bool:
     """Return whether a command answers with its usage although the call did not ask for it."""
-    command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), None)
-    asks_for_help = not isinstance(command, str) or compile_rule_pattern(r"-h\b|help\b|\bman\b").search(command)
+    command = _find_command(arguments)
+    asks_for_help = not command or compile_rule_pattern(r"-h\b|help\b|\bman\b").search(command)
     return not asks_for_help and text[:7].lower() == "usage: "
 
 
@@ -417,6 +417,18 @@ def _find_stack_trace(text: str, lines: list[str]) -> str:
     return ""
 
 
+def has_own_exit_code(output: str, arguments: Mapping[str, Any] | None) -> bool:
+    """Return whether the exit code at the edge of an output is that of the command, not one that it has printed."""
+    programs = [program for program in _iter_programs(arguments or {}) if "/" not in program]
+    command = _find_command(arguments or {}).lower()
+    if "$?" in command or "exit code" in command:
+        return False
+    if not programs or not READERS.issuperset(programs):
+        return True
+    reports = map(compile_rule_pattern(_PROGRAM_LINE_PATTERN).match, output.splitlines()[1:3])
+    return output[:1] == "{" or any(report is not None and report[1] in programs for report in reports)
+
+
 def calls_service(arguments: Mapping[str, Any] | None) -> bool:
     """Return whether a command only calls a service, so that an error object in its output is the service's answer."""
     programs = set(_iter_programs(arguments or {}))
@@ -425,17 +437,20 @@ def calls_service(arguments: Mapping[str, Any] | None) -> bool:
 
 def _iter_programs(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Yield the programs that a command runs, and each with one of its first words: `git/log`, `docker/logs`."""
-    command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), "")
-    if isinstance(command, (list, tuple)):
-        command = " ".join(str(part)[:200] for part in command[:20])
-    if not isinstance(command, str):
-        return
-    for part in re.split(r"&&|\|\||[;|\n&]", command[:MAX_COMMAND_CHARS]):
+    for part in re.split(r"&&|\|\||[;|\n&]", _find_command(arguments)):
         words = [word for word in part.split() if "=" not in word and word not in _WRAPPERS]
         if words:
             program = words[0].rpartition("/")[2]
             yield program
             yield from (f"{program}/{word}" for word in words[1:4])
+
+
+def _find_command(arguments: Mapping[str, Any]) -> str:
+    """Return the command that a call runs, bounded, or an empty text."""
+    command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), "")
+    if isinstance(command, (list, tuple)):
+        command = " ".join(str(part)[:200] for part in command[:20])
+    return command[:MAX_COMMAND_CHARS] if isinstance(command, str) else ""
 
 
 _COMMAND_ARGUMENTS = ("command", "cmd", "script", "input")
