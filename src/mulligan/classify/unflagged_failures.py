@@ -474,7 +474,8 @@ _WRAPPERS = frozenset("sudo time nohup env xargs exec command timeout nice".spli
 READERS = frozenset(
     "cat less more head tail bat zcat zgrep zless grep egrep fgrep rg ag ack awk sed jq yq strings journalctl dmesg "
     "echo printf tr rev tee base64 xxd hexdump diff fold cut sort uniq column nl tac man "
-    "git/log git/show git/diff git/blame git/grep docker/logs kubectl/logs kubectl/describe kubectl/events heroku/logs compose/logs "
+    "git/log git/show git/diff git/blame git/grep "
+    "docker/logs kubectl/logs kubectl/describe kubectl/events heroku/logs compose/logs "
     "gh/run gh/issue gh/pr aws/logs".split()
 )
 """Programs that show what is stored. Errors in their output are content."""
