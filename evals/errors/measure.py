@@ -36,7 +36,7 @@ from mulligan.core.calls import wilson_lower_bound  # noqa: E402
 Row = dict[str, Any]
 AIMS = {"kind": 0.93, "macro": 0.93, "provider": 0.95, "coding": 0.95}
 """Shares asked for in the unopened half."""
-WHOLE = ("third", "fourth", "own")
+WHOLE = ("third", "fourth", "fifth", "own")
 """Corpora in no half."""
 ACTIONS = ("retry", "repair", "compress")
 """Remedies that repeat a call. To repeat a call that must not be repeated is worse than to do nothing."""
@@ -144,7 +144,7 @@ def main() -> int:
     tables = [measure(group) for group in (*halves, *second, *whole, late, fit)]
     libraries = {row["library"] for row in rows if "library" in row}
     print(f"{len(rows)} errors, {len(libraries)} libraries\n")
-    names = "opened half|unopened half|second, opened|second, unopened|third, read|fourth, read|own|late|fit|asked"
+    names = "opened half|unopened half|second, opened|second, unopened|third, read|fourth, read|fifth, half read|own|late|fit|asked"
     columns = names.split("|")
     print(f"| share | {' | '.join(columns)} |")
     print("|" + " --- |" * (len(columns) + 1))

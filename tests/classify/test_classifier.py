@@ -154,7 +154,7 @@ def test_a_rejection_with_words_about_arguments_is_repaired(text: str) -> None:
 
 
 def test_a_rejection_that_names_an_argument_is_about_it() -> None:
-    assert classify(text="Colour is purple", status=422, tool="paint").kind == "tool/conflict"
+    assert classify(text="Colour is purple", status=422, tool="paint").kind == "orchestration/invalid_state"
     failure = classify(text="Colour is purple", status=422, tool="paint", arguments={"colour": "purple"})
     assert failure.kind == "tool/invalid_arguments"
 

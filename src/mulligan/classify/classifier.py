@@ -428,7 +428,7 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
             if rule.kind in allowed:
                 yield KindDecision(rule.kind, (f"text: {rule.name}", *reasons), 0.7, position=position)
         if not evidence.number and _is_about_state(evidence):
-            yield KindDecision(kinds_module.TOOL_CONFLICT, (*reasons, "no words about arguments"), 0.6)
+            yield KindDecision(kinds_module.ORCHESTRATION_INVALID_STATE, (*reasons, "no words about arguments"), 0.6)
     if allowed and not is_internal(allowed[0]):
         yield KindDecision(allowed[0], reasons, 0.85 if evidence.status or evidence.number else 0.75)
     yield from _decide_by_exit_code(evidence)
@@ -575,7 +575,9 @@ _STATUS_PATTERN = (
     r"^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
     r"service|gateway|locked)|^(?:error:? )?\(?(401)\)?:? (?:invalid|wrong|expired|missing|incorrect|no) "
     r"(?:\w{1,12} ){0,2}(?:key|token|credentials?)\b|<(?:h1|title)>\s?([45]\d\d)\b|"
-    r"\b(?:get|post|put|patch|delete) https?://\S{1,300}: ([45]\d\d) |\(([45]\d\d) from "
+    r"\b(?:get|post|put|patch|delete) https?://\S{1,300}: ([45]\d\d) |\(([45]\d\d) from |"
+    r"\b(?:said|gave|sent|saw|answers|responds)(?: an?| http| with)? ([45]\d\d)\b(?=[:,.;)]|$| \()|^got ([45]\d\d)\Z|"
+    r"\bhttp_?status\W{1,3}([45]\d\d)\b|^([45]\d\d) (?:from|by|\()|^\W{0,3}([45]\d\d)\W{0,3}\Z"
 )
 
 

@@ -157,6 +157,9 @@ class Overflow(msgspec.Struct, frozen=True):
 
 _PHRASES = read_patterns(r"""
 \A\W{0,4}context[ _-]?(?:length|window)\W{0,4}\Z
+input length \(?[\d,]{1,12}\)? exceeds
+context_too_long
+tokens, (?:but )?(?:the|this) model takes at most \d
 context[_ -]?(?:length|window|size|limit)s? (?:\w{1,12} ){0,2}?exceed
 exceed\w{0,3} (?:\W?\w{1,14}\W{1,2}){0,6}?context[_ -]?(?:length|window|size|limit)
 maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)
