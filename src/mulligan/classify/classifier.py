@@ -11,7 +11,7 @@ import msgspec
 from mulligan.classify import kinds as kinds_module
 from mulligan.classify import results
 from mulligan.classify.declared_errors import AgentError, InfraError, build_declared_failure
-from mulligan.classify.error_numbers import parse_retry_after
+from mulligan.classify.error_numbers import parse_delay, parse_retry_after
 from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error, unwrap_logged_error
 from mulligan.classify.fingerprint import compute_fingerprint, may_quote_arguments
 from mulligan.classify.kinds import KINDS
@@ -37,6 +37,8 @@ MAX_CACHED_TEXT_CHARS = 1000
 """Longer texts are not cached."""
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
+_MAX_LIMIT_SECONDS = 3600.0
+"""A quota that ends earlier is a rate limit: nobody has to act."""
 SOURCES = ("tool", "model", "retrieval", "orchestration")
 _CACHED_TYPES = frozenset((str, int, bool, type(None)))
 
@@ -140,7 +142,7 @@ class Classifier:
             fingerprint_id = compute_fingerprint(failure.kind, evidence.tool, fingerprint_text, evidence.arguments)
             failure = msgspec.structs.replace(failure, fingerprint=fingerprint_id)
             # A text may name a point in time, or an argument value, which differ in the next call.
-            if key and failure.retry_after is None and not may_quote_arguments(fingerprint_text, arguments):
+            if key and failure.clears_after is None and not may_quote_arguments(fingerprint_text, arguments):
                 if len(self._cache) >= MAX_CACHED_FAILURES:
                     self._cache.clear()
                 self._cache[key] = failure, fingerprint_text
@@ -165,10 +167,14 @@ class Classifier:
         decision = next(self._iter_decisions(evidence, unwrapped))
         kind = self._kind_for_source(decision.kind, evidence.source)
         message = results.append_reasons(_choose_message(evidence.text, unwrapped, decision), evidence.text)
-        full_text = evidence.text if evidence.text.strip() != message else ""
-        retry_after = None
-        if kind.remedy is Remedy.RETRY:
-            retry_after = parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
+        detail_text = evidence.text if evidence.text.strip() != message else ""
+        clears_after = None
+        if kind.remedy is Remedy.RETRY or kind.is_used_up:
+            full_text = f"{evidence.text}\n{evidence.detail}"
+            clears_after = parse_retry_after(evidence.headers, full_text)
+            delay = parse_delay(full_text) if kind.is_used_up and evidence.status not in kind.statuses else None
+            if delay is not None and delay <= _MAX_LIMIT_SECONDS:
+                kind = self.kinds.get(f"{kind.type}/{kind.code_if_short}", kind)
         took_effect, reasons = decision.took_effect, decision.reasons
         if took_effect is None and kind.has_no_cause and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
@@ -187,10 +193,11 @@ class Classifier:
             kind,
             message,
             took_effect=took_effect,
-            detail="\n".join(filter(None, (full_text, evidence.detail))),
+            detail="\n".join(filter(None, (detail_text, evidence.detail))),
             status=evidence.status,
             code=evidence.codes[0] if evidence.codes else "",
-            retry_after=retry_after,
+            retry_after=clears_after if kind.remedy is Remedy.RETRY else None,
+            clears_after=clears_after,
             evidence=reasons,
             confidence=decision.confidence,
         )

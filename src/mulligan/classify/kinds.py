@@ -87,7 +87,7 @@ TOOL_QUOTA_EXCEEDED = declare("tool", "quota_exceeded", STOP, UNKNOWN,
     "The plan or quota of this service is used up. A retry cannot help: tell the user, or continue without it.",
     statuses=(402, 432, 433, 507), possible_statuses=(400, 403, 426, 429, 503), can_occur_in_output=True,
     is_refusal=True,
-    rejects_if_declared=True, is_about_state=True, is_used_up=True, is_outage=True, has_no_repair=True,
+    rejects_if_declared=True, is_about_state=True, is_used_up=True, code_if_short="rate_limit", is_outage=True, has_no_repair=True,
     is_unrelated_to_values=True, fallback="default", model_codes=("quota_exceeded",),
     advice="failed with {kind}: a person must act, retries do not help.",
     numbers="smtp 552 5.2.2", possible_numbers="grpc 8; smtp 452")

@@ -26,6 +26,7 @@ from mulligan.recover.plan import (
     RecoveryQueries,
     StopMove,
     describe_attempts,
+    describe_end,
     describe_retry_after,
     find_repeat_obstacle,
     find_stop_reason,
@@ -237,10 +238,10 @@ class _ModelRecovery:
                 if step is not None:
                     return step
             if failure.kind.stop_reason:
-                return failure.kind.stop_reason
+                return failure.kind.stop_reason + describe_end(failure)
         if failure.remedy is Remedy.RETRY:
             return self._retry_later(failure)
-        return "a person must act" if failure.remedy is Remedy.STOP else "the model must choose another action"
+        return f"a person must act{describe_end(failure)}" if failure.remedy is Remedy.STOP else "the model must choose another action"
 
     def _move(self, move: str, failure: Failure) -> Generator[Move, Any, PlannedAttempt | str | None]:
         """Return the attempt of one move, the reason why no other move is tried, or None."""

@@ -9,7 +9,7 @@ import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.calls import TOOL_NAME_PATH, is_same_json
-from mulligan.core.failure import Failure, Remedy, TookEffect
+from mulligan.core.failure import Failure, Remedy, TookEffect, describe_wait
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import (
@@ -252,7 +252,13 @@ def find_repeat_obstacle(queries: RecoveryQueries) -> str:
 
 def describe_retry_after(failure: Failure, policy: Policy) -> str:
     """Return the stop reason for a delay that the server requested and the policy does not allow."""
-    return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
+    reason = f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
+    return reason + describe_end(failure)
+
+
+def describe_end(failure: Failure) -> str:
+    """Return when a limit or a quota ends, to be added to a stop reason, or an empty string."""
+    return f": it clears in {describe_wait(failure.clears_after)}" if failure.clears_after is not None else ""
 
 
 def can_use_memory(failure: Failure, tool: Tool) -> bool:
@@ -336,7 +342,7 @@ class ToolRecovery(msgspec.Struct):
         )
         if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
             is_unknown = failure.remedy is Remedy.REPLAN and failure.has_unknown_outcome and not tool.is_retry_safe
-            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy]
+            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy] + describe_end(failure)
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
             return self._describe_unproven(arguments, failure)
         # Rejected arguments were not read. A refused connection does not prove that.
