@@ -2,8 +2,10 @@
 
     python evals/results.py            the table
     python evals/results.py --update   and puts it into docs/classification-figures.md
+    python evals/results.py --mistakes also lists the calls that are judged wrongly
 
-Every recorded call in ../shared/data is asked by its text alone, without its flag.
+Every recorded call in ../shared/data is judged by its tool and its text, without its flag. Found and accused count
+failures and suspected failures.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 PAGE = ROOT / "docs" / "classification-figures.md"
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan.classify.results import is_error_result  # noqa: E402
+from mulligan.classify.result_verdict import judge_result  # noqa: E402
+from mulligan.classify.tool_category import find_category  # noqa: E402
 
 
 def main() -> int:
@@ -31,7 +34,12 @@ def main() -> int:
         for call in map(json.loads, lines):
             failed = call["outcome"] == "failure"
             said = call["error"] if failed else call["result_excerpt"]
-            counted[call["dataset"], failed, is_error_result(said)] += 1
+            given = call["parameters"] if isinstance(call["parameters"], dict) else {}
+            category = find_category(call["tool"], given)
+            found = judge_result(said, category=category, arguments=given).judgment != "success"
+            counted[call["dataset"], failed, found] += 1
+            if found != failed and "--mistakes" in sys.argv:
+                print("missed" if failed else "accused", category, call["tool"], repr(given)[:100], repr(said)[:200])
     rows = ["| calls | failures recognised | successes accused |", "| --- | --- | --- |"]
     for name in sorted({key[0] for key in counted}):
         found, missed = counted[name, True, True], counted[name, True, False]

@@ -144,8 +144,8 @@ def main() -> int:
     tables = [measure(group) for group in (*halves, *second, *whole, late, fit)]
     libraries = {row["library"] for row in rows if "library" in row}
     print(f"{len(rows)} errors, {len(libraries)} libraries\n")
-    names = "opened half|unopened half|second, opened|second, unopened|third, read|fourth, read|fifth, half read|own|late"
-    names += "|fit|asked"
+    names = "opened half|unopened half|second, opened|second, unopened|third, read|fourth, read"
+    names += "|fifth, half read|own|late|fit|asked"
     columns = names.split("|")
     print(f"| share | {' | '.join(columns)} |")
     print("|" + " --- |" * (len(columns) + 1))

@@ -38,6 +38,26 @@ def test_json_has_these_fields_and_no_others() -> None:
     assert list(json.loads(ask("--json", text="Request timed out").stdout)) == FIELDS
 
 
+@pytest.mark.parametrize(
+    ("category", "text", "judgment"),
+    [
+        ("file", "Error: connection refused", "success"),
+        ("shell", "bash: frobnicate: command not found", "suspected"),
+        ("other", "Error: no such order", "failure"),
+    ],
+)
+def test_category_says_what_a_text_is_as_a_result_without_a_flag(category: str, text: str, judgment: str) -> None:
+    assert json.loads(ask("--json", "--category", category, text=text).stdout)["without_flag"] == judgment
+    line = json.dumps({"text": text, "category": category})
+    assert json.loads(ask("--jsonl", "--json", text=line).stdout)["without_flag"] == judgment
+    assert "without flag" in ask("--category", category, text=text).stdout
+
+
+def test_unknown_category_of_a_line_is_an_error_of_that_line() -> None:
+    answer = json.loads(ask("--jsonl", "--json", text='{"text": "no", "category": "disk"}').stdout)
+    assert '"category" must be one of shell, file' in answer["error"]
+
+
 def test_one_line_goes_out_for_each_that_comes_in_and_a_bad_one_stops_nothing() -> None:
     lines = [
         '{"text": "Connection refused"}',

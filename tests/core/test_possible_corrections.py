@@ -285,18 +285,19 @@ def test_form_without_blanks_is_told_as_such(memory):
 
 def test_argument_that_must_be_left_out_is_shown_whatever_its_value_was(memory):
     @memory.tool
-    def sell(seat: str, member: str = "", discount: str = "") -> Any:
-        return {"error": "E-11 conflict"} if member and discount else {"sold": seat}
+    def sell(seat: str, member: str = "", perk: str = "") -> Any:
+        return {"error": "E-11 conflict"} if member and perk else {"sold": seat}
 
-    def answer(number: int, discount: str) -> list[str]:
+    def answer(number: int, perk: str) -> list[str]:
         asked = {"seat": f"N{number}", "member": f"M{number}"}
-        guest = {"seat": "W2", "discount": "veteran"}
-        return play(memory, sell, guest, {**asked, "discount": discount}, asked)[0]
+        guest = {"seat": "W2", "perk": perk}
+        return play(memory, sell, guest, {**asked, "perk": perk}, asked)[0]
 
-    for number, discount in enumerate(["student", "senior", "youth", "student", "senior"]):
-        assert answer(number, discount) == []
-    [note] = answer(9, "veteran")
-    assert note.startswith("In earlier runs this recovered the call: omit discount")
+    words = ("student", "senior", "youth")
+    for number in range(9):
+        assert answer(number, words[number % 3]) == []
+    [note] = answer(9, "student")  # three successes of this word, and six of others
+    assert note.startswith("In earlier runs this recovered the call: omit perk")
 
 
 def test_error_that_names_and_quotes_what_was_changed_is_about_it_unless_nothing_was_found(memory):

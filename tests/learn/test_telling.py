@@ -465,3 +465,11 @@ def test_smaller_value_agrees_with_a_bound_and_a_larger_one_contradicts_it():
     asked = {"speed": 120, "job": 99}
     assert explain(slow, slower, arguments=asked) == ""
     assert explain(slower, slow, arguments=asked).endswith("5 times something else did or it failed")
+
+
+def test_numbers_that_name_objects_are_no_bounds():
+    first, second = build_action("order_number", 21), build_action("order_number", 11)
+    one = build_fix(first, *(build_vote(at, 90 + at, action=first) for at in range(5)))
+    other = build_fix(second, *(build_vote(at, 90 + at, action=second) for at in range(5)))
+    assert to_fix(one, ("proposed", "")).changes == first.changes
+    assert explain(one, other, arguments={"order_number": 92}) != ""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
-from mulligan.core.records import MessagePart, RecordedMessage, Run, Step, encode
+from mulligan.core.records import MessagePart, RecordedMessage, Run, Step, SuspectedFailure, encode
 from mulligan.store import erasure
 from mulligan.store.base import DEFAULT_TENANT, ForgetRequest, Retention
 from mulligan.store.rows import CompactStep, compress, decode_body, decode_step, success_row
@@ -39,6 +39,7 @@ PLAIN = st.builds(
     messages=st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=2).map(tuple),
     within_recovery=st.booleans(),
     answer=st.none() | st.integers(1, 9),
+    suspected=st.none() | st.builds(SuspectedFailure, kind=st.just("tool/not_found"), sentence=st.text(max_size=9)),
 )
 
 

@@ -20,6 +20,8 @@ Empty = Literal["success", "failure"]
 
 DATA_TYPES = frozenset({type(None), bool, int, float, str, list, tuple, set, frozenset})
 """Types that are never errors, nor content blocks."""
+FAILURE_PHRASES = ("not found", "t exist", "timed out", "quota", "unavailable", "invalid", "is down")
+"""Phrases of which one is in every short sentence that says what failed."""
 CONTENT_STATUS_KEYS = frozenset({"status_code", "statusCode", "stdout", "stderr", "output", "stdErr"})
 """Keys with which a result that is content may be an error whatever else it holds."""
 RESULT_STATUS_KEYS = frozenset(
@@ -169,6 +171,11 @@ def may_be_error(result: Any, returns: Returns = "status", category: ToolCategor
             return may_report_failure(result, category)
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is None or not result[:MAX_START_CHARS].lower().startswith(starts):
+            if len(result) <= MAX_HEAD_CHARS:
+                sentence = result.lower()
+                for phrase in FAILURE_PHRASES:  # any() with a generator takes three times as long
+                    if phrase in sentence:
+                        return True
             # Otherwise an error is named before a colon.
             if result.find(":", 0, MAX_HEAD_CHARS) < 0:
                 return False

@@ -31,15 +31,15 @@ _FIELD = (
     r"""time[-_]?remaining|estimated_time)(?:[-_ ]?(ms|milliseconds?|seconds?|secs?|s))?["']?"""
     r"""\s{0,3}[:=]\s{0,3}["']?""" + _SPAN
 )
+_DATE = (
+    r"(\d{4}-\d\d-\d\d[T ][\d:.]{5,18}(?:Z| ?[+-]\d\d:?\d\d| ?UTC)?|[a-z]{3}, \d\d [a-z]{3} \d{4} [\d:]{8} gmt|"
+    r"(?<=[:= \"'])1\d{9}(?:\d{3})?(?!\d))"
+)
 _MOMENT_FIELD = (
-    r"""["']?\b(?:retry[-_]?after|(?:\w{1,20}[-_]?)?resets?(?:[-_]?(?:at|time(?:[-_]?stamp)?|date))?)["']?\s{0,3}[:=]"""
-    r"""\s{0,3}["']?(\d{4}-\d\d-\d\d[T ][\d:.]{5,18}(?:Z| ?[+-]\d\d:?\d\d| ?UTC)?|[a-z]{3}, \d\d [a-z]{3} \d{4} [\d:]{8} gmt|"""
-    r"""1\d{9}(?:\d{3})?(?!\d))"""
+    r"""["']?\b(?:retry[-_]?after|(?:\w{1,20}[-_]?)?resets?(?:[-_]?(?:at|time(?:[-_]?stamp)?|date))?)["']?"""
+    rf"""\s{{0,3}}[:=]\s{{0,3}}["']?{_DATE}"""
 )
-_MOMENT = (
-    r"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b[^\n.]{0,40}?"
-    r"(\d{4}-\d\d-\d\d[T ][\d:.]{5,18}(?:Z| ?[+-]\d\d:?\d\d| ?UTC)?|[a-z]{3}, \d\d [a-z]{3} \d{4} [\d:]{8} gmt)"
-)
+_MOMENT = rf"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b[^\n.]{{0,40}}?{_DATE}"
 _CLOCK = (
     r"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b(?: \w{1,12}){0,3}? (?:at |by )?"
     r"(midnight|noon|\d{1,2}(?::\d\d)?\s?[ap]\.?m\b\.?|\d{1,2}:\d\d(?::\d\d)?)"
@@ -47,7 +47,10 @@ _CLOCK = (
 )
 _ZONES = {"p": "America/Los_Angeles", "m": "America/Denver", "c": "America/Chicago", "e": "America/New_York"}
 """Zones by the first letter of their English names and abbreviations: PST, Pacific."""
-_NEXT_MONTH = r"(?:resets?|renews?|clears?|refreshes)\b[^\n.]{0,30}\b(?:the 1st|(?:first|beginning) of (?:the |next )?month|next month)"
+_NEXT_MONTH = (
+    r"(?:resets?|renews?|clears?|refreshes)\b[^\n.]{0,30}\b"
+    r"(?:the 1st|(?:first|beginning) of (?:the |next )?month|next month)"
+)
 
 
 def parse_retry_after(headers: Mapping[str, str], text: str = "", now: float | None = None) -> float | None:

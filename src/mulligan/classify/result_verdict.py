@@ -15,8 +15,9 @@ from mulligan.classify.results import (
     read_object,
     read_text,
 )
+from mulligan.classify.rules import compile_rule_pattern
 from mulligan.classify.tool_category import PROGRAM_CATEGORIES, returns_content
-from mulligan.classify.unflagged_failures import find_unflagged_failure, is_file_report
+from mulligan.classify.unflagged_failures import calls_service, find_unflagged_failure, is_file_report
 from mulligan.core.failure import DetectErrors, Returns, ToolCategory
 from mulligan.core.records import Effects
 
@@ -87,9 +88,18 @@ def _judge_status(result: object, effects: Effects) -> ResultVerdict:
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if is_error else SUCCESS
     if text and text[:1] != "{" and is_error_text(text):
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if effects == "once" else FAILURE
-    if effects != "once" and is_error_result(result):
+    is_sentence = isinstance(result, str) and text is not None and compile_rule_pattern(_SENTENCE_PATTERN).match(text)
+    if effects != "once" and (is_sentence or is_error_result(result)):
         return ResultVerdict("suspected", result, WORDS_CONFIDENCE)
     return SUCCESS
+
+
+_SENTENCE_PATTERN = (
+    r"[^\n.]{1,80}\b(?:not found|(?:does not|doesn't) exist|timed out|quota exceeded|"
+    r"(?:service|server|api|database) is (?:currently |temporarily )?(?:unavailable|down))\b[^\n]{0,60}\Z|"
+    r"invalid \w{1,30}: ['\"]"
+)
+"""A whole text of one sentence that says what failed, without beginning as an error."""
 
 
 def _judge_content(result: object, category: ToolCategory, arguments: Mapping[str, Any] | None) -> ResultVerdict:
@@ -111,4 +121,6 @@ def _states_own_failure(fields: Mapping[Any, Any], category: ToolCategory, argum
         return True
     if not is_error_result(fields, needs_mark=True):
         return False
+    if category in PROGRAM_CATEGORIES:
+        return calls_service(arguments)
     return category != "file" or is_file_report(find_error_message(fields), arguments)

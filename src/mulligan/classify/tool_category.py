@@ -33,7 +33,7 @@ _SEARCH_WORDS = frozenset(
     "search websearch grep ripgrep google bing duckduckgo tavily brave serp serpapi exa perplexity retrieve retriever "
     "retrieval rag".split()
 )
-_MODEL_WORDS = frozenset("llm gpt claude gemini subagent".split())
+_MODEL_WORDS = frozenset("llm gpt claude gemini subagent summarize translate".split())
 _READ_WORDS = frozenset("read view cat tail head glob".split())
 """Verbs that say alone that a tool returns what is stored."""
 _GET_WORDS = frozenset("get list load show open fetch download find inspect extract parse ls query".split())
@@ -53,7 +53,7 @@ _QUERY_WORDS = frozenset("query run execute sql".split())
 """Words of a tool that runs a query: with nothing else in its name, that of a database."""
 _READING_WORDS = _READ_WORDS | _GET_WORDS | _SEARCH_WORDS | _QUERY_WORDS | {"describe", "check", "lookup", "count"}
 _CHANGING_WORDS = _CHANGE_WORDS | _MESSAGE_WORDS
-_COMMAND_PARAMETERS = frozenset({"command", "cmd", "commands", "commandline"})
+_COMMAND_PARAMETERS = frozenset({"command", "cmd", "commands", "commandline", "script"})
 _PAGE_PARAMETERS = frozenset({"url", "uri", "urls"})
 _PATH_PARAMETERS = frozenset({"path", "filepath", "filename", "file"})
 

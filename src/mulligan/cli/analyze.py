@@ -15,6 +15,7 @@ from mulligan.build import build_classifier
 from mulligan.capture.suggestions import SuggestionResult, suggest_repairs
 from mulligan.classify.classifier import SOURCES
 from mulligan.classify.fingerprint import VERSION, build_template
+from mulligan.classify.result_verdict import judge_result
 from mulligan.cli.error_input import (
     ERROR_FIELDS,
     MAX_INPUT_BYTES,
@@ -25,7 +26,7 @@ from mulligan.cli.error_input import (
     read_error_text,
 )
 from mulligan.cli.options import CommandContext, command, now_ms, open_existing_store
-from mulligan.core.failure import Failure, Remedy, SettingsError, describe_wait
+from mulligan.core.failure import Failure, Remedy, SettingsError, ToolCategory, describe_wait
 from mulligan.core.records import Effects, Fix
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts, match_recorded_failure
@@ -42,6 +43,11 @@ _REMEDY_SENTENCES = {
     Remedy.STOP: "stop, a person must act first",
 }
 _TOOK_EFFECT_TEXTS = {"no": "no, the call did not execute", "yes": "yes"}
+_JUDGMENT_TEXTS = {
+    "failure": "a failure",
+    "suspected": "a suspected failure: shown, but counted as a success",
+    "success": "content, not a failure",
+}
 _CALL_FIELDS: FieldTypes = {
     "schema": (dict, "a JSON schema"),
     "tools": (dict, "an object of schemas by name"),
@@ -121,6 +127,7 @@ def _exit_code(rows: list[tuple[str, ...]]) -> int:
 @command(
     "mulligan classify connection refused",
     "mulligan classify --tool Bash build.log",
+    "mulligan classify --category file app.log",
     "make 2>&1 | mulligan classify --show-fingerprint",
     "mulligan classify --jsonl errors.jsonl --json",
     has_store=False,
@@ -131,6 +138,11 @@ def _exit_code(rows: list[tuple[str, ...]]) -> int:
 )
 @click.option("--tool", help="Name of the tool that failed.")
 @click.option("--source", type=click.Choice(SOURCES), help="Type of the failed call. Default: detected from the text.")
+@click.option(
+    "--category",
+    type=click.Choice(get_args(ToolCategory)),
+    help="What the tool is. Also prints whether its result counts as a failure without an error flag.",
+)
 @click.option("--status", type=click.IntRange(100, 599), help="HTTP status of the response.")
 @click.option("--exception", help="Class of the exception, such as openai.RateLimitError.")
 @click.option("--show-fingerprint", is_flag=True, help="Show the message template behind the fingerprint.")
@@ -146,7 +158,8 @@ def classify(context: CommandContext, text: tuple[str, ...], jsonl: bool, show_f
     if jsonl:
         if any(hints.values()):
             raise click.UsageError(
-                "--jsonl excludes --tool, --source, --status and --exception. Put these fields into each line."
+                "--jsonl excludes --tool, --source, --category, --status and --exception. "
+                "Put these fields into each line."
             )
         if len(text) > 1:
             raise click.UsageError("--jsonl reads one FILE, or standard input.")
@@ -159,7 +172,7 @@ def classify(context: CommandContext, text: tuple[str, ...], jsonl: bool, show_f
     fields |= {name: value for name, value in hints.items() if value is not None}
     failure = classify_error(**fields)
     facts = _failure_facts(failure, fields.get("arguments"), show_fingerprint)
-    facts |= _seed_facts(failure, fields.get("tool", ""))
+    facts |= _seed_facts(failure, fields.get("tool", "")) | _verdict_facts(fields)
     if context.as_json:
         _print_json_line(facts)
     else:
@@ -178,8 +191,10 @@ def _classify_lines(
         fields = pick_fields(parsed, ERROR_FIELDS)
         if fields.get("source", "tool") not in SOURCES:
             raise ValueError(f'"source" must be one of {", ".join(SOURCES)}')
+        if fields.get("category", "other") not in get_args(ToolCategory):
+            raise ValueError(f'"category" must be one of {", ".join(get_args(ToolCategory))}')
         failure = classify_error(**fields)
-        facts = _failure_facts(failure, fields.get("arguments"), should_show_template)
+        facts = _failure_facts(failure, fields.get("arguments"), should_show_template) | _verdict_facts(fields)
         texts = [facts["kind"], facts["remedy"], facts["took_effect"].replace("unknown", "")]
         return facts, (*texts, f"{failure.confidence:.2f}", to_line(facts[last_title], 100))
 
@@ -207,6 +222,14 @@ def _seed_facts(failure: Failure, tool: str) -> dict[str, Any]:
         return {}
     texts = {"mistake": sanitize(lesson.mistake), "correction": sanitize(lesson.correction)}
     return {"seed_lesson": {"id": lesson.id, **texts}}
+
+
+def _verdict_facts(fields: Mapping[str, Any]) -> dict[str, str]:
+    """Return what the text is as a result of a tool of the category, without an error flag."""
+    if "category" not in fields:
+        return {}
+    verdict = judge_result(fields.get("text", ""), category=fields["category"], arguments=fields.get("arguments"))
+    return {"without_flag": verdict.judgment}
 
 
 def _failure_facts(failure: Failure, arguments: Any, should_show_template: bool) -> dict[str, Any]:
@@ -240,6 +263,8 @@ def _describe_failure(failure: Failure, facts: dict[str, Any], width: int | None
         ("evidence", ", ".join(facts["evidence"]) or "none"),
         ("fingerprint", failure.fingerprint),
     ]
+    if "without_flag" in facts:
+        rows.append(("without flag", _JUDGMENT_TEXTS[facts["without_flag"]]))
     if failure.retry_after is not None:
         rows.append(("retry after", f"{failure.retry_after:g} s, as requested by the service"))
     elif failure.clears_after is not None:

@@ -42,6 +42,7 @@ ERROR_FIELDS: FieldTypes = {
     "source": (str, "a string"),
     "exception": (str, "a string"),
     "status": (int, "a number"),
+    "category": (str, "a category of tools"),
     "is_error": (bool, "true or false"),
     "arguments": (dict, "an object"),
 }

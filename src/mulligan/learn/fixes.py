@@ -20,6 +20,7 @@ from mulligan.core.call_facts import RecentSuccess
 from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RunProgress
 from mulligan.core.privileged_arguments import is_privileged, split_words
+from mulligan.core.quantity_arguments import names_object
 from mulligan.core.records import (
     ANY_FIX,
     HIDDEN_VALUE,
@@ -860,6 +861,8 @@ def _describe_bound(record: FixRecord) -> tuple[Change, ...]:
     """Return the changes of a fix; a number that replaced several larger or several smaller ones is a bound."""
     changes = record.action.changes
     if len(changes) != 1 or isinstance(changes[0].after, bool) or not isinstance(changes[0].after, int | float):
+        return changes
+    if names_object(changes[0].path):
         return changes
     old_numbers = {episode.number for episode in list_episodes(record) if episode.successful}
     numbers = [number for number in old_numbers if number is not None]

@@ -16,6 +16,7 @@ import msgspec
 from mulligan.core.argument_rejections import TextVerdict
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.quantity_arguments import names_object
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
 from mulligan.core.stated_limits import follows_direction
 from mulligan.learn.decisions import find_decision
@@ -406,7 +407,9 @@ def _keeps_bound(rival: FixRecord, record: FixRecord) -> bool:
     if len(record.action.changes) != 1 or len(rival.action.changes) != 1:
         return False
     [change], [other] = record.action.changes, rival.action.changes
-    if change.path != other.path or not (_is_number(change.after) and _is_number(other.after)):
+    if change.path != other.path or names_object(change.path):
+        return False
+    if not _is_number(change.after) or not _is_number(other.after):
         return False
     bound = change.after
     numbers = [episode.number for fix in (record, rival) for episode in list_episodes(fix) if episode.successful]

@@ -315,10 +315,10 @@ class FailureMessages(Sanitizer):
             f"A person must review it first: mulligan proxy accept {self._label(server)}"
         )
 
-    def circuit_open(self, tool: str, seconds: float) -> str:
-        """Explain that a call was blocked by an open circuit breaker."""
+    def target_down(self, tool: str, seconds: float) -> str:
+        """Explain that a call was blocked because its target is down."""
         return (
-            f"{self._label(tool)} was not called: its circuit breaker is open after repeated "
+            f"{self._label(tool)} was not called: its target is down after repeated "
             f"failures. Retry in {max(seconds, 0.1):.1f} s."
         )
 

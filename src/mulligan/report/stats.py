@@ -412,7 +412,7 @@ def _advise_on_suspected(tools: Mapping[str, Cell]) -> Iterator[str]:
     ]
     for count, name, calls in sorted(candidates)[:MAX_ADVICE_PER_TOPIC]:
         yield (
-            f"{to_line(name, 40)}: {-count:,} of {format_count(calls, 'result')} look like a failure that is not stated. "
+            f"{to_line(name, 40)}: {-count:,} of {format_count(calls, 'result')} look like an unstated failure. "
             'If they are failures, raise them or set detect_errors="text"; if they are content, set returns="content".'
         )
 
