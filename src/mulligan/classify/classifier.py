@@ -397,7 +397,7 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         (words.PARTICULAR_RULES, 0.9),
         (words.SYSTEM_MESSAGES, 0.9),
         (words.SENTENCES, 0.75),
-        (words.GENERAL_RULES, 0.8),
+        (words.GENERAL_RULES, 0.75),
         (words.PROGRAMS, 0.6),
     )
     is_english = excerpt.isascii() and compile_rule_pattern(words.ENGLISH_WORDS).search(excerpt) is not None
@@ -425,7 +425,9 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 took_effect = TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
             elif took_effect is TookEffect.NO and not has_class:
                 took_effect = None  # text proves nothing: a refused connection needs its class
-            rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * bool(reasons)
+            # General words with a status for errors of any kind do not tell arguments from a state for certain.
+            is_backed = bool(reasons) and not (rules is words.GENERAL_RULES and evidence.status in _VAGUE_REJECTIONS)
+            rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * is_backed
             yield KindDecision(
                 rule.kind, rule_reasons, raised_confidence, took_effect, position, is_permanent=rule.is_permanent
             )
@@ -436,12 +438,21 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 yield KindDecision(rule.kind, (f"text: {rule.name}", *reasons), 0.7, position=position)
         if not evidence.number and _is_about_state(evidence):
             yield KindDecision(kinds_module.ORCHESTRATION_INVALID_STATE, (*reasons, "no words about arguments"), 0.6)
+        for code in evidence.codes:
+            for rule, _ in match_rules(python.CLASS_NAMES, code):
+                if rule.kind in allowed and not rule.kind.rejects_arguments:
+                    yield KindDecision(rule.kind, (f"code {code}", *reasons), 0.7)
     if allowed and not is_internal(allowed[0]):
-        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status or evidence.number else 0.75)
+        # Words that no rule knows may tell another reason, for which the arguments must not be changed.
+        is_doubtful = allowed[0].remedy is Remedy.REPAIR or allowed[0].is_limit
+        has_unknown_words = is_doubtful and bool(evidence.text.strip())
+        is_certain = evidence.number is not None or (evidence.status and not has_unknown_words)
+        yield KindDecision(allowed[0], reasons, 0.85 if is_certain else 0.75)
     yield from _decide_by_exit_code(evidence)
 
 
 _REJECTIONS = (400, 422)
+_VAGUE_REJECTIONS = (*_REJECTIONS, 403)
 
 
 def _is_about_state(evidence: Evidence) -> bool:

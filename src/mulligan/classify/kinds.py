@@ -97,11 +97,11 @@ TOOL_CAPTCHA_REQUIRED = declare("tool", "captcha_required", STOP, UNKNOWN,
     is_about_state=True, has_no_repair=True, is_unrelated_to_values=True, accepted_arguments=True)
 TOOL_API_ERROR = declare("tool", "api_error", RETRY, UNKNOWN,
     "The service had an internal error. The arguments may be fine.",
-    statuses=(405, 406, 424, 501, 500), possible_statuses=(502,), loses_answer=True, is_about_state=True,
+    statuses=(405, 406, 424, 426, 501, 500), possible_statuses=(502,), loses_answer=True, is_about_state=True,
     model_codes=("unavailable",),
     numbers="hresult 80072F8F; sqlstate XX 58; grpc 12 13 15; oracle 600 7445; sqlserver 823 824; mongodb 1 8; ldap "
     "1 80",
-    possible_numbers="grpc 14", permanent_numbers="http 405 406 501; grpc 12; rpc -32601")
+    possible_numbers="grpc 14", permanent_numbers="http 405 406 426 501; grpc 12; rpc -32601")
 TOOL_INVALID_RESPONSE = declare("tool", "invalid_response", RETRY, UNKNOWN,
     "The response could not be parsed. The arguments may be fine.",
     model_codes=("invalid_output", "unavailable"))
