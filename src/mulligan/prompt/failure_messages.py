@@ -134,10 +134,10 @@ class FailureMessages(Sanitizer):
         needed = [self._allow(name, properties) for name in required]
         parts = [f"required {_to_be(needed)} {_join_names(needed)}"] if needed else []
         if missing := [name for name in required if name not in arguments]:
-            parts.append(f"{_join_names(missing)} {_to_be(missing)} missing")
+            parts.append(f"missing {_to_be(missing)} {_join_names(missing)}")
         if not schema.get("additionalProperties"):
             unknown = [label for name in arguments if name not in properties and (label := self._name(name))]
-            parts += [f"{_join_names(unknown)} {_to_be(unknown)} unknown"] if unknown else []
+            parts += [f"unknown {_to_be(unknown)} {_join_names(unknown)}"] if unknown else []
         if optional := [self._allow(name, properties) for name in names if name not in required]:
             parts.append(f"{'also ' if required else ''}allowed {_to_be(optional)} {_join_names(optional)}")
         return self._line(f"{capitalize('; '.join(parts))}.", MAX_ARGUMENT_HINT_CHARS) if parts else ""
