@@ -16,7 +16,8 @@ from mulligan.classify.classifier import MAX_CACHED_FAILURES, MAX_CACHED_TEXT_CH
 from mulligan.classify.evidence import HEAD_CHARS, TAIL_CHARS
 from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import Rule
-from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect
+from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect, build_tool_response
+from mulligan.redaction import Redactor
 
 
 def rpc(code: int, message: str = "no") -> dict[str, Any]:
@@ -154,9 +155,40 @@ def test_a_rejection_with_words_about_arguments_is_repaired(text: str) -> None:
 
 
 def test_a_rejection_that_names_an_argument_is_about_it() -> None:
-    assert classify(text="Colour is purple", status=422, tool="paint").kind == "tool/conflict"
+    assert classify(text="Colour is purple", status=422, tool="paint").kind == "orchestration/invalid_state"
     failure = classify(text="Colour is purple", status=422, tool="paint", arguments={"colour": "purple"})
     assert failure.kind == "tool/invalid_arguments"
+
+
+# When does it clear?
+
+
+def test_a_quota_that_clears_within_an_hour_is_a_rate_limit() -> None:
+    text = "You have exhausted your capacity on this model. Your quota will reset after 53s."
+    failure = classify(text=text, source="model", status=429)
+    assert (failure.kind, failure.retry_after, failure.clears_after) == ("model/rate_limit", 53.0, 53.0)
+
+
+def test_a_quota_that_clears_later_says_when() -> None:
+    failure = classify(text="Daily quota exhausted. It resets in 8h44m.", tool="search", status=429)
+    assert (failure.kind, failure.remedy, failure.retry_after) == ("tool/quota_exceeded", Remedy.STOP, None)
+    assert failure.clears_after == 31440.0
+    assert build_tool_response(failure, Redactor())["hint"].endswith("It clears in 8 h 44 min.")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"text": "Your account has run out of searches."},
+        {"text": "This request exceeds your plan's set usage limit.", "status": 432},
+        {"text": "Payment Required", "status": 402},
+        {"text": "Monthly quota exceeded", "status": 429},
+        {"text": "Payment Required. Try again in 5 s.", "status": 402},
+    ],
+)
+def test_a_plan_that_is_used_up_waits_for_a_person(facts: dict[str, Any]) -> None:
+    failure = classify(tool="search", **facts)
+    assert (failure.kind, failure.remedy, failure.retry_after) == ("tool/quota_exceeded", Remedy.STOP, None)
 
 
 # Whose move is it?

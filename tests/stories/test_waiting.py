@@ -229,3 +229,56 @@ def test_the_doctor_shows_the_retry_tokens_and_which_tools_used_theirs_up(tmp_pa
     assert code == 0, "used-up tokens are no problem of the store"
     assert "20 tokens per target, which is down after 5 failures in a row; 20 repairs per run" in text
     assert "fetch 3 calls" in text
+
+
+# Limits that say when they clear
+
+
+class LimitError(Exception):
+    status_code = 429
+
+
+def test_a_limit_that_clears_late_is_not_waited_for_and_the_note_says_when_it_does(played) -> None:
+    @mulligan.tool(effects="none")
+    def lookup(name: str) -> str:
+        raise LimitError("Too many requests, try again in 8h44m")
+
+    with pytest.raises(LimitError) as raised:
+        lookup("a")
+    assert len(played.steps) == 1
+    assert ": it clears in 8 h 44 min" in raised.value.__notes__[0]
+
+
+def test_a_used_up_quota_says_when_it_clears(played) -> None:
+    @mulligan.tool(effects="none")
+    def lookup(name: str) -> str:
+        raise LimitError("Daily quota exceeded. It resets in 8h44m.")
+
+    with pytest.raises(LimitError) as raised:
+        lookup("a")
+    assert len(played.steps) == 1
+    assert "a person must act: it clears in 8 h 44 min" in raised.value.__notes__[0]
+
+
+def test_a_quota_that_clears_soon_is_waited_for(played) -> None:
+    attempts: list[str] = []
+
+    @mulligan.tool(effects="none")
+    def lookup(name: str) -> str:
+        attempts.append(name)
+        if len(attempts) < 2:
+            raise LimitError("You have exhausted your capacity. Your quota will reset after 7s.")
+        return name
+
+    assert lookup("a") == "a"
+    assert played.backoffs[0] >= 7.0
+
+
+def test_a_model_reads_what_the_schema_of_a_tool_requires(played) -> None:
+    @mulligan.tool(effects="none")
+    def book(room: str, hours: int) -> str:
+        raise ValueError("invalid argument")
+
+    answer = next(iter(mulligan.turns())).call([book], "book", {"room": "A", "length": 2})
+    hint = json.loads(str(answer))["hint"]
+    assert hint == "Required are room and hours; missing is hours; unknown is length."

@@ -838,7 +838,16 @@ class CallExecution(RecordedCall, eq=False):
             spiral=stop.spiral if stop is not None else "",
             repeat_note=self._repeat_note(tool),
             facts=self.value_facts,
+            schema=self._read_schema() if failure.kind.rejects_arguments else None,
+            arguments=self.attempt_arguments,
         )
+
+    def _read_schema(self) -> Mapping[str, Any] | None:
+        """Return the schema of the tool, or None if there is none or reading it fails."""
+        with self.capture.guard("Reading a schema for a hint"):
+            schema = self.tool.schema()
+            return schema if isinstance(schema, Mapping) else None
+        return None
 
     @property
     def prompt(self) -> Prompt:

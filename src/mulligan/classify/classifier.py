@@ -11,7 +11,7 @@ import msgspec
 from mulligan.classify import kinds as kinds_module
 from mulligan.classify import results
 from mulligan.classify.declared_errors import AgentError, InfraError, build_declared_failure
-from mulligan.classify.error_numbers import parse_retry_after
+from mulligan.classify.error_numbers import parse_delay, parse_retry_after
 from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error, unwrap_logged_error
 from mulligan.classify.fingerprint import compute_fingerprint, may_quote_arguments
 from mulligan.classify.kinds import KINDS
@@ -37,6 +37,8 @@ MAX_CACHED_TEXT_CHARS = 1000
 """Longer texts are not cached."""
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
+_MAX_LIMIT_SECONDS = 3600.0
+"""A quota that ends earlier is a rate limit: nobody has to act."""
 SOURCES = ("tool", "model", "retrieval", "orchestration")
 _CACHED_TYPES = frozenset((str, int, bool, type(None)))
 
@@ -140,7 +142,7 @@ class Classifier:
             fingerprint_id = compute_fingerprint(failure.kind, evidence.tool, fingerprint_text, evidence.arguments)
             failure = msgspec.structs.replace(failure, fingerprint=fingerprint_id)
             # A text may name a point in time, or an argument value, which differ in the next call.
-            if key and failure.retry_after is None and not may_quote_arguments(fingerprint_text, arguments):
+            if key and failure.clears_after is None and not may_quote_arguments(fingerprint_text, arguments):
                 if len(self._cache) >= MAX_CACHED_FAILURES:
                     self._cache.clear()
                 self._cache[key] = failure, fingerprint_text
@@ -165,10 +167,14 @@ class Classifier:
         decision = next(self._iter_decisions(evidence, unwrapped))
         kind = self._kind_for_source(decision.kind, evidence.source)
         message = results.append_reasons(_choose_message(evidence.text, unwrapped, decision), evidence.text)
-        full_text = evidence.text if evidence.text.strip() != message else ""
-        retry_after = None
-        if kind.remedy is Remedy.RETRY:
-            retry_after = parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
+        detail_text = evidence.text if evidence.text.strip() != message else ""
+        clears_after = None
+        if kind.remedy is Remedy.RETRY or kind.is_used_up:
+            full_text = f"{evidence.text}\n{evidence.detail}"
+            clears_after = parse_retry_after(evidence.headers, full_text)
+            delay = parse_delay(full_text) if kind.is_used_up and evidence.status not in kind.statuses else None
+            if delay is not None and delay <= _MAX_LIMIT_SECONDS:
+                kind = self.kinds.get(f"{kind.type}/{kind.code_if_short}", kind)
         took_effect, reasons = decision.took_effect, decision.reasons
         if took_effect is None and kind.has_no_cause and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
@@ -187,10 +193,11 @@ class Classifier:
             kind,
             message,
             took_effect=took_effect,
-            detail="\n".join(filter(None, (full_text, evidence.detail))),
+            detail="\n".join(filter(None, (detail_text, evidence.detail))),
             status=evidence.status,
             code=evidence.codes[0] if evidence.codes else "",
-            retry_after=retry_after,
+            retry_after=clears_after if kind.remedy is Remedy.RETRY else None,
+            clears_after=clears_after,
             evidence=reasons,
             confidence=decision.confidence,
         )
@@ -390,7 +397,7 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         (words.PARTICULAR_RULES, 0.9),
         (words.SYSTEM_MESSAGES, 0.9),
         (words.SENTENCES, 0.75),
-        (words.GENERAL_RULES, 0.8),
+        (words.GENERAL_RULES, 0.75),
         (words.PROGRAMS, 0.6),
     )
     is_english = excerpt.isascii() and compile_rule_pattern(words.ENGLISH_WORDS).search(excerpt) is not None
@@ -418,7 +425,9 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 took_effect = TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
             elif took_effect is TookEffect.NO and not has_class:
                 took_effect = None  # text proves nothing: a refused connection needs its class
-            rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * bool(reasons)
+            # General words with a status for errors of any kind do not tell arguments from a state for certain.
+            is_backed = bool(reasons) and not (rules is words.GENERAL_RULES and evidence.status in _VAGUE_REJECTIONS)
+            rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * is_backed
             yield KindDecision(
                 rule.kind, rule_reasons, raised_confidence, took_effect, position, is_permanent=rule.is_permanent
             )
@@ -428,13 +437,22 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
             if rule.kind in allowed:
                 yield KindDecision(rule.kind, (f"text: {rule.name}", *reasons), 0.7, position=position)
         if not evidence.number and _is_about_state(evidence):
-            yield KindDecision(kinds_module.TOOL_CONFLICT, (*reasons, "no words about arguments"), 0.6)
+            yield KindDecision(kinds_module.ORCHESTRATION_INVALID_STATE, (*reasons, "no words about arguments"), 0.6)
+        for code in evidence.codes:
+            for rule, _ in match_rules(python.CLASS_NAMES, code):
+                if rule.kind in allowed and not rule.kind.rejects_arguments:
+                    yield KindDecision(rule.kind, (f"code {code}", *reasons), 0.7)
     if allowed and not is_internal(allowed[0]):
-        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status or evidence.number else 0.75)
+        # Words that no rule knows may tell another reason, for which the arguments must not be changed.
+        is_doubtful = allowed[0].remedy is Remedy.REPAIR or allowed[0].is_limit
+        has_unknown_words = is_doubtful and bool(evidence.text.strip())
+        is_certain = evidence.number is not None or (evidence.status and not has_unknown_words)
+        yield KindDecision(allowed[0], reasons, 0.85 if is_certain else 0.75)
     yield from _decide_by_exit_code(evidence)
 
 
 _REJECTIONS = (400, 422)
+_VAGUE_REJECTIONS = (*_REJECTIONS, 403)
 
 
 def _is_about_state(evidence: Evidence) -> bool:
@@ -575,7 +593,9 @@ _STATUS_PATTERN = (
     r"^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
     r"service|gateway|locked)|^(?:error:? )?\(?(401)\)?:? (?:invalid|wrong|expired|missing|incorrect|no) "
     r"(?:\w{1,12} ){0,2}(?:key|token|credentials?)\b|<(?:h1|title)>\s?([45]\d\d)\b|"
-    r"\b(?:get|post|put|patch|delete) https?://\S{1,300}: ([45]\d\d) |\(([45]\d\d) from "
+    r"\b(?:get|post|put|patch|delete) https?://\S{1,300}: ([45]\d\d) |\(([45]\d\d) from |"
+    r"\b(?:said|gave|sent|saw|answers|responds)(?: an?| http| with)? ([45]\d\d)\b(?=[:,.;)]|$| \()|^got ([45]\d\d)\Z|"
+    r"\bhttp_?status\W{1,3}([45]\d\d)\b|^([45]\d\d) (?:from|by|\()|^\W{0,3}([45]\d\d)\W{0,3}\Z"
 )
 
 

@@ -67,7 +67,7 @@ TOOL_CONNECTION_ERROR = declare("tool", "connection_error", RETRY, UNKNOWN,
     possible_numbers="grpc 14 13; sqlstate 57; rpc -32002 -32001; hresult 80004005")
 TOOL_UNAVAILABLE = declare("tool", "unavailable", RETRY, UNKNOWN,
     "The service is down or overloaded. Retry later, or continue without it.",
-    statuses=(421, 425, 507, 520, 521, 523, 529, 502, 503), possible_statuses=(500, 504), can_occur_in_output=True,
+    statuses=(421, 425, 520, 521, 523, 529, 502, 503), possible_statuses=(500, 504), can_occur_in_output=True,
     loses_answer=True, is_about_state=True, is_cured_by_time=True, is_outage=True, fallback="default",
     model_codes=("unavailable", "timeout", "rate_limit"),
     numbers="EAGAIN EWOULDBLOCK EMFILE ENFILE EUSERS CLUSTERDOWN MASTERDOWN; errno 11 35 24 23; windows 21 1450 "
@@ -85,22 +85,23 @@ TOOL_RATE_LIMIT = declare("tool", "rate_limit", RETRY, UNKNOWN,
     possible_numbers="smtp 421 450 451 452 550 4.7.0; rpc -32001; grpc 14")
 TOOL_QUOTA_EXCEEDED = declare("tool", "quota_exceeded", STOP, UNKNOWN,
     "The plan or quota of this service is used up. A retry cannot help: tell the user, or continue without it.",
-    statuses=(402, 432, 433), possible_statuses=(400, 403, 429, 503), can_occur_in_output=True, is_refusal=True,
-    rejects_if_declared=True, is_about_state=True, is_used_up=True, is_outage=True, has_no_repair=True,
-    is_unrelated_to_values=True, fallback="default", model_codes=("quota_exceeded",),
+    statuses=(402, 432, 433, 507), possible_statuses=(400, 403, 426, 429, 503), can_occur_in_output=True,
+    is_refusal=True, rejects_if_declared=True, is_about_state=True, is_used_up=True, code_if_short="rate_limit",
+    is_outage=True, has_no_repair=True, is_unrelated_to_values=True, fallback="default",
+    model_codes=("quota_exceeded",),
     advice="failed with {kind}: a person must act, retries do not help.",
-    possible_numbers="grpc 8; smtp 452")
+    numbers="smtp 552 5.2.2", possible_numbers="grpc 8; smtp 452")
 TOOL_CAPTCHA_REQUIRED = declare("tool", "captcha_required", STOP, UNKNOWN,
     "The site asks for proof that a person is using it. Do not try to pass it: tell the user, or use another source.",
     possible_statuses=(400, 401, 403, 429, 503), can_occur_in_output=True, is_refusal=True, rejects_if_declared=True,
     is_about_state=True, has_no_repair=True, is_unrelated_to_values=True, accepted_arguments=True)
 TOOL_API_ERROR = declare("tool", "api_error", RETRY, UNKNOWN,
     "The service had an internal error. The arguments may be fine.",
-    statuses=(405, 406, 424, 501, 500), possible_statuses=(502,), loses_answer=True, is_about_state=True,
+    statuses=(405, 406, 424, 426, 501, 500), possible_statuses=(502,), loses_answer=True, is_about_state=True,
     model_codes=("unavailable",),
     numbers="hresult 80072F8F; sqlstate XX 58; grpc 12 13 15; oracle 600 7445; sqlserver 823 824; mongodb 1 8; ldap "
     "1 80",
-    possible_numbers="grpc 14", permanent_numbers="http 405 406 501; grpc 12; rpc -32601")
+    possible_numbers="grpc 14", permanent_numbers="http 405 406 426 501; grpc 12; rpc -32601")
 TOOL_INVALID_RESPONSE = declare("tool", "invalid_response", RETRY, UNKNOWN,
     "The response could not be parsed. The arguments may be fine.",
     model_codes=("invalid_output", "unavailable"))
@@ -134,7 +135,8 @@ TOOL_INVALID_ARGUMENTS = declare("tool", "invalid_arguments", REPAIR, UNKNOWN,
     rejects_if_declared=True, rejects_arguments=True, rejects_values=True, retrieval_code="invalid_query",
     numbers="EINVAL E2BIG ENAMETOOLONG EILSEQ EDOM ERANGE EMSGSIZE E_INVALIDARG ERR_INVALID_URL INVALID_PARAMETER; "
     "errno 22 7 36 63 84 33 34 90; windows 87 123 160 206 10022 INVALID_PARAMETER INVALID_NAME FILENAME_EXCED_RANGE; "
-    "hresult C000000D; sqlstate 22; grpc 3 11; oracle 1438 12899 1840 1841 1843 1847 1858 1861 1830; mysql 1210 1153 "
+    "hresult C000000D; sqlstate 22; grpc 3 11; oracle 1438 1722 12899 1840 1841 1843 1847 1858 1861 1830; mysql "
+    "1210 1153 "
     "1264 1265 1292 1364 1366 1406; sqlserver 220 241 242 245 2628 8114 8115 8152; sqlite MISMATCH RANGE TOOBIG; db2 "
     "-180 -181 -302 -420 -433; mongodb 2 9 14 121 10334; curl 1 3; ldap 21 34 65; smtp 501 5.1.3; rpc -32602 -32600 "
     "-32700",
@@ -271,7 +273,7 @@ RETRIEVAL_TIMEOUT = declare("retrieval", "timeout", RETRY, UNKNOWN,
 RETRIEVAL_INVALID_QUERY = declare("retrieval", "invalid_query", REPAIR, UNKNOWN,
     "The query is invalid. Check its syntax and the names of fields, tables and columns.",
     possible_statuses=(400,), is_refusal=True, rejects_if_declared=True, rejects_values=True,
-    numbers="sqlstate 42 21 0A 26 34 3D 3F; oracle 900-954 956-999 1422 1427 1476 1722 1747 1756 1789 2289 4043 6550 "
+    numbers="sqlstate 42 21 0A 26 34 3D 3F; oracle 900-954 956-999 1422 1427 1476 1747 1756 1789 2289 4043 6550 "
     "6553; mysql 1049 1051 1052 1054 1055 1064 1091 1109 1111 1136 1140 1146 1222 1241 1242 1248 1250 1305; sqlserver "
     "102 105 156 170 205 207 208 209 213 911 1038 2812 4104 8120 8156; sqlite ERROR MISUSE; db2 -104 -199 -204 -206 "
     "-440; mongodb 26 27 40324",

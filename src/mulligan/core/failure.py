@@ -155,6 +155,8 @@ class Kind(str):
     """Whether the caller exceeded a limit of a service that works, and that states its own delay."""
     is_used_up: bool = False
     """Whether a quota, a plan or a credit is used up."""
+    code_if_short: str = ""
+    """Its code if it clears within an hour by itself: a quota is then a rate limit."""
     is_outage: bool = False
     """Whether it affects all models of a provider."""
     has_no_repair: bool = False
@@ -243,6 +245,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The class of the raised exception with its module, such as `httpx.ReadTimeout`."""
     trace: str = ""
     """The stack trace, one frame per line, the user's code first; then causes and group members. Never for a model."""
+    clears_after: float | None = None
+    """Seconds after which a limit, a quota or an outage ends, if the service says so. Without them it is unknown, or a
+    person must act: then the remedy is `stop`."""
 
     def __post_init__(self) -> None:
         kind = self.kind
@@ -410,7 +415,20 @@ def build_hint(failure: Failure, redactor: Redactor, *, has_effects: bool = Fals
         # Hints of such kinds lead to another attempt. It could pay twice, with other arguments too.
         if has_effects and failure.has_unknown_outcome and failure.remedy is Remedy.RETRY:
             return UNKNOWN_OUTCOME_HINT
+        if failure.clears_after is not None:
+            return f"{failure.hint} It clears in {describe_wait(failure.clears_after)}."
     return strip_quote_marks(redactor.text_for_display(failure.hint, MAX_HINT_CHARS))
+
+
+def describe_wait(seconds: float) -> str:
+    """Return a wait in words, in its two largest units: `8 h 44 min`."""
+    remaining = max(0, round(seconds))
+    parts = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if number := remaining // length:
+            parts.append(f"{number} {unit}")
+        remaining %= length
+    return " ".join(parts[:2]) or "0 s"
 
 
 def to_error_code(redactor: Redactor, code: str) -> str:

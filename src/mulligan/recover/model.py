@@ -28,7 +28,7 @@ from mulligan.recover.plan import (
     find_stop_reason,
 )
 from mulligan.recover.policy import Arguments, Policy, Tool
-from mulligan.recover.retry_schedule import BackoffMove, RetrySchedule, describe_attempts
+from mulligan.recover.retry_schedule import BackoffMove, RetrySchedule, describe_attempts, describe_end
 from mulligan.recover.target_state import TARGET_DOWN
 from mulligan.recover.tokens import Sizes, calibrate_scale, provider_of, token_limit, window_of
 
@@ -252,10 +252,12 @@ class _ModelRecovery:
                 if step is not None:
                     return step
             if failure.kind.stop_reason:
-                return failure.kind.stop_reason
+                return failure.kind.stop_reason + describe_end(failure)
         if failure.remedy is Remedy.RETRY:
             return self._retry_later(failure)
-        return "a person must act" if failure.remedy is Remedy.STOP else "the model must choose another action"
+        if failure.remedy is Remedy.STOP:
+            return f"a person must act{describe_end(failure)}"
+        return "the model must choose another action"
 
     def _move(self, move: str, failure: Failure) -> Generator[Move, Any, PlannedAttempt | str | None]:
         """Return the attempt of one move, the reason why no other move is tried, or None."""

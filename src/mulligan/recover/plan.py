@@ -30,6 +30,7 @@ from mulligan.recover.retry_schedule import (
     RetrySchedule,
     WaitMove,
     describe_attempts,
+    describe_end,
     describe_retry_after,
 )
 
@@ -323,7 +324,7 @@ class ToolRecovery(msgspec.Struct):
         )
         if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
             is_unknown = failure.remedy is Remedy.REPLAN and failure.has_unknown_outcome and not tool.is_retry_safe
-            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy]
+            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy] + describe_end(failure)
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
             return self._describe_unproven(arguments, failure)
         # Rejected arguments were not read. A refused connection does not prove that.

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.core.failure import Failure
+from mulligan.core.failure import Failure, describe_wait
 from mulligan.core.records import Recovery
 from mulligan.recover.policy import Arguments, Policy, RetryLimits
 from mulligan.recover.target_state import Turn
@@ -155,6 +155,12 @@ def describe_attempts(number: int) -> str:
 
 def describe_retry_after(failure: Failure, policy: Policy) -> str:
     """Return the stop reason for a delay that the server requested and the policy does not allow."""
+    obstacle = f"above the maximum backoff of {policy.max_backoff:g} s"
     if failure.retry_after is not None and failure.retry_after <= policy.max_backoff:
-        return f"Retry-After is {failure.retry_after:g} s, more than what remains of {policy.max_backoff:g} s"
-    return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
+        obstacle = f"more than what remains of {policy.max_backoff:g} s"
+    return f"Retry-After is {failure.retry_after:g} s, {obstacle}{describe_end(failure)}"
+
+
+def describe_end(failure: Failure) -> str:
+    """Return when a limit or a quota ends, to be added to a stop reason, or an empty string."""
+    return f": it clears in {describe_wait(failure.clears_after)}" if failure.clears_after is not None else ""

@@ -90,7 +90,7 @@ def _iter_numbers(text: str, lower: str) -> Iterator[tuple[str, str]]:
         yield from _interpret_name(name)
 
 
-_NAME = r"(?<![\w.$-])(?<!echo )(?<!echo [\"'])(?=[A-Z0-9_]{4})[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?![\w$-])"
+_NAME = r"(?<![\w.$])(?<!\w-)(?<!echo )(?<!echo [\"'])(?=[A-Z0-9_]{4})[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)*(?![\w$-])"
 """A name in capitals. A command that prints one, `|| echo "NOT_FOUND"`, reports nothing."""
 
 

@@ -24,7 +24,7 @@ connection_error timeout auth_error: ConnectionError ConnectError ConnectionRefu
     NetworkError ConnectionClosed ConnectionClosedError WebSocketException SSHException ClientConnectorSSLError
 connection_error invalid_response timeout: ClientPayloadError
 file_not_found command_not_found: FileNotFoundError NoSuchFileException
-execution_failed command_not_found build_failure: ModuleNotFoundError ImportError
+execution_failed command_not_found build_failure orchestration/precondition: ModuleNotFoundError ImportError
 execution_failed connection_error: EOFError
 orchestration/uncaught_exception: KeyError AttributeError NameError UnboundLocalError
 orchestration/uncaught_exception invalid_arguments file_not_found unknown_tool conflict connection_error timeout
