@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from clients import Call, Hang, ErrorResponse
+from clients import Call, ErrorResponse, Hang
 from simulation import Outage, Scenario, Send, Server, run_closed, run_open, run_parallel, run_workers
 
 

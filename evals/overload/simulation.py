@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from clients import Call, Client, Hang, ErrorResponse, Reset
+from clients import Call, Client, ErrorResponse, Hang, Reset
 
 
 class SkippingSelector(selectors.DefaultSelector):
