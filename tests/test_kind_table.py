@@ -107,3 +107,18 @@ def test_each_status_means_one_kind(type: str):
         ]
         assert len(rows) <= 1, f"{status} means {rows}"
         assert kinds.find_kinds_of_status(status, type), f"{status} means nothing"
+
+
+def test_each_number_means_one_kind_of_a_type():
+    meanings: dict[tuple[str, str], list[str]] = {}
+    for kind in KINDS.values():
+        for number in kinds.read_numbers(kind.numbers):
+            meanings.setdefault(number, []).append(kind)
+    assert {number: names for number, names in meanings.items() if len(names) > 1} == {}
+
+
+@pytest.mark.parametrize("field", ["possible_numbers", "permanent_numbers"])
+def test_a_number_that_is_possible_or_permanent_means_a_kind(field: str):
+    for kind in KINDS.values():
+        for family, value in kinds.read_numbers(getattr(kind, field)):
+            assert family == "http" or kinds.find_kinds_of_number(family, value), f"{kind}: {family} {value}"

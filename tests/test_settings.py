@@ -44,9 +44,9 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "max_backoff": (1.0, 2.0, 3.0, 4.0),
     "min_confidence": (0.9, 0.91, 0.92, 0.93),
     "max_run_retries": (1, 2, 3, 4),
-    "retry_budget_ratio": (0.2, 0.3, 0.4, 0.5),
-    "retry_budget_burst": (1, 2, 3, 4),
-    "circuit_breaker": (False, True, False, True),
+    "retry_seconds": (1.0, 2.0, 3.0, 4.0),
+    "retry_tokens": (1, 2, 3, 4),
+    "down_after": (1, 2, 3, 4),
     "max_identical_failures": (0, 3, 4, 5),
     "on_spiral": ("block", "report", "block", "report"),
 }

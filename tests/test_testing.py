@@ -287,7 +287,7 @@ def test_script_can_fail_every_attempt() -> None:
         played.script(weather, fail_with=itertools.repeat(TimeoutError))
         with pytest.raises(TimeoutError):
             weather("Oslo")
-    assert len(played.steps) == 3
+    assert len(played.steps) == 8
 
 
 def test_later_script_plays_first_and_all_end_with_the_sandbox() -> None:
@@ -338,14 +338,14 @@ def test_what_the_program_declares_about_its_code_applies_in_a_sandbox() -> None
 # The clock
 
 
-def test_advance_lets_time_pass_for_circuit_breakers_and_records() -> None:
+def test_advance_lets_time_pass_for_probes_and_records() -> None:
     with sandbox(attempts=1) as played:
         guarded = mulligan.tool(effects="none", circuit_breaker=True)(lambda: "up")
         played.script(guarded, fail_with=[ConnectionError()] * 5)
         for _ in range(5):
             with pytest.raises(ConnectionError):
                 guarded()
-        with pytest.raises(mulligan.AgentError, match="circuit breaker"):
+        with pytest.raises(mulligan.AgentError, match="target is down"):
             guarded()
         played.advance(60)
         assert guarded() == "up"

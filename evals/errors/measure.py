@@ -2,6 +2,8 @@
 
     python evals/errors/measure.py            the table, for both halves
     python evals/errors/measure.py --misses   what is wrong in the opened half (with --all: in both)
+    python evals/errors/measure.py --novelty CORPUS   accuracy by similarity to the nearest text of another corpus, and
+                                              by confidence: how many answers are right and how many harmful
 
 Half of the errors is opened: rules are written while looking at it. The hash of an error's name assigns its half. One
 author wrote the texts of both halves and the rules, so the unopened half is no independent estimate. Errors marked late
@@ -19,9 +21,11 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
+import re
 import sys
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +40,7 @@ from mulligan.core.calls import wilson_lower_bound  # noqa: E402
 Row = dict[str, Any]
 AIMS = {"kind": 0.93, "macro": 0.93, "provider": 0.95, "coding": 0.95}
 """Shares asked for in the unopened half."""
-WHOLE = ("third", "fourth")
+WHOLE = ("third", "fourth", "fifth", "own")
 """Corpora in no half."""
 ACTIONS = ("retry", "repair", "compress")
 """Remedies that repeat a call. To repeat a call that must not be repeated is worse than to do nothing."""
@@ -75,16 +79,15 @@ def _read_written(text: str) -> Iterator[Row]:
 
 
 def judge(row: Row) -> Row:
-    found = str(
-        classify(
-            text=row["text"],
-            tool=row.get("tool"),
-            source=row.get("source"),
-            status=row.get("status"),
-            exception=row.get("exception"),
-            arguments={"command": row["command"]} if "command" in row else None,
-        ).kind
+    failure = classify(
+        text=row["text"],
+        tool=row.get("tool"),
+        source=row.get("source"),
+        status=row.get("status"),
+        exception=row.get("exception"),
+        arguments={"command": row["command"]} if "command" in row else None,
     )
+    found, remedy = str(failure.kind), failure.remedy.value
     labels = row.get("counts_as", row["kind"]).split("|")
     return {
         **row,
@@ -92,7 +95,9 @@ def judge(row: Row) -> Row:
         "label": labels[0],
         "is_right": any(is_same(found, label) for label in labels),
         "is_category_right": category(found) == category(labels[0]),
-        "is_harmful": _remedy(found) in ACTIONS and not any(_remedy(label) in ACTIONS for label in labels),
+        "is_remedy_right": remedy in map(_remedy, labels),
+        "is_harmful": remedy in ACTIONS and not any(_remedy(label) in ACTIONS for label in labels),
+        "confidence": failure.confidence,
     }
 
 
@@ -129,12 +134,62 @@ def measure(rows: list[Row]) -> dict[str, tuple[float, str]]:
     )
 
 
+SIMILARITIES = (("below 0.5", 0.0, 0.5), ("0.5 to 0.8", 0.5, 0.8), ("0.8 and above", 0.8, 1.01))
+CONFIDENCES = (("below 0.5", 0.0, 0.5), ("0.5 to 0.8", 0.5, 0.8), ("0.8 and above", 0.8, 1.01))
+
+
+def count_grams(text: str) -> Counter[str]:
+    """Count the sequences of four characters of a text, without its numbers."""
+    normal = re.sub(r"\d+", "0", " ".join(text.lower().split()))
+    return Counter(normal[at : at + 4] for at in range(max(1, len(normal) - 3)))
+
+
+class SimilarityIndex:
+    """Known texts by their 4-grams."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._entries: dict[str, list[tuple[int, float]]] = defaultdict(list)
+        for number, text in enumerate(dict.fromkeys(texts)):
+            grams = count_grams(text)
+            norm = math.sqrt(sum(count * count for count in grams.values()))
+            for gram, count in grams.items():
+                self._entries[gram].append((number, count / norm))
+
+    def find_similarity(self, text: str) -> float:
+        """Return the cosine of the most similar known text."""
+        grams = count_grams(text)
+        norm = math.sqrt(sum(count * count for count in grams.values()))
+        products: dict[int, float] = defaultdict(float)
+        for gram, count in grams.items():
+            for number, weight in self._entries.get(gram, ()):
+                products[number] += weight * count / norm
+        return max(products.values(), default=0.0)
+
+
+def print_novelty(rows: list[Row], corpus: str) -> None:
+    chosen = [row for row in rows if row["corpus"] == corpus]
+    index = SimilarityIndex(row["text"] for row in rows if row["corpus"] != corpus)
+    for row in chosen:
+        row["similarity"] = index.find_similarity(row["text"])
+    for field, buckets in (("similarity", SIMILARITIES), ("confidence", CONFIDENCES)):
+        print(f"\n| {field} | errors | kind | remedy | harmful |\n| --- | --- | --- | --- | --- |")
+        for name, low, high in buckets:
+            group = [row for row in chosen if low <= row[field] < high]
+            shares = [interval(sum(row[what] for row in group), len(group)) for what in ("is_right", "is_remedy_right")]
+            harmful = sum(row["is_harmful"] for row in group)
+            print(f"| {name} | {len(group)} | {' | '.join(shares)} | {harmful / max(1, len(group)):.3f}, {harmful} |")
+
+
 def main() -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--misses", action="store_true", help="show what is wrong in the opened half")
+    options.add_argument("--novelty", metavar="CORPUS", help="accuracy by novelty and confidence, such as of fifth")
     options.add_argument("--all", action="store_true", help="show the misses of both halves")
     chosen = options.parse_args()
     rows = [judge(row) for row in read_corpora()]
+    if chosen.novelty:
+        print_novelty(rows, chosen.novelty)
+        return 0
     late = [row for row in rows if row.get("late")]
     whole = [[row for row in rows if row["corpus"] == name] for name in WHOLE]
     fit = [row for row in rows if row.get("fit")]
@@ -144,7 +199,8 @@ def main() -> int:
     tables = [measure(group) for group in (*halves, *second, *whole, late, fit)]
     libraries = {row["library"] for row in rows if "library" in row}
     print(f"{len(rows)} errors, {len(libraries)} libraries\n")
-    names = "opened half|unopened half|second, opened|second, unopened|third, read|fourth, read|late|fit|asked"
+    names = "opened half|unopened half|second, opened|second, unopened|third, read|fourth, read"
+    names += "|fifth, half read|own|late|fit|asked"
     columns = names.split("|")
     print(f"| share | {' | '.join(columns)} |")
     print("|" + " --- |" * (len(columns) + 1))

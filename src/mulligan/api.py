@@ -188,6 +188,7 @@ class Mulligan:
         exclude: Iterable[str] = (),
         learn: Learn | None = None,
         fresh_arguments: bool = False,
+        target: str | Iterable[str] | Callable[..., object] | None = None,
         circuit_breaker: bool = False,
     ) -> Callable[[F], F]: ...
 
@@ -215,9 +216,11 @@ class Mulligan:
         of a call for another. `exclude` names parameters that are not arguments, because the program or a framework
         supplies them: they are not recorded, not changed and not shown to a model.
 
-        `learn` is "off", "tell" or "repair" and limits how memory is used for this tool. `circuit_breaker=True` lets an
-        open circuit breaker block calls. Otherwise it only stops retries, and blocks calls that answer a model in a
-        loop.
+        `target` names the arguments that tell what an outage affects, such as a shard, or is a function that reads it
+        from the arguments. By default these are hosts, databases, tenants and the like, or the object of a method.
+        `circuit_breaker=True` lets calls fail at once while their target is down. Otherwise only their retries wait.
+
+        `learn` is "off", "tell" or "repair" and limits how memory is used for this tool.
 
         `mode` is "observe", "suggest" or "repair". `record` is "full", "shape" (types and lengths, no text) or "off".
         `category` says what the tool is: "shell", "file", "fetch", "search", "sql", "browser", "code", "message",

@@ -16,7 +16,6 @@ from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import MemoryLookup, RecorderKeyValueStore
 from mulligan.record.recorder import Recorder, recorders
-from mulligan.recover.budget import RetryBudget
 from mulligan.redaction import Redactor
 from mulligan.settings import Level, Settings
 from mulligan.store.base import DEFAULT_TENANT, REFLECTION_KIND, KeyValueStore, Store
@@ -190,7 +189,6 @@ class Components:
             "holdout": settings.holdout,
             "control_flow": CONTROL_FLOW.union(settings.control_flow),
             "injected_types": INJECTED_TYPES.union(settings.injected_types),
-            "budget": RetryBudget(settings.policy),
         }
         self.capture: CaptureContext = CaptureContext(**context_options | capture)
 

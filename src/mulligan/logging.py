@@ -25,12 +25,13 @@ from mulligan.core.events import (
     StepStarted,
 )
 from mulligan.core.failure import Failure
-from mulligan.core.records import Recovery, Run, Step
-from mulligan.report.call_text import OUTCOME_MARKS, describe_changes, describe_compression
+from mulligan.core.records import WAITING, Recovery, Run, Step
+from mulligan.report.call_text import OUTCOME_MARKS, describe_changes, describe_compression, describe_wait
 from mulligan.report.tables import escape_hidden, format_duration, to_line
 
 MAX_MESSAGE_CHARS = 200
 """Maximum length of an error message."""
+MAX_TARGET_CHARS = 60
 LINE_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
 """Format of lines on standard error, if the program has not configured `logging`."""
 LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
@@ -109,7 +110,12 @@ def iter_records(event: AnyEvent) -> Iterator[LogLine]:
         case FailureRecorded(run_id, seq, failure):
             yield LogLine(CAPTURE, logging.WARNING, "failed", _failure_fields(failure) | {"run": run_id, "step": seq})
         case RecoveryPlanned(step, recovery):
-            fields = {"tool": step.name, "attempt": step.attempt + 1} | _recovery_fields(recovery) | _step_ids(step)
+            waiting = (step.metadata or {}).get(WAITING)
+            fields = {"tool": step.name, "attempt": step.attempt + 1} | _recovery_fields(recovery)
+            if isinstance(waiting, dict):
+                target = to_line(waiting.get("target"), MAX_TARGET_CHARS)
+                fields |= {"waiting_for": target, "next_probe_seconds": waiting.get("next_probe_seconds")}
+            fields |= _step_ids(step)
             yield LogLine(RECOVER, logging.INFO, recovery.remedy.value, fields)
         case ContextCompacted(compaction):
             names = ("reason", "chars_before", "chars_after", "tokens_before", "tokens_after", "session", "run")
@@ -217,6 +223,8 @@ def format_event(event: StepEnded | RunEnded, agent: str = "") -> str:
         text += f", {step.failure.kind}: {to_line(step.failure.message, MAX_MESSAGE_CHARS)}"
     elif step.outcome != "success":
         text += f", {step.outcome}"
+    if wait := describe_wait(step):
+        text += f"; {wait}"
     if step.stop is not None:
         text += f" (unrecovered: {to_line(step.stop.reason, 80)})"
     return f"{_format_clock(timestamp)}  {step.run[:12]}  {_format_agent(agent)}  {text}"

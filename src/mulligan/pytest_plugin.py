@@ -109,7 +109,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Separate the tests: memory, retry budgets and circuit breakers of one test do not reach the next."""
+    """Separate the tests: memory and targets of one test do not reach the next."""
     if "mulligan.api" not in sys.modules or item.config not in _saved_environments:
         return
     try:

@@ -13,7 +13,7 @@ import msgspec
 
 from mulligan.core.failure import Returns, SettingsError, ToolCategory, require_choice
 from mulligan.core.log import get_logger
-from mulligan.recover.policy import Learn, Mode, Policy
+from mulligan.recover.policy import REMOVED_SETTINGS, Learn, Mode, Policy
 
 log = get_logger(__name__)
 
@@ -21,7 +21,7 @@ Level = Literal["local", "shared"]
 Recording = Literal["full", "shape", "off"]
 LogLevel = Literal["off", "warning", "info", "debug"]
 
-POLICY_NAMES = Policy.__struct_fields__
+POLICY_NAMES = tuple(name for name in Policy.__struct_fields__ if name not in REMOVED_SETTINGS)
 """Policy settings are set like all others: `attempts = 2`, `MULLIGAN_ATTEMPTS=2`."""
 STRICTNESS = {"level": ("shared", "local"), "record": ("off", "shape", "full"), "learn": ("off", "tell", "repair")}
 """Settings that a project file can only tighten, the strictest value first."""
@@ -203,17 +203,30 @@ def read_sources(
 ) -> dict[str, dict[str, Any]]:
     """Return the checked settings of the user file, the project file and the environment, by name of the source."""
     user = user_file if user_file is not None else config_folder() / "mulligan.toml"
-    user_values = _check_values(_read_toml(user), str(user))
+    user_values = _check_values(_skip_removed(_read_toml(user), str(user)), str(user))
     sources = {str(user): user_values}
     project = None if of_user else _find_project_file(folder if folder is not None else _current_folder())
     if project is not None:
         path, values = project
+        values = _skip_removed(values, str(path))
         sources[str(path)] = _check_project(_check_values(values, str(path)), user_values, path, user)
     sources[ENVIRONMENT_SOURCE] = {
         name: _check_value(name, value, f"Environment variable MULLIGAN_{name.upper()}")
         for name, value in _from_environment(environment)
     }
     return sources
+
+
+def _skip_removed(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the settings of a source without those of 0.1.0 that are gone. Log what replaces them, once."""
+    for name in REMOVED_SETTINGS.keys() & values.keys():
+        if (where, name) not in _warned_removals:
+            _warned_removals.add((where, name))
+            log.warning("%s: %s was removed and is ignored. %s", where, name, REMOVED_SETTINGS[name])
+    return {name: value for name, value in values.items() if name not in REMOVED_SETTINGS}
+
+
+_warned_removals: set[tuple[str, str]] = set()
 
 
 def _is_test_store(settings: Settings, names: Collection[str], folders: Sequence[str]) -> bool:
@@ -301,6 +314,8 @@ def _check_value(name: str, value: Any, where: str) -> Any:
     if name in TABLE_NAMES:
         description = "a list of tables" if name == "rules" else "a table"
         raise SettingsError(f"{where}: {name} must be {description}, got {value!r}.")
+    if name in REMOVED_SETTINGS:
+        raise SettingsError(f"{where}: {name} was removed. {REMOVED_SETTINGS[name]}")
     if name not in SETTING_NAMES:
         import difflib  # lazy: needed only for errors
 
@@ -385,7 +400,9 @@ _SWITCHES = {"on": True, "off": False, "": False}
 _TYPES: dict[str, tuple[Any, str]] = {
     "tuple[str, ...]": (tuple[str, ...], "a list of strings"),
     "int": (int, "an integer"),
+    "int | None": (int, "an integer"),
     "float": (float, "a number"),
+    "float | None": (float, "a number"),
     "bool": (bool, "true or false"),
 }
 """Types of settings that are converted, by annotation, with a description. All other settings are strings."""
@@ -407,6 +424,9 @@ def _convert(name: str, value: Any, type: Any, description: str) -> Any:
 
 def _from_environment(environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     variables = {f"MULLIGAN_{name.upper()}": name for name in SETTING_NAMES}
+    removed = {name: f"MULLIGAN_{name.upper()}" for name in REMOVED_SETTINGS}
+    _skip_removed({name: "" for name, variable in removed.items() if variable in environ}, ENVIRONMENT_SOURCE)
+    environ = {variable: value for variable, value in environ.items() if variable not in removed.values()}
     misspelled_names = set(_warn_of_misspelled(environ, variables))
     for variable, name in variables.items():
         value = environ.get(variable)

@@ -156,7 +156,7 @@ class Sandbox:
         return next(self._reads) / 1000 + sum(self.backoffs) + self._advanced_seconds
 
     def advance(self, seconds: float) -> None:
-        """Let time pass, for example until a circuit breaker allows a probe."""
+        """Let time pass, for example until a target that is down is probed."""
         if not seconds >= 0:
             raise SettingsError(f"Invalid seconds {seconds!r}. Time advances by 0 or more.")
         self._advanced_seconds += seconds

@@ -110,7 +110,7 @@ def test_an_async_client_that_hides_it_is_awaited(played: Sandbox) -> None:
     assert len(client.seen) == 2
 
 
-def test_each_endpoint_and_each_model_is_left_alone_for_itself(played: Sandbox) -> None:
+def test_each_endpoint_and_each_model_is_a_target(played: Sandbox) -> None:
     clients = []
     for port in (1, 2):
         client = Client()

@@ -18,11 +18,11 @@ import pytest
 
 import mulligan
 from mulligan import Fallback, Policy
-from mulligan.capture.limits import CIRCUIT_OPEN_REASON
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted, RecoveryPlanned
 from mulligan.core.failure import SettingsError
 from mulligan.recover.compress import is_shortened
+from mulligan.recover.target_state import TARGET_DOWN
 from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.testing import Sandbox, assert_sanitized
 from providers import TEXT, Provider, Wrong, tokens
@@ -304,13 +304,11 @@ def test_no_wait_goes_beyond_the_calls_own_time(played: Sandbox) -> None:
     assert played.backoffs == []
 
 
-def test_a_retry_of_a_model_is_taken_from_the_runs_budget(played: Sandbox) -> None:
-    chat = scripted(DOWN, "Rain.", DOWN, policy=Policy(max_run_retries=1))
+def test_retries_of_a_model_are_no_repairs_of_its_run(played: Sandbox) -> None:
+    chat = scripted(DOWN, "Rain.", DOWN, "Sun.", policy=Policy(max_run_retries=0))
     with mulligan.run("agent"):
         assert chat(messages=HELLO) == "Rain."
-        with pytest.raises(ApiError) as left:
-            chat(messages=[{"role": "user", "content": "And now?"}])
-    assert "the limit of 1 retry per run is reached" in left.value.__notes__[0]
+        assert chat(messages=[{"role": "user", "content": "And now?"}]) == "Sun."
 
 
 def test_cancellation_during_a_wait_is_immediate() -> None:
@@ -465,10 +463,10 @@ def test_a_retired_model_is_replaced_with_a_warning(played: Sandbox, caplog: pyt
 
 
 def test_each_fallback_model_is_tried_once(played: Sandbox) -> None:
-    chat = scripted(GONE, GONE, GONE, fallback_models=["gpt-4.1", "claude-3-opus", "gemini-2.0-flash"])
+    chat = scripted(GONE, GONE, GONE, GONE, fallback_models=["gpt-4.1", "claude-3-opus", "gemini-2.0-flash"])
     with pytest.raises(ApiError):
         chat(messages=HELLO)
-    assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4.1", "claude-3-opus"]
+    assert [each["model"] for each in chat.asked] == ["gpt-4o", "gpt-4.1", "claude-3-opus", "gemini-2.0-flash"]
 
 
 def test_an_outage_is_waited_for_and_then_left_to_another_provider(played: Sandbox) -> None:
@@ -499,7 +497,7 @@ def test_a_model_that_is_left_alone_does_not_keep_another_one_from_answering(pla
 
         for number in range(9):
             assert chat(messages=[{"role": "user", "content": f"Question {number}?"}]) == TEXT
-        assert len(broken.requests) == 5  # then its circuit is open, and it is not asked any more
+        assert len(broken.requests) == 5  # then it is down, and is not asked any more
         assert len(whole.requests) == 9
         assert all(step.recovery.source == "fallback" for step in played.steps if step.outcome == "success")
 
@@ -522,7 +520,7 @@ def test_a_fallback_model_that_is_left_alone_itself_is_passed_over(played: Sandb
     assert asked == ["gemini-2.0-flash"]
 
 
-def test_model_whose_circuit_is_open_is_asked_where_no_fallback_serves(played: Sandbox) -> None:
+def test_model_that_is_down_is_asked_where_no_fallback_serves(played: Sandbox) -> None:
     asked: list[str] = []
 
     @mulligan.model(fallback_models=["gpt-4.1", "claude-3-opus"])
@@ -534,7 +532,7 @@ def test_model_whose_circuit_is_open_is_asked_where_no_fallback_serves(played: S
         with pytest.raises(ApiError):
             chat(messages=[{"role": "user", "content": f"Question {number}?"}])
     asked.clear()
-    with pytest.raises(ApiError):  # one is of the same provider, and the circuit of the other is open too
+    with pytest.raises(ApiError):  # one is of the same provider, and the other is down too
         chat(messages=HELLO)
     assert asked == ["gpt-4o"]
 
@@ -549,7 +547,7 @@ def test_where_every_model_is_left_alone_the_users_fallback_answers(played: Sand
     assert played.steps[-2].failure.evidence == ("the call was blocked",)
 
 
-def test_a_call_is_made_although_its_circuit_is_open_if_its_fallback_fails(played: Sandbox) -> None:
+def test_a_call_is_made_although_its_model_is_down_if_its_fallback_fails(played: Sandbox) -> None:
     asked: list[str] = []
 
     def fallback(failure: Any) -> str:
@@ -565,7 +563,7 @@ def test_a_call_is_made_although_its_circuit_is_open_if_its_fallback_fails(playe
     for number in range(7):
         with pytest.raises(ApiError):  # the provider's own exception, never one of mulligan
             chat(messages=[{"role": "user", "content": f"Question {number}?"}])
-    assert played.steps[-1].stop.reason == CIRCUIT_OPEN_REASON
+    assert played.steps[-1].stop.reason == TARGET_DOWN
     while len(asked) < 11:
         with pytest.raises(ApiError):
             chat(messages=HELLO)
@@ -666,7 +664,7 @@ def test_a_fallback_for_what_no_other_model_can_help_is_refused(on: Any) -> None
         Fallback("gpt-4.1", on=on)
 
 
-def test_another_model_of_the_provider_serves_while_the_circuit_of_the_first_is_open(played: Sandbox) -> None:
+def test_another_model_of_the_provider_serves_while_the_first_is_down(played: Sandbox) -> None:
     asked: list[str] = []
 
     @mulligan.model(fallback_models=["gpt-4.1", Fallback("claude-3-opus", on="content_policy")])
@@ -677,7 +675,7 @@ def test_another_model_of_the_provider_serves_while_the_circuit_of_the_first_is_
         return TEXT
 
     for number in range(4):
-        with contextlib.suppress(ApiError):  # until its circuit is open
+        with contextlib.suppress(ApiError):  # until it is down
             chat(messages=[{"role": "user", "content": f"Question {number}?"}])
     asked.clear()
     assert [chat(messages=[{"role": "user", "content": f"Then {number}?"}]) for number in range(3)] == [TEXT] * 3
@@ -852,8 +850,8 @@ def test_a_stream_that_fails_by_an_event_again_and_again_ends_with_that_event(pl
         return iter([{"type": "response.created"}, failed])
 
     assert list(chat("Hello.", stream=True)) == [{"type": "response.created"}, failed]
-    assert len(begun) == 3
-    assert [step.outcome for step in played.steps] == ["failure"] * 3
+    assert len(begun) == 10  # eight, and two that probed the model
+    assert [step.outcome for step in played.steps] == ["failure"] * 10
     assert [history.run.end_reason for history in played.runs] == ["raised"]
 
 

@@ -110,14 +110,14 @@ def test_a_longer_wait_than_the_policy_allows_ends_recovery_without_waiting(play
     assert "3600 s" in notes(left.value)
 
 
-def test_a_call_is_made_three_times_at_most(played: Sandbox) -> None:
-    errors = [ConnectionError(str(n)) for n in range(9)]
+def test_a_call_is_made_eight_times_at_most_and_twice_to_probe_its_target(played: Sandbox) -> None:
+    errors = [ConnectionError(str(n)) for n in range(12)]
     tool = Scripted(*errors)
     with pytest.raises(ConnectionError) as left:
         mulligan.tool(effects="none")(tool)()
-    assert len(tool.calls) == 3
-    assert left.value is errors[2]
-    assert len(played.backoffs) == 2
+    assert len(tool.calls) == 10
+    assert left.value is errors[9]
+    assert sum(played.backoffs) < 45
 
 
 def test_a_policy_of_one_attempt_turns_recovery_off(played: Sandbox) -> None:
@@ -253,7 +253,9 @@ def test_a_schema_is_checked_before_the_call_is_made(played: Sandbox) -> None:
 
 def test_the_note_on_an_exception_says_what_was_tried(played: Sandbox) -> None:
     with pytest.raises(ConnectionError) as left:
-        mulligan.tool(effects="none")(Scripted(*(ConnectionError("reset") for _ in range(3))))()
+        mulligan.tool(effects="none", policy=mulligan.Policy(attempts=3))(
+            Scripted(*(ConnectionError("reset") for _ in range(3)))
+        )()
     (note,) = getattr(left.value, "__notes__", [])
     assert note.startswith("mulligan: tool/connection_error after 3 attempts (")
     assert f"mulligan show {played.steps[0].run[:12]}" in note
@@ -261,7 +263,7 @@ def test_the_note_on_an_exception_says_what_was_tried(played: Sandbox) -> None:
 
 def test_the_note_comes_from_the_layer_that_retried(played: Sandbox) -> None:
     inner = mulligan.tool(effects="none", name="inner")(Scripted(*(ConnectionError("reset") for _ in range(3))))
-    outer = mulligan.tool(effects="none", name="outer")(lambda: inner())
+    outer = mulligan.tool(effects="none", name="outer", policy=mulligan.Policy(attempts=3))(lambda: inner())
     with pytest.raises(ConnectionError) as left:
         outer()
     assert notes(left.value).count("mulligan:") == 1
@@ -526,7 +528,7 @@ def test_the_time_of_a_failed_attempt_is_that_of_the_function_and_not_of_what_we
     with pytest.raises(SlowToSay):
         asyncio.run(asearch("fish")) if is_async else search("fish")
 
-    assert len(played.steps) == 3
+    assert len(played.steps) > 3
     assert all(step.duration_seconds < 0.1 for step in played.steps), [step.duration_seconds for step in played.steps]
 
 

@@ -40,7 +40,7 @@ def test_a_repair_that_is_what_then_worked_agrees_with_the_record_and_saves_what
         known=(PROVEN,),
     )
     assert (one.move, one.agrees, one.source, one.fix_id) == ("repair", True, "memory", "fix_1")
-    assert (one.seconds, one.saved_seconds, one.calls, one.tokens) == (0.75, 2.0, 2, 70)
+    assert (one.seconds, one.saved_seconds, one.calls, one.tokens) == (0.875, 2.0, 2, 70)
 
 
 def test_a_repair_that_is_another_call_than_the_one_that_then_worked_does_not():

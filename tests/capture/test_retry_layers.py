@@ -177,7 +177,7 @@ def call_until_it_fails(function: Function) -> Exception:
 @pytest.mark.parametrize("layer", LAYERS)
 def test_nested_retries_make_at_most_as_many_calls_as_one_layer(layer, position, wrap, is_async) -> None:
     calls: list[int] = []
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(position(layer, wrap, failing(is_async, calls)))
 
     assert len(calls) == LIMIT
@@ -187,7 +187,7 @@ def test_nested_retries_make_at_most_as_many_calls_as_one_layer(layer, position,
 @pytest.mark.parametrize("wrap", BY_TOOL_OR_MODEL.values(), ids=BY_TOOL_OR_MODEL)
 def test_without_another_layer_mulligan_makes_all_attempts(wrap, is_async) -> None:
     calls: list[int] = []
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(wrap(failing(is_async, calls)))
 
     assert len(calls) == LIMIT
@@ -211,7 +211,7 @@ def test_retries_in_tasks_of_a_wrapped_call_are_a_layer() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(fetch())
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         error = call_until_it_fails(BY_TOOL_OR_MODEL["tool"](fetch_all))
 
     assert isinstance(error, ExceptionGroup)
@@ -298,7 +298,7 @@ def test_a_library_that_does_not_retry_this_failure_leaves_it_to_mulligan(layer,
     if layer in (switched_off, switched_off_loop) and "enabled" not in inspect.signature(tenacity.Retrying).parameters:
         pytest.skip("this tenacity cannot be switched off; google-genai of make test-providers needs an older one")
     calls: list[int] = []
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(position(layer, BY_TOOL_OR_MODEL["tool"], failing(is_async, calls)))
 
     assert len(calls) == LIMIT
@@ -317,7 +317,7 @@ def test_a_condition_that_cannot_be_answered_counts_as_a_yes(condition) -> None:
     calls: list[int] = []
     retried = tenacity.asyncio.retry_if_exception if condition is async_condition else tenacity.retry_if_exception
     decorate = tenacity.retry(stop=tenacity.stop_after_attempt(LIMIT), retry=retried(condition))
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(decorate(BY_TOOL_OR_MODEL["tool"](failing(True, calls))))
 
     assert len(calls) == (1 if condition is raising_condition else LIMIT)
@@ -413,7 +413,7 @@ def test_a_library_that_never_gets_the_exception_leaves_it_to_mulligan(work, exp
     retried = tenacity.retry(
         stop=tenacity.stop_after_attempt(LIMIT), after=lambda state: counts.append(len(calls)), reraise=True
     )(work)
-    with sandbox(), contextlib.suppress(ConnectionError):
+    with sandbox(attempts=LIMIT), contextlib.suppress(ConnectionError):
         asyncio.run(retried(fetch)) if is_async else retried(fetch)
 
     assert [*counts, len(calls)][0] == expected_calls
@@ -438,7 +438,7 @@ def test_an_agent_under_a_library_recovers_each_of_its_tools() -> None:
     def agent() -> list[Any]:
         return [catching_all(tool) for tool in tools]
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         assert agent() == [f"tool_{number}" for number in range(10)]
 
     assert len(calls) == 20
@@ -449,7 +449,7 @@ def test_a_loop_that_has_ended_before_the_call_is_no_layer() -> None:
     for attempt in tenacity.Retrying(stop=tenacity.stop_after_attempt(LIMIT)):
         with attempt:
             pass
-    with sandbox(), pytest.raises(ConnectionError):
+    with sandbox(attempts=LIMIT), pytest.raises(ConnectionError):
         mulligan.tool(effects="none")(failing(False, calls))()
 
     assert attempt.retry_state.attempt_number == 1
@@ -459,7 +459,7 @@ def test_a_loop_that_has_ended_before_the_call_is_no_layer() -> None:
 def test_retries_that_failed_before_the_call_are_no_layer() -> None:
     calls: list[int] = []
     fetch = mulligan.tool(effects="none")(failing(False, calls))
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         try:
             tenacity_decorator(failing(False, []))()
         except tenacity.RetryError:
@@ -474,7 +474,7 @@ def test_an_exception_object_that_went_through_a_library_before_is_no_layer() ->
     error = ConnectionError("the same object each time")
     calls: list[int] = []
     call_until_it_fails(tenacity_reraising(failing(False, [], lambda: error)))
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(mulligan.tool(effects="none")(failing(False, calls, lambda: error)))
 
     assert len(calls) == LIMIT
@@ -491,7 +491,7 @@ def test_an_exception_object_of_an_earlier_call_in_the_same_task_is_no_layer() -
         calls.clear()
         await fetch()
 
-    with sandbox(circuit_breaker=False):
+    with sandbox(attempts=LIMIT, down_after=0):
         call_until_it_fails(work)
 
     assert len(calls) == LIMIT
@@ -516,7 +516,7 @@ def test_a_call_that_answers_a_model_is_retried_under_a_library(name) -> None:
         turn = next(iter(mulligan.turns(limit=1)))
         return turn.call([fetch, observed], name)
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         assert work().failure.kind == "tool/connection_error"
 
     assert len(calls) == LIMIT
@@ -551,7 +551,7 @@ def test_a_result_that_is_a_failure_is_retried_by_one_layer(layer, position) -> 
         calls.append(1)
         return DOWN
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         assert position(layer, BY_TOOL_OR_MODEL["tool"], fetch)() == DOWN
 
     assert len(calls) == LIMIT
@@ -573,7 +573,7 @@ def backoff_by_another_result(function: Function) -> Function:
 @pytest.mark.parametrize("layer", [tenacity_by_another_result, backoff_by_another_result])
 def test_a_result_that_a_library_accepts_is_retried_by_mulligan(layer, position) -> None:
     results = [DOWN, DOWN, "page"]
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         assert position(layer, BY_TOOL_OR_MODEL["tool"], lambda: results.pop(0))() == "page"
 
 
@@ -585,7 +585,7 @@ def test_a_result_that_reaches_a_library_through_a_function_is_left_to_it(layer)
         calls.append(1)
         return DOWN
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         assert above_through_a_function(layer, BY_TOOL_OR_MODEL["tool"], fetch)() == DOWN
 
     assert len(calls) == LIMIT
@@ -608,7 +608,7 @@ def test_a_rejected_call_under_a_library_is_repaired_at_once() -> None:
             raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
         return top_k
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         assert find() == 10
 
     assert calls == [50, 10]
@@ -625,7 +625,7 @@ def test_a_rejected_call_is_repaired_above_a_library_that_does_not_retry_it() ->
             raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
         return top_k
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         assert search(50) == 10
 
     assert calls == [50, 10]
@@ -640,7 +640,7 @@ def test_a_fallback_model_answers_after_the_last_attempt_of_a_library() -> None:
             raise ConnectionError
         return "Rain."
 
-    with sandbox(circuit_breaker=False):
+    with sandbox(attempts=LIMIT, down_after=0):
         assert tenacity_decorator_of(mulligan.model(fallback_models=["small"])(ask))("Weather?") == "Rain."
         assert calls == ["large", "large", "large", "small"]
         calls.clear()
@@ -673,7 +673,7 @@ def tenacity_decorator_of(function: Callable[..., str]) -> Callable[..., str]:
 )
 def test_the_log_and_the_record_say_which_layer_retries(layer, position, reason, caplog) -> None:
     fetch = position(layer, mulligan.tool(name="fetch", effects="none"), failing(False, []))
-    with sandbox(circuit_breaker=False) as played, caplog.at_level(logging.WARNING, "mulligan"):
+    with sandbox(attempts=LIMIT, down_after=0) as played, caplog.at_level(logging.WARNING, "mulligan"):
         call_until_it_fails(fetch)
         call_until_it_fails(fetch)
 
@@ -684,7 +684,7 @@ def test_the_log_and_the_record_say_which_layer_retries(layer, position, reason,
 
 
 def test_the_exception_says_which_layer_retries() -> None:
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         error = call_until_it_fails(below(backoff_decorator, mulligan.tool(effects="none"), failing(False, [])))
 
     assert "Not retried: backoff inside this call made 3 attempts, so mulligan makes no more." in error.__notes__[0]
@@ -693,7 +693,7 @@ def test_the_exception_says_which_layer_retries() -> None:
 def test_a_search_for_layers_that_fails_costs_nothing(monkeypatch) -> None:
     calls: list[int] = []
     monkeypatch.setattr("mulligan.capture.retry_layers.find_layer_below", lambda error: 1 / 0)
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(mulligan.tool(effects="none")(failing(False, calls)))
 
     assert len(calls) == LIMIT
@@ -712,7 +712,7 @@ def test_a_layer_that_an_adapter_notes_on_an_exception_is_the_one_that_retries()
         set_layer(error, RetryLayer("a middleware", LIMIT))
         raise error
 
-    with sandbox(), pytest.raises(ConnectionError) as raised:
+    with sandbox(attempts=LIMIT), pytest.raises(ConnectionError) as raised:
         fetch()
     assert len(calls) == 1
     assert "a middleware inside this call made 3 attempts" in "".join(raised.value.__notes__)

@@ -1419,7 +1419,7 @@ def test_values_that_alternate_are_not_told(program: Program) -> None:
 def test_other_value_that_worked_later_is_no_correction_where_time_helped(
     start: Callable[..., Program], message: str
 ) -> None:
-    program = start(circuit_breaker=False)
+    program = start(down_after=0)
     failures = ["first"]
 
     @program.mulligan.tool

@@ -99,11 +99,11 @@ def test_an_async_stream_that_fails_after_its_first_item_is_not_started_again(pl
 
 
 def test_a_stream_that_never_starts_is_given_up_with_its_own_error(played: Sandbox) -> None:
-    errors = [ConnectionError(str(n)) for n in range(5)]
+    errors = [ConnectionError(str(n)) for n in range(12)]
     with pytest.raises(ConnectionError) as left:
         list(fails_before(*errors)())
-    assert left.value is errors[2]
-    assert outcomes(played) == ["failure"] * 3
+    assert left.value is errors[9]
+    assert outcomes(played) == ["failure"] * 10
     assert [history.run.end_reason for history in played.runs] == ["raised"]
 
 

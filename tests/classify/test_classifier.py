@@ -16,7 +16,8 @@ from mulligan.classify.classifier import MAX_CACHED_FAILURES, MAX_CACHED_TEXT_CH
 from mulligan.classify.evidence import HEAD_CHARS, TAIL_CHARS
 from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import Rule
-from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect
+from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect, build_tool_response
+from mulligan.redaction import Redactor
 
 
 def rpc(code: int, message: str = "no") -> dict[str, Any]:
@@ -66,6 +67,128 @@ def test_a_status_its_developer_declared_proves_that_nothing_ran() -> None:
 def test_an_unknown_tool_did_not_run_unless_a_function_of_ours_says_so_itself() -> None:
     assert classify(text="Unknown tool: pya", tool="pya").took_effect is TookEffect.NO
     assert classify(RuntimeError("Unknown tool: pya"), tool="dispatch").took_effect is TookEffect.UNKNOWN
+
+
+# Errors that look like another kind
+
+NODE_CRASH = (
+    "/app/index.js:3\n  foo.bar();\n      ^\n\nTypeError: Cannot read properties of undefined (reading 'bar')\n"
+    "    at Object.<anonymous> (/app/index.js:3:7)\n\nNode.js v18.17.1"
+)
+LONG_COMMAND = f"pytest tests\n{'echo not found; ' * 90}"
+KILLED = f"The last command <command>{LONG_COMMAND}</command> timed out and has been killed.\n1 failed, 3 passed"
+STREAM_ERROR = '{"internalServerException":{"message":"The system encountered an unexpected error during processing."}}'
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind", "remedy"),
+    [
+        (
+            {"text": "invalid session id", "exception": "selenium.common.exceptions.InvalidSessionIdException"},
+            "orchestration/precondition",
+            Remedy.REPLAN,
+        ),
+        ({"text": NODE_CRASH, "tool": "Bash"}, "tool/execution_failed", Remedy.REPLAN),
+        ({"text": "The file is locked by another process", "tool": "write"}, "tool/conflict", Remedy.REPLAN),
+        ({"text": "EISDIR: illegal operation on a directory, read"}, "tool/execution_failed", Remedy.REPLAN),
+        ({"text": "SQLSTATE 42501", "tool": "run_sql"}, "tool/permission_denied", Remedy.REPLAN),
+        ({"error": rpc(-32600, "Missing scope: repo")}, "tool/permission_denied", Remedy.REPLAN),
+        ({"text": "MCP error -32600: missing scope: repo"}, "tool/permission_denied", Remedy.REPLAN),
+        ({"text": "Resource not accessible by integration"}, "tool/permission_denied", Remedy.REPLAN),
+        (
+            {"error": SyntaxError("invalid syntax", ("plugin.py", 14, 3, "x =")), "tool": "summarize"},
+            "orchestration/uncaught_exception",
+            Remedy.STOP,
+        ),
+        (
+            {"error": SyntaxError("invalid syntax", ("<string>", 1, 3, "x =")), "tool": "python"},
+            "model/invalid_output",
+            Remedy.REPLAN,
+        ),
+        ({"text": STREAM_ERROR, "status": 400, "source": "model"}, "model/unavailable", Remedy.RETRY),
+        ({"text": "ServiceFailure", "tool": "put_item"}, "tool/api_error", Remedy.RETRY),
+        (
+            {"text": "An error occurred (ServiceFailure) when calling the PutItem operation: x", "tool": "put_item"},
+            "tool/api_error",
+            Remedy.RETRY,
+        ),
+        ({"status": 405, "tool": "crm"}, "tool/api_error", Remedy.REPLAN),
+        ({"text": "Method Not Allowed", "tool": "crm"}, "tool/api_error", Remedy.REPLAN),
+        (
+            {"text": "Maximum retry attempts (3) exceeded", "tool": "search"},
+            "orchestration/max_retries_exceeded",
+            Remedy.REPLAN,
+        ),
+        ({"text": "no match", "tool": "edit"}, "tool/edit_mismatch", Remedy.REPLAN),
+        ({"text": "no match", "tool": "search"}, "retrieval/no_results", Remedy.REPLAN),
+        ({"text": "MCP server not running", "tool": "search"}, "tool/unavailable", Remedy.RETRY),
+        ({"text": "context length"}, "model/context_length_exceeded", Remedy.COMPRESS),
+        ({"text": "max_tokens"}, "model/output_limit", Remedy.REPLAN),
+        (
+            {"text": "Executable doesn't exist at /x/chrome\nPlease run: npx playwright install", "tool": "open_page"},
+            "orchestration/precondition",
+            Remedy.REPLAN,
+        ),
+        ({"error": rpc(-32601), "tool": "list", "is_listed": True}, "tool/api_error", Remedy.REPLAN),
+        ({"error": rpc(-32601), "tool": "list"}, "tool/unknown_tool", Remedy.REPAIR),
+        ({"text": KILLED, "tool": "bash"}, "tool/timeout", Remedy.RETRY),
+    ],
+)
+def test_an_error_that_looks_like_another_kind_is_told_apart(facts: dict[str, Any], kind: str, remedy: Remedy) -> None:
+    failure = classify(**facts)
+    assert (failure.kind, failure.remedy) == (kind, remedy)
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    "text", ["Order 8841 has already shipped", "Ticket is closed", "Quote superseded by revision 3", "The lead was won"]
+)
+def test_a_rejection_because_of_a_state_is_not_repaired(text: str, status: int) -> None:
+    failure = classify(text=text, status=status, tool="cancel_order")
+    assert failure.remedy is Remedy.REPLAN
+    assert failure.kind.is_about_state or failure.kind.accepted_arguments
+
+
+@pytest.mark.parametrize("text", ["limit must be at most 100", "Missing field: name", "Bad Request", ""])
+def test_a_rejection_with_words_about_arguments_is_repaired(text: str) -> None:
+    assert classify(text=text, status=400, tool="cancel_order").kind == "tool/invalid_arguments"
+
+
+def test_a_rejection_that_names_an_argument_is_about_it() -> None:
+    assert classify(text="Colour is purple", status=422, tool="paint").kind == "orchestration/invalid_state"
+    failure = classify(text="Colour is purple", status=422, tool="paint", arguments={"colour": "purple"})
+    assert failure.kind == "tool/invalid_arguments"
+
+
+# When does it clear?
+
+
+def test_a_quota_that_clears_within_an_hour_is_a_rate_limit() -> None:
+    text = "You have exhausted your capacity on this model. Your quota will reset after 53s."
+    failure = classify(text=text, source="model", status=429)
+    assert (failure.kind, failure.retry_after, failure.clears_after) == ("model/rate_limit", 53.0, 53.0)
+
+
+def test_a_quota_that_clears_later_says_when() -> None:
+    failure = classify(text="Daily quota exhausted. It resets in 8h44m.", tool="search", status=429)
+    assert (failure.kind, failure.remedy, failure.retry_after) == ("tool/quota_exceeded", Remedy.STOP, None)
+    assert failure.clears_after == 31440.0
+    assert build_tool_response(failure, Redactor())["hint"].endswith("It clears in 8 h 44 min.")
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"text": "Your account has run out of searches."},
+        {"text": "This request exceeds your plan's set usage limit.", "status": 432},
+        {"text": "Payment Required", "status": 402},
+        {"text": "Monthly quota exceeded", "status": 429},
+        {"text": "Payment Required. Try again in 5 s.", "status": 402},
+    ],
+)
+def test_a_plan_that_is_used_up_waits_for_a_person(facts: dict[str, Any]) -> None:
+    failure = classify(tool="search", **facts)
+    assert (failure.kind, failure.remedy, failure.retry_after) == ("tool/quota_exceeded", Remedy.STOP, None)
 
 
 # Whose move is it?

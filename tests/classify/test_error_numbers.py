@@ -53,6 +53,14 @@ def test_headers(headers: dict[str, str], seconds: float | None) -> None:
         ('{"retry_after": 3}', 3.0),
         ('{"retry_after_ms": 1500}', 1.5),
         ("Retry-After: 5", 5.0),
+        ("try again in 1m30s", 90.0),
+        ("Try again in 1h2m.", 3720.0),
+        ("retry in 1 hour and 2 minutes", 3720.0),
+        ("Your quota will reset after 53s.", 53.0),
+        ("Try again in an hour", 3600.0),
+        ("Expected available in 12 seconds.", 12.0),
+        ("Cool down for 3 s", 3.0),
+        ("'quotaResetDelay': '8h44m31.2s'", 31471.2),
         ("Please try again later.", None),
         ("It failed after 30 seconds.", None),
         ("", None),
@@ -60,6 +68,49 @@ def test_headers(headers: dict[str, str], seconds: float | None) -> None:
 )
 def test_words(text: str, seconds: float | None) -> None:
     assert parse_retry_after({}, text) == seconds
+
+
+NEW_YEAR = 1735689600.0
+"""2025-01-01, 00:00 UTC."""
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ('"quotaResetTimeStamp": "2025-01-01T08:44:31Z"', 31471.0),
+        ('"resets_at": 1735700000', 10400.0),
+        ("try again at 2025-01-01 08:44:00 UTC", 31440.0),
+        ("Retry after 2025-01-01 00:10:00", 600.0),
+        ("retry-after: Wed, 01 Jan 2025 00:01:00 GMT", 60.0),
+        ("Your limit resets at 14:30 UTC", 52200.0),
+        ("Your limit will reset at 3pm (America/New_York).", 72000.0),
+        ("The quota resets at midnight Pacific time", 28800.0),
+        ("Monthly quota exceeded. It resets on the 1st.", 31 * 86400.0),
+        ("resets at 2024-12-31T00:00:00Z", None),
+        ("resets at 25:70", None),
+        ("resets at 3pm (Mars/Olympus)", None),
+    ],
+)
+def test_a_point_in_time_is_a_wait_until_then(text: str, seconds: float | None) -> None:
+    assert parse_retry_after({}, text, NEW_YEAR) == seconds
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"x-ratelimit-reset-requests-day": "3600", "x-ratelimit-remaining-requests-day": "0"}, 3600.0),
+        ({"ratelimit": '"default";r=0;t=243'}, 243.0),
+        ({"ratelimit": "limit=100, remaining=0, reset=50"}, 50.0),
+        ({"ratelimit": '"default";r=7;t=243'}, None),
+        ({"x-ratelimit-reset-after": "1.5", "x-ratelimit-remaining": "0"}, 1.5),
+        ({"x-rate-limit-reset": "1735689660", "x-rate-limit-remaining": "0"}, 60.0),
+        ({"x-ratelimit-reset": "1735689660000"}, 60.0),
+        ({"anthropic-ratelimit-unified-reset": "1735693200"}, 3600.0),
+        ({"ratelimitbysize-reset": "13", "ratelimitbysize-remaining": "0"}, 13.0),
+    ],
+)
+def test_headers_of_providers(headers: dict[str, str], seconds: float | None) -> None:
+    assert parse_retry_after(headers, "", NEW_YEAR) == seconds
 
 
 def test_the_header_is_believed_before_the_words() -> None:

@@ -66,12 +66,95 @@ def test_next_item_of_a_loop_teaches_nothing_however_often_it_recurs(memory):
         assert play(memory, tool, *calls)[0] == []
 
 
-def test_error_that_quotes_the_value_needs_no_other_call(memory):
-    tool = build_printer(memory, "bad key {voice}")
-    for number in range(3):
+@pytest.mark.parametrize(
+    ("error", "runs"),
+    [("bad key {voice}", 3), ("E-41 VOICE: NOT LOADED", 3), ("There is no such part, check the voice", 5)],
+    ids=["value", "argument", "asks to check"],
+)
+def test_error_that_mentions_what_was_changed_needs_no_other_call(memory, error, runs):
+    tool = build_printer(memory, error)
+    for number in range(runs):
         assert play(memory, tool, *ask_for_mezzo(number)[1:])[0] == []
-    [note] = play(memory, tool, *ask_for_mezzo(3)[1:])[0]
+    [note] = play(memory, tool, *ask_for_mezzo(runs)[1:])[0]
     assert note.startswith(TOLD)
+
+
+def test_error_that_mentions_an_argument_and_finds_nothing_needs_another_call(memory):
+    tool = build_printer(memory, "There is nothing for this voice.")
+    for number in range(8):
+        assert play(memory, tool, *ask_for_mezzo(number)[1:])[0] == []
+
+
+def test_call_that_keeps_all_values_and_adds_one_needs_no_other_call(memory):
+    @memory.tool
+    def quote(hotel: str, rate: str, company: str = "") -> Any:
+        return {"total": 90} if company == "LX-1" else {"error": "E-41"}
+
+    def answer(number: int) -> list[str]:
+        asked = {"hotel": f"hotel {number}", "rate": "CORP"}
+        return play(memory, quote, asked, {**asked, "company": "LX-1"})[0]
+
+    for number in range(5):
+        assert answer(number) == []
+    [note] = answer(5)
+    assert note.startswith("In earlier runs this recovered the call: company=LX-1")
+
+
+def test_value_that_moves_to_another_argument_needs_no_other_call(memory):
+    @memory.tool(effects="none")
+    def find_part(name: str, vin: str = "", chassis: str = "") -> Any:
+        return {"part": name} if chassis else {"error": "vehicle reference missing"}
+
+    def answer(number: int) -> list[str]:
+        asked = {"name": "oil filter", "vin": f"WVW{number}"}
+        return play(memory, find_part, asked, {"name": "oil filter", "chassis": asked["vin"]})[0]
+
+    for number in range(2):
+        assert answer(number) == []
+    [note] = answer(2)
+    assert note.startswith("In earlier runs this recovered the call: rename vin to chassis")
+
+
+def test_added_value_is_shown_for_the_values_of_the_argument_that_decides_it(memory):
+    codes = {"lipids": "SER", "urine": "URI"}
+
+    @memory.tool
+    def order(patient: str, panel: str, specimen: str = "") -> Any:
+        return {"ordered": panel} if specimen == codes[panel] else {"error": "E-41"}
+
+    def answer(number: int, panel: str) -> list[str]:
+        asked = {"patient": f"P{number}", "panel": panel}
+        return play(memory, order, asked, {**asked, "specimen": codes[panel]})[0]
+
+    for number in range(9):
+        answer(number, "lipids")
+    answer(10, "urine")
+    assert answer(11, "urine") == []
+    [note] = answer(12, "urine")
+    assert note.startswith("In earlier runs this recovered the call: specimen=URI")
+
+
+def test_size_that_is_sold_out_for_one_colour_is_replaced_by_no_other(memory):
+    @memory.tool
+    def reserve(basket: str, size: str, colour: str) -> Any:
+        return {"error": "OUT_OF_STOCK"} if (size, colour) == ("M", "navy") else {"reserved": 1}
+
+    for number in range(12):
+        basket = f"b-{number}"
+        mother, child = ({"basket": basket, "size": "M", "colour": colour} for colour in ("navy", "red"))
+        assert play(memory, reserve, mother, {**mother, "size": "L"}, child)[0] == []
+
+
+def test_call_around_a_missing_permission_teaches_nothing(memory):
+    @memory.tool(effects="none")
+    def get_scan(box: int, dpi: int, sheet: int) -> Any:
+        if dpi > 300:
+            raise PermissionError("Master files are issued on written request only.")
+        return {"dpi": dpi}
+
+    for number in range(8):
+        asked = {"box": number, "dpi": 600, "sheet": 1}
+        assert play(memory, get_scan, asked, {**asked, "dpi": 150}, {**asked, "dpi": 150, "sheet": 2})[0] == []
 
 
 def test_loop_over_two_arguments_teaches_nothing(memory):
@@ -198,3 +281,30 @@ def test_form_without_blanks_is_told_as_such(memory):
         calls = [{"policy_no": text, "year": 2026} for text in (number, number.replace(" ", ""))]
         notes, _ = play(memory, get_policy, *calls)
     assert notes[1:] == ["That is policy_no without blanks."]
+
+
+def test_argument_that_must_be_left_out_is_shown_whatever_its_value_was(memory):
+    @memory.tool
+    def sell(seat: str, member: str = "", perk: str = "") -> Any:
+        return {"error": "E-11 conflict"} if member and perk else {"sold": seat}
+
+    def answer(number: int, perk: str) -> list[str]:
+        asked = {"seat": f"N{number}", "member": f"M{number}"}
+        guest = {"seat": "W2", "perk": perk}
+        return play(memory, sell, guest, {**asked, "perk": perk}, asked)[0]
+
+    words = ("student", "senior", "youth")
+    for number in range(9):
+        assert answer(number, words[number % 3]) == []
+    [note] = answer(9, "student")  # three successes of this word, and six of others
+    assert note.startswith("In earlier runs this recovered the call: omit perk")
+
+
+def test_error_that_names_and_quotes_what_was_changed_is_about_it_unless_nothing_was_found(memory):
+    def answer(number: int, error: str) -> list[str]:
+        tool = build_printer(memory, error)
+        return [play(memory, tool, *ask_for_mezzo(number + each)[1:])[0] for each in range(6)][-1]
+
+    assert answer(10, "There is no voice '{voice}'.") == []
+    [note] = answer(20, "The desk denied the request: voice '{voice}'")
+    assert note.startswith(TOLD)

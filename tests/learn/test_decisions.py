@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mulligan.core.records import HIDDEN_VALUE, Change
-from mulligan.learn.decisions import find_decision
+from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Change
+from mulligan.learn.decisions import UNKNOWN_SWITCH, find_decision
 
 EXAMPLES = [
     json.loads(line) for line in Path(__file__).with_name("decision_examples.jsonl").read_text("utf-8").splitlines()
@@ -126,3 +126,10 @@ def test_hostile_names_and_values_are_cut(text: str) -> None:
             assert isinstance(find_decision(text, (), {text: None}), str)
 
     assert time.perf_counter() - started_at < 2
+
+
+def test_looked_up_value_is_information_unless_its_name_speaks_of_consent() -> None:
+    etag, approval = (Change(path=path, operation="substitute", after=RUN_SPECIFIC) for path in ("etag", "approve_all"))
+    assert find_decision("update_contact", [etag], {"get_contact": "none"}) == ""
+    assert find_decision("update_contact", [etag]) == UNKNOWN_SWITCH
+    assert find_decision("update_contact", [approval], {"get_contact": "none"}) == UNKNOWN_SWITCH

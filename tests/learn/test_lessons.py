@@ -48,6 +48,8 @@ def worded(*changes: Change, arguments=None, **fields) -> Lesson:
     ("change", "correction"),
     [
         (Change(path="k", operation="clamp", after=10), "Use k=10."),
+        (Change(path="k", operation="clamp", after=10, bound="at most"), "Pass k of at most 10."),
+        (Change(path="k", operation="substitute", after=3, bound="at least"), "Pass k of at least 3."),
         (Change(path="k", operation="substitute", after=True), "Use k=True."),
         (Change(path="topk", operation="rename", after="top_k"), "Rename topk to top_k."),
         (Change(path="k", operation="cast", after="integer"), "Pass k as an integer."),
@@ -62,6 +64,12 @@ def worded(*changes: Change, arguments=None, **fields) -> Lesson:
 )
 def test_a_correction_says_what_to_do(change, correction):
     assert worded(change).correction == correction
+
+
+@pytest.mark.parametrize(("bound", "mistake"), [("at most", "k above 10"), ("at least", "k below 10")])
+def test_mistake_of_a_bound_names_the_bound(bound, mistake):
+    lesson = worded(Change(path="k", operation="substitute", after=10, bound=bound))
+    assert lesson.mistake == f"Calling search with {mistake} fails with tool/invalid_arguments."
 
 
 def test_what_comes_first_is_told_with_what_is_constant_in_it():

@@ -12,7 +12,17 @@ from hypothesis import strategies as st
 
 from mulligan.core.argument_rejections import TextVerdict
 from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Change, ChangeOperation
-from mulligan.learn.fixes import RETRY_ACTION, FixAction, FixRecord, TrialActor, TrialDetails, Vote, Writers, fix_state
+from mulligan.learn.fixes import (
+    RETRY_ACTION,
+    FixAction,
+    FixRecord,
+    TrialActor,
+    TrialDetails,
+    Vote,
+    Writers,
+    fix_state,
+    to_fix,
+)
 from mulligan.learn.profiles import build_profile
 from mulligan.learn.telling import Experience, FailedCall, explain_silence
 from mulligan.store.base import DAY, hash_arguments, hash_value
@@ -430,3 +440,36 @@ def test_value_for_an_argument_that_was_left_out_needs_five_of_five():
     votes = [msgspec.structs.replace(vote, old_value=hash_value(None)) for vote in repeat(5, old=None)]
     assert explain(build_fix(SLOW, *votes[:4])) != ""
     assert explain(build_fix(SLOW, *votes)) == ""
+
+
+@pytest.mark.parametrize(
+    ("old_numbers", "bound"),
+    [([50, 20], "at most"), ([3, 4], "at least"), ([50, 50], ""), ([50, 3], ""), ([50, 20, "many"], ""), ([], "")],
+    ids=["larger", "smaller", "one value", "both sides", "a text among them", "none"],
+)
+def test_number_is_a_bound_if_it_replaced_several_numbers_of_one_side(old_numbers, bound):
+    record = build_fix(TEN, *(build_vote(at, old) for at, old in enumerate(old_numbers)))
+    [change] = to_fix(record, ("proposed", "")).changes
+    assert change.bound == bound
+
+
+def test_failed_trials_show_no_bound():
+    record = build_fix(TEN, build_vote(1, 50), build_vote(2, 20, successful=False))
+    assert to_fix(record, ("proposed", "")).changes == TEN.changes
+
+
+def test_smaller_value_agrees_with_a_bound_and_a_larger_one_contradicts_it():
+    forty, twenty_five = build_action("speed", 40), build_action("speed", 25)
+    slow = build_fix(forty, *(build_vote(at, 120, action=forty) for at in range(5)))
+    slower = build_fix(twenty_five, *(build_vote(at, 120, action=twenty_five) for at in range(10, 15)))
+    asked = {"speed": 120, "job": 99}
+    assert explain(slow, slower, arguments=asked) == ""
+    assert explain(slower, slow, arguments=asked).endswith("5 times something else did or it failed")
+
+
+def test_numbers_that_name_objects_are_no_bounds():
+    first, second = build_action("order_number", 21), build_action("order_number", 11)
+    one = build_fix(first, *(build_vote(at, 90 + at, action=first) for at in range(5)))
+    other = build_fix(second, *(build_vote(at, 90 + at, action=second) for at in range(5)))
+    assert to_fix(one, ("proposed", "")).changes == first.changes
+    assert explain(one, other, arguments={"order_number": 92}) != ""

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from mulligan import prompt
 from mulligan.classify.classifier import classify
-from mulligan.classify.kinds import KINDS, TOOL_NOT_FOUND
+from mulligan.classify.kinds import KINDS, TOOL_INVALID_ARGUMENTS, TOOL_NOT_FOUND
 from mulligan.core import calls
 from mulligan.core.failure import UNKNOWN_OUTCOME_HINT, Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Precedent, Recovery
@@ -394,3 +394,59 @@ def test_an_argument_that_is_to_go_is_said_to_be_left_out():
     dropped = Change(path="unit", operation="drop", before="C", after=None, source="schema")
     assert WORDS.suggestion(Recovery(remedy=Remedy.REPAIR, changes=(dropped,))) == "Omit unit."
     assert "unit omitted" in WORDS.note("weather", [dropped])
+
+
+SEARCH_SCHEMA = {
+    "properties": {"query": {}, "limit": {}, "cursor": {}, "sort": {"enum": ["asc", "desc"]}},
+    "required": ["query", "limit"],
+}
+
+
+def rejected(message: str = "no") -> Failure:
+    return Failure.of(TOOL_INVALID_ARGUMENTS, message)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (
+            {"query": "fish", "lim": 3},
+            "Required are query and limit; missing is limit; unknown is lim; "
+            "also allowed are cursor and sort (asc, desc).",
+        ),
+        (
+            {"query": "fish", "limit": 3},
+            "Required are query and limit; also allowed are cursor and sort (asc, desc).",
+        ),
+        (
+            {"a": 1, "b": 2},
+            "Required are query and limit; missing are query and limit; unknown are a and b; also allowed are cursor "
+            "and sort (asc, desc).",
+        ),
+    ],
+)
+def test_hint_after_rejected_arguments_compares_them_with_the_schema(arguments: dict[str, Any], hint: str):
+    assert WORDS.answer(rejected(), tool="search", schema=SEARCH_SCHEMA, arguments=arguments)["hint"] == hint
+
+
+def test_hint_calls_no_argument_unknown_where_a_schema_allows_more():
+    schema = {"properties": {"query": {}}, "additionalProperties": True}
+    assert WORDS.answer(rejected(), tool="search", schema=schema, arguments={"x": 1})["hint"] == "Allowed is query."
+
+
+@pytest.mark.parametrize("schema", [None, {}, {"properties": {}}, {"properties": 7}])
+def test_without_arguments_in_the_schema_the_hint_is_that_of_the_kind(schema: Any):
+    answer = WORDS.answer(rejected(), tool="search", schema=schema, arguments={"x": 1})
+    assert answer["hint"] == TOOL_INVALID_ARGUMENTS.hint
+
+
+def test_hint_of_the_author_is_kept():
+    failure = Failure.of(TOOL_INVALID_ARGUMENTS, "no", hint="Use small letters.")
+    assert WORDS.answer(failure, tool="search", schema=SEARCH_SCHEMA)["hint"] == "Use small letters."
+
+
+@given(st.dictionaries(TEXTS, st.none() | st.dictionaries(st.just("enum"), st.lists(TEXTS))), st.lists(TEXTS))
+def test_hint_shows_no_hostile_name_of_a_schema(properties: dict[str, Any], required: list[str]):
+    hint = WORDS.argument_hint({"properties": properties, "required": required}, {"x": 1})
+    assert not find_unsafe_text(hint)
+    assert len(hint) <= 410

@@ -252,7 +252,7 @@ def _made() -> dict[str, str]:
         "identical failure": WORDS.identical_failure("orders", FOREIGN, 2),
         "repeated call": " ".join(WORDS.repeated_call("pay")),
         "repeated call note": WORDS.repeated_call_note("pay"),
-        "circuit open": WORDS.circuit_open("forecast", 4.2),
+        "target down": WORDS.target_down("forecast", 4.2),
         "last turn": prompt.last_turn_notice(),
         "report": WORDS.report(
             [

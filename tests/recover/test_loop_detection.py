@@ -59,15 +59,43 @@ def test_a_success_begins_anew():
     assert not is_blocked(repeats, path="a")
 
 
-def test_where_waiting_helps_it_begins_anew_after_the_window_and_elsewhere_not():
+@pytest.mark.parametrize("failure", [BUSY, MISSING])
+def test_calls_that_are_thirty_seconds_apart_are_no_loop(failure):
     repeats = LoopDetector()
-    given_up(repeats, BUSY, now=0, path="a")
-    given_up(repeats, BUSY, now=5, path="a")
+    given_up(repeats, failure, now=0, path="a")
+    given_up(repeats, failure, now=5, path="a")
     assert is_blocked(repeats, now=34.9, path="a")
     assert not is_blocked(repeats, now=35.0, path="a")
-    given_up(repeats, now=100, path="a")
-    given_up(repeats, now=100, path="a")
-    assert is_blocked(repeats, now=10_000, path="a")
+    for minute in range(50):
+        given_up(repeats, failure, now=60.0 * minute, path="a")
+        assert not is_blocked(repeats, now=60.0 * (minute + 1), path="a")
+
+
+def polled(texts: list[str], seconds: float = 5.0) -> int | None:
+    """Return the number of the call that is blocked, or None."""
+    repeats = LoopDetector()
+    for number, text in enumerate(texts, 1):
+        if is_blocked(repeats, now=number * seconds, job="j"):
+            return number
+        failure = Failure.of(Kind("tool", "unknown", Remedy.REPLAN), text, fingerprint="same template")
+        given_up(repeats, failure, now=number * seconds, job="j")
+    return None
+
+
+@pytest.mark.parametrize(
+    ("texts", "blocked"),
+    [
+        ([f"Export at {number} percent" for number in range(10, 90, 10)], None),
+        ([f"{number} jobs are ahead of yours" for number in range(9, 1, -1)], None),
+        ([f"Position {number} in the queue" for number in (8, 7, 7, 7, 6)], None),
+        (["column foo does not exist"] * 8, 3),
+        ([f"bad request (id 8f3a2c{number:02x}d1)" for number in range(8)], 3),
+        ([f"query failed after {number}.{number}2 s" for number in range(1, 9)], 3),
+        ([f"wrong password (attempt {number})" for number in range(1, 31)], 21),
+    ],
+)
+def test_failures_that_differ_in_their_numbers_are_a_poller_until_the_twentieth(texts, blocked):
+    assert polled(texts) == blocked
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,10 @@ from mulligan.core.records import (
     FixState,
     Prerequisite,
 )
-from mulligan.recover.plan import AttemptMove, BackoffMove, QueryMove, RecoveryMoves, RecoveryQueries, plan_recovery
+from mulligan.recover.plan import AttemptMove, QueryMove, RecoveryMoves, RecoveryQueries, plan_recovery
 from mulligan.recover.policy import EarlierCall, Policy, Suggestion, Tool
 from mulligan.recover.repair import suggest
+from mulligan.recover.retry_schedule import BackoffMove, RetryQueries
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f")
 SCHEMA = {
@@ -197,7 +198,7 @@ def list_attempts(
         lookup_precedents=lambda *about: (),
         lookup_fixes=None if fixes is None else lambda failure, arguments: fixes,
         run_prerequisite=lambda before: "",
-        random=lambda: 0.0,
+        retries=RetryQueries(limits=policy.limit_retries()),
         earlier_calls=lambda: earlier_calls,
     )
     return play(plan_recovery(arguments, tool, policy, questions), failures)

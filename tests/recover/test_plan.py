@@ -13,7 +13,6 @@ from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Precedent, Recovery
 from mulligan.recover.plan import (
     AttemptMove,
-    BackoffMove,
     Move,
     QueryMove,
     RecoveryFailed,
@@ -22,6 +21,7 @@ from mulligan.recover.plan import (
     select_tellable,
 )
 from mulligan.recover.policy import Policy, Tool
+from mulligan.recover.retry_schedule import BackoffMove, RetryQueries
 
 SCHEMA = {"type": "object", "properties": {"k": {"type": "integer", "maximum": 10}}}
 PRECEDENT = Precedent(method="retry")
@@ -40,8 +40,10 @@ def played(
     failures: Sequence[Failure | None], tool: Tool, policy: Policy | None = None, arguments: Any = None
 ) -> tuple[list[Move], RecoveryFailed | None]:
     """The moves when the attempts end so; those beyond the list fail as the last one did."""
-    questions = RecoveryQueries(lookup_precedents=lambda *about: [PRECEDENT], random=lambda: 0.0)
-    moves = plan_recovery({"k": 50} if arguments is None else arguments, tool, policy or Policy(), questions)
+    policy = policy or Policy()
+    retries = RetryQueries(limits=policy.limit_retries())
+    questions = RecoveryQueries(lookup_precedents=lambda *about: [PRECEDENT], retries=retries)
+    moves = plan_recovery({"k": 50} if arguments is None else arguments, tool, policy, questions)
     made: list[Move] = []
     answer: Any = None
     while True:
@@ -158,10 +160,17 @@ def test_a_once_tool_is_never_called_twice_with_the_same_arguments(failures):
     assert all(made.count(arguments) == 1 for arguments in made)
 
 
-def test_the_third_failure_ends_it():
+def test_the_eighth_failure_ends_it():
     moves, given_up = played([failing(Remedy.RETRY)], tool())
-    assert len(tries(moves)) == 3
-    assert given_up.reason == "the limit of 3 attempts is reached"
+    assert len(tries(moves)) == 8
+    assert given_up.reason == "the limit of 8 attempts is reached"
+
+
+def test_a_call_is_repaired_twice_at_most():
+    schema = {"type": "object", "properties": {name: {"type": "integer", "maximum": 10} for name in "abcd"}}
+    arguments = dict.fromkeys("abcd", 50)
+    moves, _ = played([failing(Remedy.REPAIR)], tool(schema=lambda: schema, clamp=frozenset("abcd")), None, arguments)
+    assert len(tries(moves)) <= 3
 
 
 # Modes
@@ -175,7 +184,7 @@ def test_observing_changes_nothing():
 
 
 def test_suggesting_waits_and_changes_no_arguments():
-    assert len(tries(played([failing(Remedy.RETRY)], tool(mode="suggest"))[0])) == 3
+    assert len(tries(played([failing(Remedy.RETRY)], tool(mode="suggest"))[0])) == 8
     moves, given_up = played([failing(Remedy.REPAIR)], tool(mode="suggest"))
     assert len(tries(moves)) == 1
     assert given_up.reason == 'the mode is "suggest"'
@@ -243,7 +252,7 @@ def test_the_schema_is_asked_for_only_when_a_repair_is_wanted():
 
 
 def test_a_question_nobody_can_answer_leaves_no_precedents():
-    questions = RecoveryQueries(lookup_precedents=lambda *about: [], random=lambda: 0.0)
+    questions = RecoveryQueries(lookup_precedents=lambda *about: [])
     moves = plan_recovery({}, tool(), Policy(), questions)
     next(moves)
     assert isinstance(moves.send(failing(Remedy.REPLAN)), QueryMove)

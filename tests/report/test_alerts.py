@@ -137,12 +137,14 @@ def test_calls_of_other_programs_are_given_up_when_their_run_has_ended_and_nothi
 
 @pytest.mark.parametrize("effects", ["once", "none"])
 @pytest.mark.parametrize("circuit_breaker", [False, True])
-def test_open_circuit_is_told_once_whether_or_not_it_blocks_calls(effects, circuit_breaker):
+def test_target_that_is_down_is_told_once_whether_or_not_its_calls_fail_at_once(effects, circuit_breaker):
     m = mulligan.Mulligan(store="memory:")
     heard = []
     m.add_listener(heard.append, thread="caller")
 
-    @m.tool(effects=effects, circuit_breaker=circuit_breaker, policy=mulligan.Policy(initial_backoff=0.0))
+    @m.tool(
+        effects=effects, circuit_breaker=circuit_breaker, policy=mulligan.Policy(initial_backoff=0.0, retry_seconds=0)
+    )
     def search():
         raise ConnectionError("connection reset by peer")
 

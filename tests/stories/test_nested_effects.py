@@ -617,7 +617,7 @@ class Program:
             raise errors[0]
 
 
-PATIENT = Policy(initial_backoff=0, retry_budget_burst=1000, max_run_retries=1000, circuit_breaker=False)
+PATIENT = Policy(attempts=3, initial_backoff=0, max_run_retries=1000, retry_tokens=1000, down_after=0)
 
 
 @settings(max_examples=500)

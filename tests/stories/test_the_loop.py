@@ -139,6 +139,39 @@ def test_the_third_time_a_failure_happens_the_answer_says_what_worked_before(use
     assert told["suggestions"] == ["In earlier runs this recovered the call: days=7 (2 of 2 runs)."]
 
 
+BOUND = """
+    import mulligan
+    from mulligan import AgentError
+
+    @mulligan.tool(effects="none")
+    def search(query, top_k=5):
+        if top_k > 10:
+            raise AgentError("Bad request: the page is too large.")
+        return query
+
+    for number, top_k in enumerate([50, 20, 100, 30, 70]):
+        with mulligan.run("librarian"):
+            for turn in mulligan.turns(limit=2):
+                asked = {"query": f"question {number}", "top_k": top_k if turn.number == 1 else 10}
+                outcome = turn.call([search], "search", asked)
+                if not outcome.ok and number > 1:
+                    print(*outcome.answer["suggestions"])
+"""
+
+
+def test_bound_that_no_error_states_is_told_as_a_bound_and_becomes_a_lesson(user):
+    done = user.runs_program(BOUND)
+    assert done.stdout.splitlines() == [
+        f"In earlier runs this recovered the call: top_k=10 ({count} of {count} runs). "
+        "Each of these runs had failed with a larger top_k."
+        for count in (2, 3, 4)
+    ], done.stderr
+
+    assert "Pass top_k of at most 10." in user.types("lessons").stdout
+    [fix] = user.sees("fixes")
+    assert "top_k of at most 10" in user.types("fixes", "show", fix["id"]).stdout
+
+
 def test_a_tool_that_does_not_exist_is_told_with_the_names_that_do(user):
     done = user.runs_program("""
         import mulligan

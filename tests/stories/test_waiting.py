@@ -64,7 +64,7 @@ def test_a_call_that_the_tool_itself_rejected_is_repaired_after_a_backoff(played
     assert len(played.backoffs) == 1
 
 
-def test_repairs_after_a_rejection_need_no_retry_budget_and_end_after_twenty_in_a_run() -> None:
+def test_repairs_after_a_rejection_need_no_token_and_end_after_twenty_in_a_run() -> None:
     executed: list[int] = []
 
     @mulligan.tool(clamp=["top_k"])
@@ -74,14 +74,14 @@ def test_repairs_after_a_rejection_need_no_retry_budget_and_end_after_twenty_in_
             raise mulligan.AgentError(f"top_k must be 10 or less, got {top_k}.")
         return top_k
 
-    with sandbox(retry_budget_burst=0, retry_budget_ratio=0), mulligan.run("agent"):
+    with sandbox(retry_tokens=0), mulligan.run("agent"):
         results = [find(50 + number) for number in range(20)]
         with pytest.raises(mulligan.AgentError) as caught:
             find(99)
 
     assert results == [10] * 20
     assert len(executed) == 20 * 2 + 1
-    assert "the limit of 20 retries per run is reached" in caught.value.__notes__[0]
+    assert "the limit of 20 repairs per run is reached" in caught.value.__notes__[0]
 
 
 def test_a_repair_counts_as_an_attempt() -> None:
@@ -118,7 +118,7 @@ def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.message for record in caplog.records if record.name.startswith("mulligan.")]
 
 
-def test_a_sync_tool_on_the_event_loop_warns_once_that_its_backoff_blocks_the_loop(played, caplog) -> None:
+def test_a_sync_tool_on_the_event_loop_is_retried_once_at_once_and_warns_once(played, caplog) -> None:
     outcomes = iter([ConnectionError(), "rain", ConnectionError(), "snow"])
 
     @mulligan.tool(effects="none")
@@ -134,12 +134,34 @@ def test_a_sync_tool_on_the_event_loop_warns_once_that_its_backoff_blocks_the_lo
     with caplog.at_level(logging.WARNING, "mulligan"):
         assert asyncio.run(work()) == ["rain", "snow"]
 
-    assert len(played.backoffs) == 2
+    assert played.backoffs == []
     assert warnings_of(caplog) == [
-        "weather is not async and was called on the event loop, which its backoff of 0.5 s blocks. Define it with "
-        "`async def`, or call it with `await asyncio.to_thread(weather, ...)` or `await turn.acall(...)`. "
-        "This warning appears once per tool."
+        "weather is not async and was called on the event loop, which a backoff would block. It is retried once, at "
+        "once. Define it with `async def`, or call it with `await asyncio.to_thread(weather, ...)` or "
+        "`await turn.acall(...)`. This warning appears once per tool."
     ]
+
+
+@pytest.mark.parametrize(("status", "executed"), [(500, 2), (429, 1)])
+def test_a_sync_tool_on_the_event_loop_makes_no_third_attempt_and_waits_for_no_limit(played, status, executed) -> None:
+    class Refused(Exception):
+        status_code = status
+
+    attempts: list[int] = []
+
+    @mulligan.tool(effects="none")
+    def weather() -> None:
+        attempts.append(1)
+        raise Refused
+
+    async def work() -> None:
+        weather()
+
+    with pytest.raises(Refused) as caught:
+        asyncio.run(work())
+    assert len(attempts) == executed
+    assert played.backoffs == []
+    assert "on the thread of an event loop" in caught.value.__notes__[0]
 
 
 async def call_in_a_thread(tool: Callable[[], Any]) -> Any:
@@ -174,7 +196,7 @@ def test_a_plain_function_as_a_tool_warns_once_too(played, caplog) -> None:
     with caplog.at_level(logging.WARNING, "mulligan"):
         asyncio.run(work())
 
-    assert len(played.backoffs) == 2
+    assert played.backoffs == []
     assert len(warnings_of(caplog)) == 1
 
 
@@ -183,13 +205,13 @@ def test_a_sync_tool_without_an_event_loop_does_not_warn(played, caplog) -> None
     assert warnings_of(caplog) == []
 
 
-# Retry budgets
+# Retry tokens
 
 
-def test_the_doctor_shows_the_retry_budgets_and_which_tools_used_theirs_up(tmp_path, types) -> None:
+def test_the_doctor_shows_the_retry_tokens_and_which_tools_used_theirs_up(tmp_path, types) -> None:
     store = str(tmp_path / "failures.db")
     program = mulligan.Mulligan()
-    program.configure(store=store, policy=Policy(initial_backoff=0, retry_budget_burst=1))
+    program.configure(store=store, policy=Policy(initial_backoff=0, retry_tokens=1))
 
     @program.tool(effects="none")
     def fetch() -> None:
@@ -201,9 +223,62 @@ def test_the_doctor_shows_the_retry_budgets_and_which_tools_used_theirs_up(tmp_p
     program.close()
 
     facts = json.loads(types("doctor", "--store", store, "--json")[1])
-    assert (facts["retry_budget_burst"], facts["retry_budget_ratio"], facts["max_run_retries"]) == (10, 0.1, 20)
-    assert facts["retry_budget_exhausted"] == [{"tool": "fetch", "calls": 3}]
+    assert (facts["retry_tokens"], facts["down_after"], facts["max_run_retries"]) == (20, 5, 20)
+    assert facts["retry_tokens_exhausted"] == [{"tool": "fetch", "calls": 3}]
     code, text, _ = types("doctor", "--store", store)
-    assert code == 0, "an exhausted budget is no problem of the store"
-    assert "10 at once, then 0.1 per first attempt, for each tool and for the process; 20 per run" in text
+    assert code == 0, "used-up tokens are no problem of the store"
+    assert "20 tokens per target, which is down after 5 failures in a row; 20 repairs per run" in text
     assert "fetch 3 calls" in text
+
+
+# Limits that say when they clear
+
+
+class LimitError(Exception):
+    status_code = 429
+
+
+def test_a_limit_that_clears_late_is_not_waited_for_and_the_note_says_when_it_does(played) -> None:
+    @mulligan.tool(effects="none")
+    def lookup(name: str) -> str:
+        raise LimitError("Too many requests, try again in 8h44m")
+
+    with pytest.raises(LimitError) as raised:
+        lookup("a")
+    assert len(played.steps) == 1
+    assert ": it clears in 8 h 44 min" in raised.value.__notes__[0]
+
+
+def test_a_used_up_quota_says_when_it_clears(played) -> None:
+    @mulligan.tool(effects="none")
+    def lookup(name: str) -> str:
+        raise LimitError("Daily quota exceeded. It resets in 8h44m.")
+
+    with pytest.raises(LimitError) as raised:
+        lookup("a")
+    assert len(played.steps) == 1
+    assert "a person must act: it clears in 8 h 44 min" in raised.value.__notes__[0]
+
+
+def test_a_quota_that_clears_soon_is_waited_for(played) -> None:
+    attempts: list[str] = []
+
+    @mulligan.tool(effects="none")
+    def lookup(name: str) -> str:
+        attempts.append(name)
+        if len(attempts) < 2:
+            raise LimitError("You have exhausted your capacity. Your quota will reset after 7s.")
+        return name
+
+    assert lookup("a") == "a"
+    assert played.backoffs[0] >= 7.0
+
+
+def test_a_model_reads_what_the_schema_of_a_tool_requires(played) -> None:
+    @mulligan.tool(effects="none")
+    def book(room: str, hours: int) -> str:
+        raise ValueError("invalid argument")
+
+    answer = next(iter(mulligan.turns())).call([book], "book", {"room": "A", "length": 2})
+    hint = json.loads(str(answer))["hint"]
+    assert hint == "Required are room and hours; missing is hours; unknown is length."

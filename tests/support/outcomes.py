@@ -91,7 +91,7 @@ CASES = (
     Case(
         "rate limit, Retry-After 3600",
         (PATIENCE,),
-        "unrecovered: Retry-After is 3600 s, above the maximum backoff of 90 s",
+        "unrecovered: Retry-After is 3600 s, above the maximum backoff of 90 s: it clears in 1 h",
     ),
     Case("overloaded, 529", (OVERLOADED,), "retried"),
     Case("unavailable, 503", (DOWN, DOWN), "retried"),

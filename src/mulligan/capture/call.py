@@ -12,10 +12,19 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.call_origin import mark_exception
-from mulligan.capture.call_record import RecordedCall
+from mulligan.capture.call_record import RecordedCall, find_call
 from mulligan.capture.context import CaptureContext, reset
-from mulligan.capture.limits import CIRCUIT_OPEN, CallBlockedError, CallLimits, SchemaMismatchError
-from mulligan.capture.player import CallMoves, Invocation, Reply, aexecute_plan, execute_plan, run_in_thread, run_sync
+from mulligan.capture.limits import CallBlockedError, CallLimits, SchemaMismatchError
+from mulligan.capture.player import (
+    CallMoves,
+    Invocation,
+    Reply,
+    aexecute_plan,
+    execute_plan,
+    is_on_event_loop,
+    run_in_thread,
+    run_sync,
+)
 from mulligan.capture.run import ActiveRun, CallScope, ContextValue, RecoveryScope, inner_scope
 from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.signature import code_of
@@ -33,6 +42,7 @@ from mulligan.core.fast_path import IMMUTABLE_TYPES
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     VERIFY,
+    WAITING,
     AdvisedFix,
     Fix,
     Outcome,
@@ -40,6 +50,7 @@ from mulligan.core.records import (
     Prerequisite,
     Recovery,
     RecoveryStop,
+    Step,
     ValueProfile,
 )
 from mulligan.prompt import Prompt
@@ -49,7 +60,6 @@ from mulligan.recover.plan import (
     VERIFIED_EXECUTED,
     VERIFIED_NOT_EXECUTED,
     AttemptMove,
-    BackoffMove,
     Move,
     QueryMove,
     RecoveryFailed,
@@ -59,6 +69,8 @@ from mulligan.recover.plan import (
     plan_recovery,
 )
 from mulligan.recover.policy import PrerequisiteCall, Suggestion, Tool
+from mulligan.recover.retry_schedule import BackoffMove, RetryQueries, WaitMove
+from mulligan.recover.target_state import TARGET_DOWN
 from mulligan.redaction.plain_data import is_resource
 
 MAX_STORED_SUGGESTIONS = 3
@@ -127,10 +139,10 @@ class CallExecution(RecordedCall, eq=False):
             self.run,
             self.tool,
             self.policy,
-            rules.tool_limits,
+            rules.targets,
             options.type,
+            lambda arguments, function: wrapped.find_target(arguments, self.args, function),
             wrapped.owner(self.args),
-            wrapped.target_resolver,
         )
         self.limits.set_deadline(None if options.timeout is None else self.start_time + options.timeout)
 
@@ -143,22 +155,59 @@ class CallExecution(RecordedCall, eq=False):
             reflect=None if self.capture.reflector is None else self._reflect,
             run_prerequisite=_as_query(self._run_prerequisite, wrapped.is_async) if has_prerequisites else None,
             verify=_as_query(self._verify, _is_async(wrapped.verify)) if wrapped.verify is not None else None,
-            random=self.capture.random,
+            retries=self._build_retry_queries(),
             earlier_calls=self.run.earlier_calls,
             changed_arguments=self._changed_arguments,
             inner_effects=self._describe_inner_effects,
-            seconds_left=limits.seconds_left,
             retry_layer=lambda: self.retry_layer,
             has_reader=lambda: self.answers_model,
             was_executed=lambda: limits.was_executed,
-            take_retry_budget=limits.take_retry_budget,
-            blocking_reason=limits.blocking_reason,
-            admit_retry=self._admit_retry,
+            take_repair=limits.take_repair,
+            find_obstacle=self._find_obstacle,
         )
         if wrapped.planner is not None:
             return wrapped.planner(self, self.arguments, self.tool, self.policy, queries)
         initial_repair = None if self.repaired_request is None else self.repaired_request.recovery
         return plan_recovery(self.arguments, self.tool, self.policy, queries, initial_repair)
+
+    def _build_retry_queries(self) -> RetryQueries:
+        limits, waiting_call = self.limits, self._find_waiting_call()
+        limits.began = self.start_time if waiting_call is None else waiting_call.start_time
+        limits.retry_limits = self.policy.limit_retries(
+            answers_model=waiting_call is not None,
+            has_timeout=self.wrapped.options.timeout is not None,
+            client_retries=getattr(self.wrapped.function, "client_retries", 0),
+        )
+        return RetryQueries(
+            limits=limits.retry_limits,
+            elapsed=limits.elapsed,
+            random=self.capture.random,
+            can_wait=self._can_wait,
+            seconds_left=limits.seconds_left,
+            is_target_down=limits.is_target_down,
+            describe_target=self._describe_target,
+            take_turn=limits.take_turn,
+        )
+
+    def _find_waiting_call(self) -> RecordedCall | None:
+        """Return the outermost call that answers a model, this one or one around it: somebody waits for it."""
+        call: RecordedCall | None = self
+        waiting_call: RecordedCall | None = None
+        while call is not None:
+            waiting_call = call if call.answers_model else waiting_call
+            call = find_call(call.enclosing)
+        return waiting_call
+
+    def _describe_target(self) -> str:
+        """Return the name of the target, without values of arguments if none are recorded."""
+        return self.tool.name if self.rules.value_recorder.is_shape else self.limits.describe_target()
+
+    def _can_wait(self) -> bool:
+        """Return whether the call may sleep. A sync call on the thread of an event loop would stop all its tasks."""
+        if self.is_played_async or not is_on_event_loop():
+            return True
+        self._warn_of_event_loop()
+        return False
 
     def moves(self) -> CallMoves:
         """Yield the moves of this call to the player. Each receives its result and its exception.
@@ -177,7 +226,7 @@ class CallExecution(RecordedCall, eq=False):
             match move:
                 case AttemptMove():
                     answer = yield from self._attempt(move)
-                case BackoffMove():
+                case BackoffMove() | WaitMove():
                     self._plan_backoff(move)
                     _, error = (yield move) or (None, None)
                     if error is not None:
@@ -242,37 +291,40 @@ class CallExecution(RecordedCall, eq=False):
             is_planned = True
         if not is_planned and self.attempt_count == 0:
             move = AttemptMove(self.arguments)  # the call itself is made in any case
+        if isinstance(move, BackoffMove) and self._step is not None:
+            self._step = _note_wait(self._step, move)
         # After a query, the plan may still stop, and an attempt recorded before it would lack the stop reason.
         if not isinstance(move, QueryMove) or isinstance(move, StopMove):
             if self._step is not None and self.ended_at is not None:
                 self.record_end(self._stop_reason(move))
-            elif self._planned is not None and not isinstance(move, AttemptMove | BackoffMove):
+            elif self._planned is not None and not isinstance(move, AttemptMove | BackoffMove | WaitMove):
                 self.record_skipped(self._stop_reason(move))
         return move
 
-    def _plan_backoff(self, move: BackoffMove) -> None:
+    def _plan_backoff(self, move: BackoffMove | WaitMove) -> None:
         """Publish the planned recovery before the backoff. Listeners see it; no store needs it."""
+        if isinstance(move, WaitMove):
+            self.backoffs = (*self.backoffs[:-1], sum(self.backoffs[-1:]) + move.seconds)
+            return
         if self._last_step is not None:
             recovery = self.rules.value_recorder.recovery(move.recovery) or move.recovery
-            self.capture.publish_safely(RecoveryPlanned(self._last_step, recovery))
+            self.capture.publish_safely(RecoveryPlanned(_note_wait(self._last_step, move), recovery))
         self._planned = move.recovery
-        if move.recovery.backoff_seconds:
-            self.backoffs += (move.recovery.backoff_seconds,)
+        if move.sleep_seconds:
+            self.backoffs += (move.sleep_seconds,)
 
-    def warn_of_blocked_loop(self, seconds: float) -> None:
-        """Warn, once per tool, that the backoff of this sync call blocks the event loop. Never raises."""
-        with self.capture.guard("A warning about a blocked event loop"):
-            name = self.tool.name
-            self.capture.warn_once(
-                self.tool.key,
-                "event loop",
-                "%s is not async and was called on the event loop, which its backoff of %.1f s blocks. Define it with "
-                "`async def`, or call it with `await asyncio.to_thread(%s, ...)` or `await turn.acall(...)`. "
-                "This warning appears once per tool.",
-                name,
-                seconds,
-                name,
-            )
+    def _warn_of_event_loop(self) -> None:
+        """Warn, once per tool, that this sync call may not wait for a retry."""
+        name = self.tool.name
+        self.capture.warn_once(
+            self.tool.key,
+            "event loop",
+            "%s is not async and was called on the event loop, which a backoff would block. It is retried once, at "
+            "once. Define it with `async def`, or call it with `await asyncio.to_thread(%s, ...)` or "
+            "`await turn.acall(...)`. This warning appears once per tool.",
+            name,
+            name,
+        )
 
     def _start_attempt(self, move: AttemptMove) -> Invocation:
         """Start an attempt. Raises if it must not be made, before anything can execute."""
@@ -286,7 +338,7 @@ class CallExecution(RecordedCall, eq=False):
             self.record_start(move)
         self.attempt_count += 1
         if self._step is not None:
-            is_repeatable = self.tool.is_retry_safe and self.tool.mode != "observe" and self.policy.attempts > 1
+            is_repeatable = self.tool.is_retry_safe and self.tool.mode != "observe" and self.policy.allows_recovery
             scope_class = RecoveryScope if self.attempt_count > 1 else CallScope
             self._scope = scope_class(
                 self.run,
@@ -386,9 +438,9 @@ class CallExecution(RecordedCall, eq=False):
             return f"{self.retried_call} was retried inside this attempt"
         return ""
 
-    def _admit_retry(self, *attempt: Any) -> str:
+    def _find_obstacle(self) -> str:
         # Asked again after the backoff: a task that the attempt has started may have executed a call since.
-        return self._describe_inner_effects() or self.limits.admit_retry(*attempt)
+        return self._describe_inner_effects() or self.limits.find_obstacle()
 
     def _invocation(self, arguments: Mapping[str, Any]) -> Invocation:
         wrapped = self.wrapped
@@ -495,7 +547,7 @@ class CallExecution(RecordedCall, eq=False):
     def _find_retry_layer(self, error: Exception | None) -> None:
         """Find out whether a retry library or a client retries this call too."""
         self.retry_layer = None
-        if self.tool.mode == "observe" or self.policy.attempts == 1 or not self.limits.was_executed:
+        if self.tool.mode == "observe" or not self.policy.allows_recovery or not self.limits.was_executed:
             return
         with self.capture.guard("Looking for other retries of a call"):
             with fork_safety.import_lock:
@@ -517,20 +569,31 @@ class CallExecution(RecordedCall, eq=False):
             self.limits.has_executed_failure = True
         if outcome != "cancelled":
             with self.capture.guard("The limits of a call"):
-                self.limits.record_result(self.attempt_arguments, self.failure, self.replacement)
+                recovery = None if self._step is None else self._step.recovery
+                self.limits.record_result(
+                    self.attempt_arguments,
+                    self.failure,
+                    self.replacement,
+                    seconds=self.ended_at - self._attempt_start,
+                    is_retry=recovery is not None and recovery.remedy is Remedy.RETRY,
+                )
 
     def _classify(self, error: Exception) -> Failure:
         if isinstance(error, CallBlockedError):
             return error.failure
         options = self.wrapped.options
-        rejects = {"rejection_statuses": options.rejection_statuses} if options.rejection_statuses else {}
+        facts: dict[str, Any] = {}
+        if options.rejection_statuses:
+            facts["rejection_statuses"] = options.rejection_statuses
+        if self.wrapped.is_listed:
+            facts["is_listed"] = True
         failure = self.capture.classify_safely(
             error,
             source=options.type,
             tool=self.tool.name,
             arguments=self.attempt_arguments,
             category=self.wrapped.category,
-            **rejects,
+            **facts,
         )
         if isinstance(error, SchemaMismatchError):
             return failure
@@ -565,8 +628,8 @@ class CallExecution(RecordedCall, eq=False):
         else:
             return None
         with self.capture.guard("Recording the stop reason"):
-            if CIRCUIT_OPEN not in reason and self.limits.is_circuit_open():
-                reason = f"{reason}; {CIRCUIT_OPEN}"
+            if TARGET_DOWN not in reason and self.limits.is_target_down():
+                reason = f"{reason}; {TARGET_DOWN}"
             reason = self._name_retry_layer(reason)
             spiral = self.limits.record_unrecovered(self.arguments, self.failure)
             may_be_lost = self.limits.was_executed and (not self.tool.is_retry_safe or self.run.lost_answers)
@@ -612,7 +675,8 @@ class CallExecution(RecordedCall, eq=False):
         kind = KINDS.get(str(failure.kind), failure.kind)
         if kind.remedy is not failure.remedy or kind.are_retries_exhausted:
             # An error that says itself that all retries failed is classified as one that no retry recovers.
-            reason = layer.find_stop_reason(self.attempt_count + 1, self.policy, is_retry=True)
+            max_attempts = self.limits.retry_limits.attempts
+            reason = layer.find_stop_reason(self.attempt_count + 1, max_attempts, is_retry=True)
         if reason.startswith(layer.name):
             self.capture.warn_once(
                 self.tool.key,
@@ -629,6 +693,7 @@ class CallExecution(RecordedCall, eq=False):
         A result that is a failure is returned: the caller knows what it means.
         """
         self.is_in_progress = False
+        self.limits.leave_target()
         error, self.error = self.error, None  # an exception whose frames hold it would live too long
         with self.capture.guard("Adding the exception note"):
             if error is not None:
@@ -654,7 +719,7 @@ class CallExecution(RecordedCall, eq=False):
         """Record that the call was interrupted, which is no failure."""
         self.is_in_progress = False
         self._leave()
-        self.limits.release_probe()
+        self.limits.leave_target()
         self._is_cancelled = True
         if self._step is not None and self.ended_at is None:
             self.failure = self.result = None
@@ -773,7 +838,16 @@ class CallExecution(RecordedCall, eq=False):
             spiral=stop.spiral if stop is not None else "",
             repeat_note=self._repeat_note(tool),
             facts=self.value_facts,
+            schema=self._read_schema() if failure.kind.rejects_arguments else None,
+            arguments=self.attempt_arguments,
         )
+
+    def _read_schema(self) -> Mapping[str, Any] | None:
+        """Return the schema of the tool, or None if there is none or reading it fails."""
+        with self.capture.guard("Reading a schema for a hint"):
+            schema = self.tool.schema()
+            return schema if isinstance(schema, Mapping) else None
+        return None
 
     @property
     def prompt(self) -> Prompt:
@@ -915,6 +989,14 @@ class CallExecution(RecordedCall, eq=False):
             return f"{name} failed"
         self.prerequisites += (prerequisite,)
         return ""
+
+
+def _note_wait(step: Step, move: BackoffMove) -> Step:
+    """Return a failed attempt with what its call waits for, if its target is down, so that other processes can tell."""
+    if not move.waits_for:
+        return step
+    waiting = {"target": move.waits_for, "next_probe_seconds": round(move.probe_seconds, 1)}
+    return msgspec.structs.replace(step, metadata={**(step.metadata or {}), WAITING: waiting})
 
 
 def _prove_not_executed(failure: Failure) -> Failure:

@@ -33,6 +33,7 @@ from mulligan.core.records import (
 )
 from mulligan.recover.plan import AttemptMove, RecoveryFailed, RetryLayer
 from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
+from mulligan.recover.target_state import TargetCall
 from mulligan.redaction import to_plain_data
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class RecordedCall(CallScope, eq=False):
     """Whether the arguments are JSON: each attempt converts them to the annotated types."""
     answers_model: bool = False
     """Whether the answer goes to a model, which then needs no notes beside it."""
+    is_played_async: bool = False
+    """Whether the call waits without blocking its thread."""
     tool_names: Collection[str] = ()
     """Names of the tools that the model may call, if it requested this call."""
     turn: tuple[int, int] | None = None
@@ -209,12 +212,9 @@ class RecordedCall(CallScope, eq=False):
                 if verdict.judgment == "suspected" and not rules.is_off:
                     self.suspected = checker.suspect(capture, verdict, record.arguments)
                     is_recorded_in_full = self.suspected is None and is_recorded_in_full
-            outer = self.outer
-            if self.is_retrying or (
-                # `retrying_scope is None`, without the cost of the property
-                rules.is_single and (outer is None or not outer.is_retrying or outer.executed_calls)
-            ):
-                rules.tool_limits.count_success(now)
+            # Mostly every target works, which is all there is to know.
+            if rules.targets.states and (self.is_retrying or (rules.is_single and self.retrying_scope is None)):
+                self._record_answer_of_target(now)
             self.is_retrying = self.is_in_progress = False
             reset(capture.current_scope, token)
             run = self.known_run
@@ -238,6 +238,13 @@ class RecordedCall(CallScope, eq=False):
         except Exception as error:  # noqa: BLE001 - inlined guard: the call succeeded, unrecorded
             capture.log_internal_error("Recording the end of a call", error)
         return True
+
+    def _record_answer_of_target(self, now: float) -> None:
+        """Record that the target answered the first attempt: calls may wait for that."""
+        rules, wrapped = self.rules, self.wrapped
+        target = wrapped.find_target(wrapped.signature.bind(self.args, self.kwargs), self.args, None)
+        policy = wrapped.options.policy or rules.capture.policy
+        rules.targets.record(target.key, TargetCall(now, now), None, now, policy=policy, random=rules.capture.random)
 
     def _record_success(self, result: Any, seconds: float) -> None:
         """Record a success in reduced form, in a run with failures, or with the end of its own run."""

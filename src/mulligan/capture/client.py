@@ -57,6 +57,8 @@ def wrap_client(client: Any, wrap: Wrapper, rewrap: Wrapper) -> Any:
         function = _as_function(method, _is_async(method), is_awaited=not is_stream)
         function.__name__ = path  # every client has a method `create`
         function.endpoint = str(get_field(client_copy, "base_url") or "")
+        function.key_hash = functools.partial(_hash_key, client_copy)
+        function.client_retries = _count_retries(client)
         function.returns_manager = is_stream
         recovering = wrap(function)
         setattr(target, name, _make_stream_opener(recovering) if is_stream else recovering)
@@ -64,6 +66,17 @@ def wrap_client(client: Any, wrap: Wrapper, rewrap: Wrapper) -> Any:
         if _takes_options(copy_method := get_field(client_copy, name)):
             setattr(client_copy, name, _wrap_copy_method(copy_method, rewrap))
     return client_copy
+
+
+def _hash_key(client: Any) -> int:
+    """Return a hash of the client's key, which may change: an outage of one account is none of another."""
+    return hash(str(get_field(client, "api_key") or ""))
+
+
+def _count_retries(client: Any) -> int:
+    """Return how often the client would retry a request by itself."""
+    retries = get_field(client, "max_retries")
+    return retries if type(retries) is int and retries > 0 else 0
 
 
 def _takes_options(copy_method: Any) -> bool:

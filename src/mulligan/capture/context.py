@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextvars import ContextVar, Token
@@ -20,8 +21,8 @@ from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.log import get_logger
 from mulligan.core.records import Fix, Precedent, ValueProfile
 from mulligan.prompt import Prompt
-from mulligan.recover.budget import RetryBudget
 from mulligan.recover.policy import Learn, Mode, Policy
+from mulligan.recover.target_state import Targets
 
 if TYPE_CHECKING:
     from mulligan.recover.lost_answers import LostAnswer
@@ -32,6 +33,9 @@ T = TypeVar("T")
 
 MAX_LOGGED_WARNINGS = 1000
 """Warnings of one kind per tool that a process logs: a program may create tools without end."""
+
+MAX_SLEEP_SECONDS = 0.5
+"""How late a sleeping thread may notice that the process exits."""
 
 Recording = Literal["full", "shape", "off"]
 """How much of a call is recorded: everything after redaction, no texts, or nothing."""
@@ -71,6 +75,18 @@ delegated_tool: ContextVar[Any] = ContextVar("mulligan_delegated_tool", default=
 
 def _no_precedents(tool: str, key: str, failure: Failure, arguments: Mapping[str, Any]) -> Sequence[Precedent]:
     return ()
+
+
+def is_exiting() -> bool:
+    """Return whether the process exits: its threads should end what they wait for."""
+    return bool(getattr(threading, "_SHUTTING_DOWN", False)) or not threading.main_thread().is_alive()
+
+
+def _sleep(seconds: float) -> None:
+    """Sleep in a thread. The exit of the process ends it soon."""
+    end = time.monotonic() + seconds
+    while (remaining := end - time.monotonic()) > 0 and not is_exiting():
+        time.sleep(min(remaining, MAX_SLEEP_SECONDS))
 
 
 async def _async_sleep(seconds: float) -> None:
@@ -150,9 +166,11 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     """Returns the `WrappedFunction` with this name, if there is exactly one."""
     clock: Callable[[], float] = time.time
     timer: Callable[[], float] = time.perf_counter
-    sleep: Callable[[float], None] = time.sleep
+    sleep: Callable[[float], None] = _sleep
     async_sleep: Callable[[float], Awaitable[None]] = _async_sleep
     random: Callable[[], float] = _random
+    is_exiting: Callable[[], bool] = is_exiting
+    """Whether the process exits."""
     current_scope: ContextVar[Any] = msgspec.field(default_factory=lambda: ContextVar("mulligan_scope", default=None))
     """The `CallScope` of this context, or None. `capture/run.py` reads it."""
     deadline: ContextVar[float | None] = msgspec.field(
@@ -169,7 +187,7 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     """Tools and arguments that this process has published as items already."""
     lost_answers: dict[str, tuple[LostAnswer, ...]] = msgspec.field(default_factory=dict)
     """By session, or by run without one: calls with effects="once" whose answer was lost and is not settled."""
-    budget: RetryBudget = msgspec.field(default_factory=RetryBudget)
+    targets: Targets = msgspec.field(default_factory=Targets)
     logged_errors: set[str] = msgspec.field(default_factory=set)
     """The parts with an internal error: each is logged once."""
     logged_warnings: set[tuple[str, str]] = msgspec.field(default_factory=set)

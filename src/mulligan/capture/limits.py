@@ -1,4 +1,4 @@
-"""Admission: whether an attempt may be made. Deadline, budgets, circuit breaker, repeated calls."""
+"""Admission: whether an attempt may be made. Deadline, target, repairs of the run, repeated calls."""
 
 from __future__ import annotations
 
@@ -19,18 +19,26 @@ from mulligan.classify.kinds import (
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, Kind, TookEffect
 from mulligan.core.records import StepType
-from mulligan.recover.budget import ToolLimits, is_infrastructure, target_of
 from mulligan.recover.plan import BLOCKED
-from mulligan.recover.policy import Policy, Tool
+from mulligan.recover.policy import Policy, RetryLimits, Tool
+from mulligan.recover.target_state import TargetCall, Targets, Turn
 
 if TYPE_CHECKING:
     from mulligan.recover.lost_answers import LostAnswer
 
-TargetResolver = Callable[[Mapping[str, Any], Callable[..., Any] | None], str]
+
+class Target(NamedTuple):
+    """What one outage affects."""
+
+    key: Hashable
+    label: str
+    """The target as a person reads it."""
+
+
+TargetResolver = Callable[[Mapping[str, Any], Callable[..., Any] | None], Target]
 """Returns the target of an attempt, by its arguments and by the function that replaces the wrapped one."""
 DEADLINE_EXCEEDED = "the deadline has passed"
-CIRCUIT_OPEN = "its circuit breaker is open"
-CIRCUIT_OPEN_REASON = f"{CIRCUIT_OPEN} after repeated failures (setting circuit_breaker)"
+PROCESS_EXITS = "the process exits"
 
 
 class CallBlockedError(AgentError):
@@ -64,13 +72,16 @@ class CallLimits(msgspec.Struct):
     run: ActiveRun
     tool: Tool
     policy: Policy
-    tool_limits: ToolLimits
+    targets: Targets
     type: StepType
+    target_resolver: TargetResolver
     owner: object = None
     """The object whose method is called: the same arguments of another object are another call."""
-    target_resolver: TargetResolver | None = None
     deadline: float | None = None
     """When the call must have ended, by the context's timer."""
+    retry_limits: RetryLimits = msgspec.field(default_factory=lambda: Policy().limit_retries())
+    began: float = 0.0
+    """When the call began whose caller waits: this one, or one around it that answers a model."""
     can_block: bool = False
     """Whether the first attempt may be blocked. Set before it, only for calls that answer a model in our own loop or
     that we make ourselves. Calls of a program, of a framework's agent and of a proxy's client are always made: they may
@@ -83,12 +94,9 @@ class CallLimits(msgspec.Struct):
     """The name by which a model requested the call; empty for a call of the program."""
     lost_answer: LostAnswer | None = None
     """The same call of the session, made before, whose answer was lost."""
-    _target: str = ""
-    _is_probe: bool = False
-    _is_let_through: bool = False
-    """Whether the attempt is made although the circuit breaker is open."""
-    _failure_times: dict[str, list[float]] = msgspec.field(default_factory=dict)
-    """When attempts of this call failed, by target. A successful retry removes them from the window of its target."""
+    _target: Target | None = None
+    """The target of the last attempt, or of the one that waits."""
+    _target_call: TargetCall = msgspec.field(default_factory=lambda: TargetCall(0.0, 0.0))
     was_executed: bool = False
     """Whether the last attempt called the function."""
     has_executed_failure: bool = False
@@ -100,10 +108,6 @@ class CallLimits(msgspec.Struct):
     def is_active(self) -> bool:
         """Whether the limits apply. The mode of a call inside a scope that retries is observe."""
         return self.tool.mode != "observe"
-
-    @property
-    def _has_breaker(self) -> bool:
-        return self.policy.circuit_breaker and self.tool_limits.has_circuit_breaker
 
     def set_deadline(self, deadline: float | None) -> None:
         """Set the deadline: the call's own, or that of an enclosing call if it is earlier."""
@@ -126,19 +130,15 @@ class CallLimits(msgspec.Struct):
         now = self.capture.timer()
         if self.can_block and (failure := self._loop_failure(arguments, now)) is not None:
             return failure
-        self.tool_limits.expire_circuits(now)
-        if self.tool_limits.needs_admission_check and self._has_breaker:
-            self._target = self._resolve_target(arguments)
-            seconds, self._is_probe = self.tool_limits.admit(self._target, now)
-            if seconds:
+        if self.targets.states and (self.tool.circuit_breaker or has_substitute is not None):
+            self._target = self.target_resolver(arguments, None)
+            self._target_call.began = self.began
+            if seconds := self.targets.admit_first(self._target.key, self._target_call, now):
                 kind = MODEL_UNAVAILABLE if self.type == "model" else TOOL_UNAVAILABLE
-                message = self.capture.prompt.circuit_open(self.tool.name, seconds)
+                message = self.capture.prompt.target_down(self.tool.name, seconds)
                 failure = _blocked_failure(kind, message, retry_after=round(seconds, 1))
-                if self.can_block or self.tool.circuit_breaker or (has_substitute and has_substitute(failure)):
+                if self.tool.circuit_breaker or (has_substitute and has_substitute(failure)):
                     return failure
-                self._is_let_through = True  # a program's own first attempt is always made
-        if self.policy.attempts > 1:
-            self.tool_limits.count_first_attempt()
         return None
 
     def _loop_failure(self, arguments: Mapping[str, Any], now: float) -> Failure | None:
@@ -150,7 +150,8 @@ class CallLimits(msgspec.Struct):
             self.tool.key, self._call_key(arguments), now, self.policy.max_identical_failures
         )
         if streak is not None:
-            message = prompt.identical_failure(self.tool.name, streak.failure, streak.count)
+            count = streak.count_repetitions(self.policy.max_identical_failures)
+            message = prompt.identical_failure(self.tool.name, streak.failure, count)
             failure = _blocked_failure(ORCHESTRATION_LOOP_DETECTED, message, recoverable=False)
             return msgspec.structs.replace(failure, fingerprint=streak.failure.fingerprint)
         if self.policy.on_spiral == "block" and (spiral := detector.find_spiral(self.tool.name, arguments)):
@@ -177,90 +178,109 @@ class CallLimits(msgspec.Struct):
         """Note that the function itself was called: what follows is a retry."""
         self._has_executed = self.was_executed = True
 
-    def take_retry_budget(self, failure: Failure, is_repair: bool = False) -> str:
-        """Take one retry from every budget. Return why it is denied."""
-        if not self._has_executed:
-            return ""  # our own check rejected the call: it caused no load
-        # A repair after a proven rejection is a new call, which cannot cause a retry storm.
-        is_free = is_repair and failure.took_effect is TookEffect.NO
-        reason = "" if is_free else self.capture.budget.take_retry(self.tool_limits)
-        if not reason and not self.run.take_retry(self.policy.max_run_retries):
-            limit = self.policy.max_run_retries
-            return f"the limit of {limit} {'retry' if limit == 1 else 'retries'} per run is reached"
-        return reason
+    def take_repair(self) -> str:
+        """Count a repair of the run. Return why it is denied."""
+        if not self._has_executed or self.run.take_repair(self.policy.max_run_retries):
+            return ""  # our own check rejected a call that was not executed: it caused no load
+        limit = self.policy.max_run_retries
+        return f"the limit of {limit} {'repair' if limit == 1 else 'repairs'} per run is reached"
 
-    def is_circuit_open(self) -> bool:
-        """Return whether the circuit breaker of the last attempt is open now."""
-        return self._has_breaker and self.tool_limits.is_open(self._target, self.capture.timer())
+    def elapsed(self) -> float:
+        """Return the seconds since the call began."""
+        return self.capture.timer() - self.began
 
-    def _resolve_target(self, arguments: Mapping[str, Any], function: Callable[..., Any] | None = None) -> str:
-        return target_of(arguments) if self.target_resolver is None else self.target_resolver(arguments, function)
-
-    def blocking_reason(
-        self, seconds: float, arguments: Mapping[str, Any] | None = None, function: Callable[..., Any] | None = None
-    ) -> str:
-        """Return why an attempt would be blocked in so many seconds, so that no backoff is wasted.
-
-        `arguments` and `function` are those of the attempt, if it may have another target than the last one.
-        """
-        if self._is_deadline_exceeded():
-            return DEADLINE_EXCEEDED
-        target = self._target if arguments is None else self._resolve_target(arguments, function)
-        is_open = self._has_breaker and self.tool_limits.is_open(target, self.capture.timer() + seconds)
-        return CIRCUIT_OPEN_REASON if is_open else ""
-
-    def admit_retry(
-        self, arguments: Mapping[str, Any] | None = None, function: Callable[..., Any] | None = None
-    ) -> str:
-        """Return why the next attempt must not be made. It may be the probe of the circuit breaker."""
-        if self._is_deadline_exceeded():
-            return DEADLINE_EXCEEDED
-        if not self._has_breaker:
-            return ""
-        if arguments is not None:
-            self._target = self._resolve_target(arguments, function)
-        seconds, self._is_probe = self.tool_limits.admit(self._target, self.capture.timer())
-        return CIRCUIT_OPEN_REASON if seconds else ""
-
-    def _is_deadline_exceeded(self) -> bool:
+    def find_obstacle(self) -> str:
+        """Return why no attempt may follow any more, or an empty string."""
+        if self.capture.is_exiting():
+            return PROCESS_EXITS
         seconds = self.seconds_left()
-        return seconds is not None and seconds <= 0
+        return DEADLINE_EXCEEDED if seconds is not None and seconds <= 0 else ""
+
+    def is_target_down(
+        self, arguments: Mapping[str, Any] | None = None, function: Callable[..., Any] | None = None
+    ) -> bool:
+        """Return whether the target of an attempt is down, by default that of the last one."""
+        if not self.targets.states:
+            return False
+        target = self._target if arguments is None else self.target_resolver(arguments, function)
+        return target is not None and self.targets.is_down(target.key)
+
+    def describe_target(self) -> str:
+        """Return the name of the target of the last attempt, or of the one that waits."""
+        return "" if self._target is None else self._target.label
+
+    def take_turn(
+        self,
+        arguments: Mapping[str, Any] | None = None,
+        function: Callable[..., Any] | None = None,
+        *,
+        outage_seconds: float,
+        can_wait: bool = True,
+        needs_token: bool = True,
+    ) -> Turn:
+        """Return what a call does whose backoff has passed: go, wait for its target, or stop."""
+        if reason := self.find_obstacle():
+            self.leave_target()
+            return Turn(reason=reason)
+        if arguments is not None:
+            self._target = self.target_resolver(arguments, function)
+        if self._target is None:
+            return Turn()
+        call, now = self._target_call, self.capture.timer()
+        call.began = self.began
+        call.limit = self.began + outage_seconds if can_wait and not self.tool.circuit_breaker else now
+        if self.deadline is not None:
+            call.limit = min(call.limit, self.deadline)
+        return self.targets.take_turn(
+            self._target.key,
+            call,
+            now,
+            policy=self.policy,
+            random=self.capture.random,
+            needs_token=needs_token,
+        )
 
     def record_result(
-        self, arguments: Mapping[str, Any], failure: Failure | None, function: Callable[..., Any] | None = None
+        self,
+        arguments: Mapping[str, Any],
+        failure: Failure | None,
+        function: Callable[..., Any] | None = None,
+        *,
+        seconds: float = 0.0,
+        is_retry: bool = False,
     ) -> None:
-        """Count the result of an attempt. `function` replaced the wrapped one."""
-        if not self.is_active or not self._has_breaker or (failure is not None and BLOCKED in failure.evidence):
+        """Record the end of an attempt at its target. `function` replaced the wrapped one."""
+        if not self.is_active or (failure is not None and not self.was_executed):
+            self.leave_target()
             return
-        is_probe, self._is_probe = self._is_probe, False
-        is_let_through, self._is_let_through = self._is_let_through, False
-        self._target = target = self._resolve_target(arguments, function)
-        now, is_bad = self.capture.timer(), is_infrastructure(failure)
-        self.tool_limits.record_result(
-            target,
-            is_bad,
-            now,
-            is_probe=is_probe,
-            is_let_through=is_let_through,
-            recovered_failures=self._failure_times.get(target, ()) if failure is None else (),
+        if failure is None and not self.targets.states:
+            return
+        self._target = self.target_resolver(arguments, function)
+        self.targets.record(
+            self._target.key,
+            self._target_call,
+            failure,
+            self.capture.timer(),
+            policy=self.policy,
+            random=self.capture.random,
+            seconds=seconds,
+            is_retry=is_retry,
         )
-        if is_bad:
-            self._failure_times.setdefault(target, []).append(now)
 
-    def release_probe(self) -> None:
-        """Release the probe of the circuit breaker after a cancelled attempt."""
-        if self._is_probe:
-            self._is_probe = False
-            self.tool_limits.release_probe(self._target)
+    def leave_target(self) -> None:
+        """Stop to wait for the target, or to probe it."""
+        if self._target is not None:
+            self.targets.leave(self._target.key, self._target_call)
 
     def record_unrecovered(self, arguments: Mapping[str, Any], failure: Failure) -> str:
         """Count an unrecovered call, and set `identical_failures`. Return the note about the spiral it is part of."""
         if not self.is_active or self.run.is_implicit or not failure.is_failure or BLOCKED in failure.evidence:
             return ""
         detector, prompt = self.run.ensure_loop_detector(), self.capture.prompt
-        count = detector.record_unrecovered(self.tool.key, self._call_key(arguments), failure, self.capture.timer())
-        spiral = None if self.type == "model" else detector.record_strategy_failure(self.tool.name, arguments, failure)
         limit = self.policy.max_identical_failures
+        key, now = self._call_key(arguments), self.capture.timer()
+        count = detector.record_unrecovered(self.tool.key, key, failure, now, limit)
+        spiral = None if self.type == "model" else detector.record_strategy_failure(self.tool.name, arguments, failure)
         if limit and count > limit:
             self.identical_failures = count
             self.is_note_new = count == limit + 1

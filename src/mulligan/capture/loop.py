@@ -32,9 +32,9 @@ from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.records import Change, Recovery, Status
 from mulligan.prompt import CallReport, last_turn_notice
 from mulligan.recover import model_output, names
-from mulligan.recover.plan import describe_attempts
 from mulligan.recover.policy import Tool
 from mulligan.recover.repair import LOW_CONFIDENCE, lowest_confidence
+from mulligan.recover.retry_schedule import describe_attempts
 
 Tools = Mapping[str, Callable[..., Any]] | Iterable[Callable[..., Any]]
 Adapter = Callable[[Callable[..., Any]], Callable[..., Any]]
@@ -267,7 +267,7 @@ class ToolRequest:
         return (
             (self._can_rename or self.name == self.requested_name)
             and wrapped.rules(self.capture, run.options).mode == "repair"
-            and policy.attempts > 1
+            and policy.allows_recovery
             and self._confidence > policy.min_confidence
         )
 
@@ -282,7 +282,7 @@ class ToolRequest:
         policy = wrapped.options.policy or self.capture.policy
         if (mode := wrapped.rules(self.capture, run.options).mode) != "repair":
             return f'the mode is "{mode}"'
-        return f"{describe_attempts(policy.attempts) if policy.attempts <= 1 else LOW_CONFIDENCE}{question}"
+        return f"{LOW_CONFIDENCE if policy.allows_recovery else describe_attempts(1)}{question}"
 
     def _find_near_names(self) -> list[str]:
         """Return the tools that the model may have intended, if none has the requested name."""

@@ -12,6 +12,7 @@ import msgspec
 
 from mulligan.capture.call import CallExecution
 from mulligan.capture.context import CaptureContext
+from mulligan.capture.limits import Target
 from mulligan.capture.player import run_in_thread
 from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.signature import code_of
@@ -31,11 +32,11 @@ from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.fast_path import restore_value
 from mulligan.core.records import Compaction, Recovery
 from mulligan.recover import model_output
-from mulligan.recover.budget import target_of_model
 from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult
 from mulligan.recover.model import ANSWER_GIVEN, Fallback, Model, plan_model_recovery
 from mulligan.recover.plan import RecoveryMoves, RecoveryQueries
 from mulligan.recover.policy import Arguments, Policy, Tool
+from mulligan.recover.target_state import MAX_TARGET_CHARS, describe_target, target_of
 from mulligan.recover.tokens import Sizes
 from mulligan.redaction import to_plain_data
 
@@ -87,6 +88,10 @@ class ModelOptions:
             raise SettingsError(f"Invalid fallback_models {models!r}. Use a list of models, for example ['gpt-4.1'].")
         fallbacks = tuple(model if isinstance(model, Fallback) else Fallback(model) for model in models)
         object.__setattr__(self, "fallback_models", fallbacks)
+
+    @property
+    def has_fallback(self) -> bool:
+        return self.fallback is not None or bool(self.fallback_models)
 
     def reject_async(self, name: str) -> None:
         """Raise `SettingsError` if an option is async and the wrapped function is not."""
@@ -190,12 +195,19 @@ class ModelCalls:
         called.__name__ = getattr(function, "__name__", "fallback")
         return called
 
-    def resolve_target(self, arguments: Arguments, function: Callable[..., Any] | None) -> str:
-        """Return the target of an attempt, for the circuit breaker. Each fallback function has its own."""
+    def resolve_target(self, arguments: Arguments, function: Callable[..., Any] | None) -> Target:
+        """Return the target of an attempt: endpoint, model and key. Each fallback function is one."""
+        wrapped = self._wrapped
         if function is not None:
-            return f"function {getattr(function, '__name__', id(function))}"
-        name = arguments.get("model", self._wrapped.signature.default("model"))
-        return target_of_model(arguments, getattr(self._wrapped.function, "endpoint", ""), name)
+            name = getattr(function, "__name__", type(function).__name__)
+            return Target((wrapped.key, id(function)), name)
+        model = str(arguments.get("model", wrapped.signature.default("model")) or "")[:MAX_TARGET_CHARS]
+        endpoint = getattr(wrapped.function, "endpoint", "")
+        host = target_of(arguments) or target_of({"url": endpoint})
+        hash_key = getattr(wrapped.function, "key_hash", None)
+        account = "" if hash_key is None else hash_key()
+        tool = "" if endpoint else wrapped.key
+        return Target((tool, host, model, account), describe_target(model or host, wrapped.name))
 
     def plan(
         self, call: CallExecution, arguments: Arguments, tool: Tool, policy: Policy, ask: RecoveryQueries

@@ -9,7 +9,8 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mulligan.capture.context import CaptureContext
-from mulligan.recover.plan import BackoffMove, QueryMove
+from mulligan.recover.plan import QueryMove
+from mulligan.recover.retry_schedule import BackoffMove, WaitMove
 
 T = TypeVar("T")
 
@@ -24,7 +25,7 @@ class Invocation(NamedTuple):
 
 Reply = tuple[Any, Exception | None]
 """The result of a move and None, or None and its exception."""
-CallMoves = Generator[Invocation | BackoffMove | QueryMove | None, Reply | None, None]
+CallMoves = Generator[Invocation | BackoffMove | WaitMove | QueryMove | None, Reply | None, None]
 """The moves of a call, then None. Each receives its reply."""
 
 
@@ -34,6 +35,9 @@ class PlannedCall(Protocol):
     @property
     def capture(self) -> CaptureContext: ...
 
+    is_played_async: bool
+    """Whether the call waits without blocking its thread. Set by the player."""
+
     def moves(self) -> CallMoves: ...
 
     def end_cancelled(self, error: BaseException) -> None:
@@ -41,9 +45,6 @@ class PlannedCall(Protocol):
 
     def end(self) -> Any:
         """Return the result of the call, or raise its exception."""
-
-    def warn_of_blocked_loop(self, seconds: float) -> None:
-        """Warn that this backoff of a sync call blocks the event loop. Never raises."""
 
 
 def execute_plan(call: PlannedCall) -> Any:
@@ -59,6 +60,7 @@ async def aexecute_plan(call: PlannedCall) -> Any:
 
 
 async def _play(call: PlannedCall, *, is_async: bool) -> None:
+    call.is_played_async = is_async
     capture, moves = call.capture, call.moves()
     reply: Reply | None = None
     try:
@@ -68,16 +70,15 @@ async def _play(call: PlannedCall, *, is_async: bool) -> None:
                     case Invocation(function, args, kwargs):
                         result = function(*args, **kwargs)
                         reply = await result if is_async else result, None
-                    case BackoffMove(recovery):
+                    case BackoffMove() | WaitMove():
                         reply = None
+                        seconds = move.sleep_seconds if isinstance(move, BackoffMove) else move.seconds
                         if is_async:
-                            if recovery.backoff_seconds:
-                                await capture.async_sleep(recovery.backoff_seconds)
+                            if seconds:
+                                await capture.async_sleep(seconds)
                             await _let_tasks_start()
-                        elif recovery.backoff_seconds:
-                            if is_on_event_loop():
-                                call.warn_of_blocked_loop(recovery.backoff_seconds)
-                            capture.sleep(recovery.backoff_seconds)
+                        elif seconds:
+                            capture.sleep(seconds)
                     case QueryMove(query, arguments):
                         if is_async and not iscoroutinefunction(query):
                             reply = await run_in_thread(query, *arguments), None

@@ -239,7 +239,7 @@ class ActiveRun(AsyncScope):
     awaits_user_messages = True
     """Whether no tool was called yet in the current loop, so that a conversation may have a new message of the user.
     Later ones may be results of tools: some programs send these as messages of the user."""
-    retries = 0
+    repairs = 0
     loop_detector: LoopDetector | None = None
     has_success = False
     """Whether a step marked by the user has succeeded, except stages."""
@@ -645,12 +645,12 @@ class ActiveRun(AsyncScope):
             turn, self._model_turn = self._model_turn, None
         return turn if is_recovered else None
 
-    def take_retry(self, limit: int) -> bool:
-        """Count a retry. Return False if the limit is reached."""
+    def take_repair(self, limit: int) -> bool:
+        """Count a repair. Return False if the limit is reached."""
         with _lock:
-            if self.retries >= limit:
+            if self.repairs >= limit:
                 return False
-            self.retries += 1
+            self.repairs += 1
             return True
 
     def set_context_if_unset(self, user_text: str | None) -> None:

@@ -221,7 +221,7 @@ class _FailureReplay:
         wait = policy.compute_backoff(2, failure.retry_after, 0.5)
         if wait is None:
             return {"reason": "Retry-After is above the maximum backoff"}
-        if effects not in ("none", "idempotent") or policy.attempts == 1:
+        if effects not in ("none", "idempotent") or not policy.allows_recovery:
             return {"reason": "the tool is not declared safe to repeat"}
         agrees = None if self.link is None else self.link.method == "retry"
         return {"move": "retry", "agrees": agrees, "confidence": 0.5, **self._cost(wait, agrees)}
@@ -231,7 +231,7 @@ class _FailureReplay:
         if not shown_suggestions:
             return {"reason": advice.reason}
         automatic = next((suggestion for suggestion in advice.suggestions if suggestion.automatic), None)
-        if automatic is not None and policy.attempts > 1:
+        if automatic is not None and policy.allows_recovery:
             agrees = self._agrees(automatic)
             cost = self._cost(policy.compute_backoff(2, None, 0.5) or 0.0, agrees)
             action = {"move": "repair", "agrees": agrees, **cost}

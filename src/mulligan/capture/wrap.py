@@ -171,7 +171,7 @@ def _begin_first_attempt(
             if wrapped.needs_precheck:
                 return None
             rules = wrapped.rules(capture, None)
-        if rules.tool_limits.needs_admission_check:
+        if rules.can_be_refused and rules.targets.states:
             return None
         run = outer = enclosing = parent = None
         is_counted, is_standalone, standalone_run = rules.is_retried, True, rules.standalone_run
@@ -189,7 +189,7 @@ def _begin_first_attempt(
             if wrapped.needs_precheck:
                 return None
             rules = wrapped.rules(capture, run.options)
-        if rules.tool_limits.needs_admission_check:
+        if rules.can_be_refused and rules.targets.states:
             return None
         outer = scope if scope.is_retrying else scope.outer
         enclosing = scope if scope.is_in_progress else None if scope.enclosing is None else scope.attempt
@@ -210,8 +210,6 @@ def _begin_first_attempt(
     journal = None
     if len(positional) <= template.safe_positional_count:
         journal = _encode_simple_values(positional, kwargs, template.recordable_names)
-    if is_counted:
-        rules.tool_limits.first_attempts += 1
     is_retrying = is_counted and not rules.is_once
     record = SuccessRecord(template, run_id, number or 0, parent, capture.clock(), positional, kwargs, standalone_run)
     call = CallExecution(run, number, outer, is_retrying, wrapped, rules, args, kwargs, record, journal, is_standalone)

@@ -24,7 +24,7 @@ from mulligan.capture.context import (
     strictest,
 )
 from mulligan.capture.framework_classes import INJECTED_TYPES
-from mulligan.capture.limits import SchemaMismatchError, TargetResolver, Violation
+from mulligan.capture.limits import SchemaMismatchError, Target, TargetResolver, Violation
 from mulligan.capture.result_checks import Empty, ResultChecker
 from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of, without_partial
 from mulligan.capture.value_recording import ValueRecorder
@@ -35,15 +35,15 @@ from mulligan.core.failure import DetectErrors, Returns, SettingsError, ToolCate
 from mulligan.core.fast_path import CallTemplate, StandaloneRun
 from mulligan.core.log import get_logger
 from mulligan.core.records import Effects, Run, StepType
-from mulligan.recover.budget import TARGET_ARGUMENTS, ToolLimits
 from mulligan.recover.plan import RecoveryMoves
 from mulligan.recover.policy import Learn, Mode, Policy, Tool, make_tool_key
+from mulligan.recover.target_state import MAX_TARGET_CHARS, Targets, describe_target, target_of
 
 log = get_logger(__name__)
 
 TOOL_TYPES = ("tool", "model", "retrieval")
-NO_TOOL_LIMITS = ToolLimits(Policy())
-"""The limits of tools in observe mode: they are never retried."""
+NO_TARGETS = Targets()
+"""The targets of tools in observe mode: they are never retried."""
 Planner = Callable[..., RecoveryMoves]
 """Plans the recovery of a model call: see `ModelCalls.plan`."""
 
@@ -74,6 +74,8 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     exclude: Iterable[str] = ()
     learn: Learn | None = None
     circuit_breaker: bool = False
+    target: Any = None
+    """Names of the arguments that name the target, or a function of the arguments."""
     fresh_arguments: bool = False
     model: Any = None
     """The `ModelOptions` of a model."""
@@ -128,6 +130,14 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "Use a set of HTTP statuses, for example {422}."
             )
         force_setattr(self, "rejection_statuses", frozenset(statuses))
+        if self.target is not None and not callable(self.target):
+            names = _to_tuple([self.target] if isinstance(self.target, str) else self.target)
+            if not names or not all(isinstance(argument, str) for argument in names):
+                raise SettingsError(
+                    f"Invalid target {self.target!r}. Use the name of an argument, a list of names, or a function that "
+                    "takes the tool's arguments and returns the target."
+                )
+            force_setattr(self, "target", names)
         for name in ("privileged", "unprivileged", "clamp", "items", "exclude"):
             names = _to_tuple(getattr(self, name))
             if names is None or not all(isinstance(argument, str) for argument in names):
@@ -156,6 +166,16 @@ def _is_timeout(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1e9
 
 
+def _ask_target(function: Callable[..., Any], arguments: Mapping[str, Any]) -> str:
+    """Return the target that the user's function reads from the arguments; empty if it cannot."""
+    try:
+        target = function(**{name: value for name, value in arguments.items() if not name.startswith("*")})
+    except Exception as error:  # noqa: BLE001 - the user's code may raise anything, and the call must not fail
+        log.warning("target raised %s; the call counts for the whole tool", type(error).__name__)
+        return ""
+    return "" if target is None else str(target)[:MAX_TARGET_CHARS]
+
+
 def _injected_types(get_capture: CaptureSource) -> Collection[str]:
     capture = get_capture()
     return INJECTED_TYPES if capture is None else capture.injected_types
@@ -168,7 +188,7 @@ class CallRules(msgspec.Struct, eq=False):
     template: CallTemplate
     standalone_run: StandaloneRun
     """The shared run fields of standalone calls."""
-    tool_limits: ToolLimits
+    targets: Targets
     value_recorder: ValueRecorder
     run_options: RunOptions = NO_OPTIONS
     """The options of a run for one standalone call."""
@@ -183,7 +203,9 @@ class CallRules(msgspec.Struct, eq=False):
     has_effects: bool = False
     """Whether a call forbids to repeat the attempts around it. A delegated call does not: its adapter's call does."""
     is_single: bool = False
-    """Whether calls hold no scope that retries but are still counted by the circuit breaker."""
+    """Whether calls hold no scope that retries but still tell whether their target answers."""
+    can_be_refused: bool = False
+    """Whether first attempts may be refused while their target is down."""
     result_checker: ResultChecker | None = None
     items: tuple[str, ...] = ()
     """Arguments that are declared to name items."""
@@ -191,6 +213,9 @@ class CallRules(msgspec.Struct, eq=False):
 
 class WrappedFunction:
     """A function with the data for its recovery. Available as `__mulligan__` of the recovering function."""
+
+    is_listed = False
+    """Whether a server lists the tool. An unknown method is then not the name of the tool."""
 
     def __init__(self, function: Callable[..., Any], get_capture: CaptureSource, options: ToolOptions) -> None:
         code = code_of(function)
@@ -207,6 +232,8 @@ class WrappedFunction:
         self.is_method = self.signature.is_method
         for option in ("privileged", "unprivileged", "clamp", "items", "exclude"):
             self._reject_unknown(option, getattr(options, option))
+        if isinstance(options.target, tuple):
+            self._reject_unknown("target", options.target)
         self.is_stream = inspect.isgeneratorfunction(code)
         self.is_async_stream = inspect.isasyncgenfunction(code)
         self.is_async = self.is_async_stream or inspect.iscoroutinefunction(code)
@@ -327,6 +354,22 @@ class WrappedFunction:
         """Return the object whose method is called, or None."""
         return args[0] if self.is_method and args else None
 
+    def find_target(
+        self, arguments: Mapping[str, Any], args: tuple[Any, ...], function: Callable[..., Any] | None
+    ) -> Target:
+        """Return what an outage of a call affects: its model, the target that its arguments name, or its object.
+
+        `function` replaces the wrapped one.
+        """
+        declared = self.options.target
+        if self.target_resolver is not None and (declared is None or function is not None):
+            return self.target_resolver(arguments, function)
+        name = _ask_target(declared, arguments) if callable(declared) else target_of(arguments, declared)
+        owner = self.owner(args)
+        if name or owner is None:
+            return Target((self.key, name), describe_target(name, self.name))
+        return Target((self.key, id(owner)), describe_target(type(owner).__name__, self.name))
+
     def check(self, arguments: Mapping[str, Any]) -> None:
         """Raise `SchemaMismatchError`, before execution, if arguments violate the schema."""
         try:
@@ -390,13 +433,6 @@ class WrappedFunction:
         mode = strictest(MODES, options.mode, outer.mode) or capture.mode
         learn = strictest(LEARNS, options.learn, outer.learn) or capture.learn
         policy = options.policy or capture.policy
-        tool_limits = NO_TOOL_LIMITS
-        if mode != "observe":
-            names = self.signature.names
-            has_targets = self.signature.takes_any_name or any(name in TARGET_ARGUMENTS for name in names)
-            tool_limits = capture.budget.limits_for(
-                self.key, policy, has_targets=options.model is not None or has_targets
-            )
         is_model, is_shape, is_off = options.type == "model", record == "shape", record == "off"
         template = CallTemplate(  # one per context, because redaction settings differ
             options.type,
@@ -418,17 +454,18 @@ class WrappedFunction:
             capture.recording(record),
             template,
             StandaloneRun.from_run(Run(id="", agent=capture.agent, environment=capture.environment)),
-            tool_limits,
+            NO_TARGETS if mode == "observe" else capture.targets,
             value_recorder,
             run_options=NO_OPTIONS if record == capture.record else RunOptions(record=record),
             mode=mode,
             learn="off" if mode == "observe" else learn,  # observe mode must not use memory
             is_off=is_off,
             is_recorded_in_full=not (is_off or template.is_reduced or options.items),
-            is_retried=mode != "observe" and policy.attempts > 1,
+            is_retried=mode != "observe" and policy.allows_recovery,
             is_once=options.effects == "once",
             has_effects=options.effects == "once" and run_options is not DELEGATED_OPTIONS,
-            is_single=mode != "observe" and (policy.attempts == 1 or options.effects == "once"),
+            is_single=mode != "observe" and (not policy.allows_recovery or options.effects == "once"),
+            can_be_refused=options.circuit_breaker or (options.model is not None and options.model.has_fallback),
             result_checker=self.result_checker if self.result_checker.is_needed else None,
             items=tuple(options.items),
         )

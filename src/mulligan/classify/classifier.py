@@ -11,7 +11,7 @@ import msgspec
 from mulligan.classify import kinds as kinds_module
 from mulligan.classify import results
 from mulligan.classify.declared_errors import AgentError, InfraError, build_declared_failure
-from mulligan.classify.error_numbers import parse_retry_after
+from mulligan.classify.error_numbers import parse_delay, parse_retry_after
 from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error, unwrap_logged_error
 from mulligan.classify.fingerprint import compute_fingerprint, may_quote_arguments
 from mulligan.classify.kinds import KINDS
@@ -26,6 +26,7 @@ from mulligan.classify.rules import (
     search_rule_pattern,
     words,
 )
+from mulligan.classify.rules.numbers import find_number
 from mulligan.classify.tool_category import find_category_of_name
 from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect, ToolCategory
 from mulligan.redaction.regex import LazyRegex, index_patterns
@@ -36,6 +37,8 @@ MAX_CACHED_TEXT_CHARS = 1000
 """Longer texts are not cached."""
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
+_MAX_LIMIT_SECONDS = 3600.0
+"""A quota that ends earlier is a rate limit: nobody has to act."""
 SOURCES = ("tool", "model", "retrieval", "orchestration")
 _CACHED_TYPES = frozenset((str, int, bool, type(None)))
 
@@ -55,6 +58,8 @@ class KindDecision(msgspec.Struct, frozen=True):
     took_effect: TookEffect | None = None
     position: int = -1
     """Index in the text where the deciding rule matched, or -1."""
+    is_permanent: bool = False
+    """Whether another attempt fails the same way."""
 
 
 class Classifier:
@@ -93,13 +98,15 @@ class Classifier:
         exception: str | None = None,
         rejection_statuses: Collection[int] = (),
         category: ToolCategory | None = None,
+        is_listed: bool = False,
     ) -> Failure:
         """Classify an error. Never raises, and reads only both ends of long texts.
 
         `source` is the type of the step (`tool`, `model`, `retrieval`, `orchestration`). Without it the evidence
         decides. `exception` is the path of the exception class, for callers that no longer have the exception.
         `rejection_statuses` are HTTP statuses with which the tool reports that the call did not execute. `category`
-        says what the tool is, if its name does not.
+        says what the tool is, if its name does not. `is_listed` says that its server lists the tool, so an unknown
+        method is not its name.
         """
         if isinstance(error, Failure):
             return error
@@ -107,10 +114,12 @@ class Classifier:
             source = None  # other step types, such as a plan, do not tell what failed
         evidence = Evidence(source=source, tool=tool[:200] if isinstance(tool, str) else "", is_error=is_error)
         evidence.is_shell = (category or find_category_of_name(evidence.tool)) == "shell"
+        evidence.is_listed = is_listed
         try:
             key = None
             if error is None and not rejection_statuses:
-                key = _cache_key(text, arguments, tool, status, exception, source, is_error, evidence.is_shell)
+                context = (tool, status, exception, source, is_error, evidence.is_shell, is_listed)
+                key = _cache_key(text, arguments, *context)
                 cached_failure, fingerprint_text = self._cache.get(key or ()) or (None, "")
                 if cached_failure is not None and not may_quote_arguments(fingerprint_text, arguments):
                     return cached_failure
@@ -133,7 +142,7 @@ class Classifier:
             fingerprint_id = compute_fingerprint(failure.kind, evidence.tool, fingerprint_text, evidence.arguments)
             failure = msgspec.structs.replace(failure, fingerprint=fingerprint_id)
             # A text may name a point in time, or an argument value, which differ in the next call.
-            if key and failure.retry_after is None and not may_quote_arguments(fingerprint_text, arguments):
+            if key and failure.clears_after is None and not may_quote_arguments(fingerprint_text, arguments):
                 if len(self._cache) >= MAX_CACHED_FAILURES:
                     self._cache.clear()
                 self._cache[key] = failure, fingerprint_text
@@ -158,15 +167,21 @@ class Classifier:
         decision = next(self._iter_decisions(evidence, unwrapped))
         kind = self._kind_for_source(decision.kind, evidence.source)
         message = results.append_reasons(_choose_message(evidence.text, unwrapped, decision), evidence.text)
-        full_text = evidence.text if evidence.text.strip() != message else ""
-        retry_after = None
-        if kind.remedy is Remedy.RETRY:
-            retry_after = parse_retry_after(evidence.headers, f"{evidence.text}\n{evidence.detail}")
+        detail_text = evidence.text if evidence.text.strip() != message else ""
+        clears_after = None
+        if kind.remedy is Remedy.RETRY or kind.is_used_up:
+            full_text = f"{evidence.text}\n{evidence.detail}"
+            clears_after = parse_retry_after(evidence.headers, full_text)
+            delay = parse_delay(full_text) if kind.is_used_up and evidence.status not in kind.statuses else None
+            if delay is not None and delay <= _MAX_LIMIT_SECONDS:
+                kind = self.kinds.get(f"{kind.type}/{kind.code_if_short}", kind)
         took_effect, reasons = decision.took_effect, decision.reasons
         if took_effect is None and kind.has_no_cause and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
         if kind.is_about_connection and kind.remedy is Remedy.RETRY and _CERTIFICATE.search(evidence.text):
             kind = kind.with_remedy(Remedy.REPLAN, _CERTIFICATE_HINT)
+        if kind.remedy is Remedy.RETRY and (decision.is_permanent or _has_permanent_number(evidence)):
+            kind = kind.with_remedy(Remedy.REPLAN, _PERMANENT_HINT)
         if evidence.is_retried:
             if (took_effect or kind.took_effect) is TookEffect.NO:
                 took_effect = TookEffect.UNKNOWN  # earlier attempts may have executed
@@ -178,10 +193,11 @@ class Classifier:
             kind,
             message,
             took_effect=took_effect,
-            detail="\n".join(filter(None, (full_text, evidence.detail))),
+            detail="\n".join(filter(None, (detail_text, evidence.detail))),
             status=evidence.status,
             code=evidence.codes[0] if evidence.codes else "",
-            retry_after=retry_after,
+            retry_after=clears_after if kind.remedy is Remedy.RETRY else None,
+            clears_after=clears_after,
             evidence=reasons,
             confidence=decision.confidence,
         )
@@ -229,6 +245,16 @@ _CERTIFICATE_HINT = (
 )
 
 
+_PERMANENT_HINT = "The service does not offer this, and another attempt fails the same way. Use another way."
+
+
+def _has_permanent_number(evidence: Evidence) -> bool:
+    stated = [("http", str(evidence.status)), ("rpc", str(evidence.rpc)), ("rpc", str(evidence.quoted_rpc))]
+    if evidence.number is not None:
+        stated.append((evidence.number.family, evidence.number.value))
+    return any(kinds_module.is_permanent_number(family, value) for family, value in stated)
+
+
 def _cache_key(text: Any, arguments: Any, *context: Any) -> tuple[Any, ...] | None:
     """Return the cache key, with argument names but not values, or None if the call must not be cached."""
     if type(text) is not str or len(text) > MAX_CACHED_TEXT_CHARS or not _CACHED_TYPES.issuperset(map(type, context)):
@@ -253,12 +279,15 @@ def _decide_by_rules(rules: RuleTable, text: str, tool: str, confidence: float) 
 def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -> Iterator[KindDecision]:
     text, tool = evidence.text, evidence.tool
     for rpc_code, prefix, confidence in ((evidence.rpc, "", 0.97), (evidence.quoted_rpc, "text: ", 0.9)):
-        if rpc_kinds := python.kinds_for_rpc_code(rpc_code):
-            matched_kinds = (rule.kind for rule, _ in match_rules(words.ARGUMENTS, text))
+        if rpc_kinds := kinds_module.find_kinds_of_number("rpc", str(rpc_code)):
+            tables = (words.ARGUMENTS, words.PARTICULAR_RULES, words.GENERAL_RULES)
+            matched_kinds = (rule.kind for table in tables for rule, _ in match_rules(table, text))
             kind = next((kind for kind in matched_kinds if kind in rpc_kinds), rpc_kinds[0])
             # Only these two codes prove that the call did not execute, unless they are quoted in a text. A server may
             # send the others after it has started.
             took_effect = TookEffect.NO if not prefix and rpc_code in (-32601, -32602) else None
+            if evidence.is_listed and kinds_module.is_permanent_number("rpc", str(rpc_code)):
+                kind = kinds_module.TOOL_API_ERROR  # the server lists the tool, but does not implement a method
             yield KindDecision(kind, (f"{prefix}JSON-RPC {rpc_code}",), confidence, took_effect)
     code_error = search_rule_pattern(_CODE_ERROR_PATTERN, text, text.lower())
     if (
@@ -273,7 +302,8 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
     if any(module.partition(".")[0] in python.QUERY_PACKAGES for module in evidence.modules):
         yield KindDecision(kinds_module.RETRIEVAL_INVALID_QUERY, ("class of a query language",), 0.8)
     if not evidence.has_known_class:
-        yield from _decide_by_rules(words.COMMAND_TIMEOUTS, _truncate_middle(text), tool, 0.9)
+        framed_text = _truncate_middle(results.shorten_quoted_command(text))
+        yield from _decide_by_rules(words.COMMAND_TIMEOUTS, framed_text, tool, 0.9)
         for decision in _decide_by_rules(words.EDITING, text, tool, 0.95):
             if decision.kind.prepared_by == "read" and evidence.status is not None:
                 continue  # a document of a service, not a file
@@ -363,8 +393,16 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         return not allowed or (rule.kind in allowed and not is_weak)
 
     excerpt = _truncate_middle(evidence.text)
-    for rules, confidence in ((words.PARTICULAR_RULES, 0.9), (words.GENERAL_RULES, 0.8), (words.PROGRAMS, 0.6)):
-        if rules is words.GENERAL_RULES:
+    tables = (
+        (words.PARTICULAR_RULES, 0.9),
+        (words.SYSTEM_MESSAGES, 0.9),
+        (words.SENTENCES, 0.75),
+        (words.GENERAL_RULES, 0.75),
+        (words.PROGRAMS, 0.6),
+    )
+    is_english = excerpt.isascii() and compile_rule_pattern(words.ENGLISH_WORDS).search(excerpt) is not None
+    for rules, confidence in tables:
+        if rules is words.SENTENCES:
             yield from _decide_by_exit_code(evidence, is_standard_only=True)
             # A code outweighs general words, but not rules for one type of program.
             text_names = evidence.names[:1] if not evidence.is_raised else ()
@@ -374,6 +412,8 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 if kind is not None and (not allowed or kind in allowed or evidence.status == 400):
                     yield KindDecision(kind, (f"code {code}", *reasons), 0.9)
             excerpt = _normalize_spelling(excerpt)
+        if is_english and rules in (words.SYSTEM_MESSAGES, words.SENTENCES):
+            continue
         for rule, position in match_rules(rules, excerpt, evidence.tool, can_decide):
             if excerpt != evidence.text:
                 position = evidence.text.find(excerpt[position : position + 12])
@@ -385,11 +425,42 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 took_effect = TookEffect.UNKNOWN  # raised in this process, which may have executed part of the call
             elif took_effect is TookEffect.NO and not has_class:
                 took_effect = None  # text proves nothing: a refused connection needs its class
-            rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * bool(reasons)
-            yield KindDecision(rule.kind, rule_reasons, raised_confidence, took_effect, position)
+            # General words with a status for errors of any kind do not tell arguments from a state for certain.
+            is_backed = bool(reasons) and not (rules is words.GENERAL_RULES and evidence.status in _VAGUE_REJECTIONS)
+            rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * is_backed
+            yield KindDecision(
+                rule.kind, rule_reasons, raised_confidence, took_effect, position, is_permanent=rule.is_permanent
+            )
+    if evidence.status in _REJECTIONS and not is_program_output:
+        # Services give these statuses to wrong arguments and to what the state of an object forbids.
+        for rule, position in match_rules(words.GUESSES, _normalize_spelling(_truncate_middle(evidence.text))):
+            if rule.kind in allowed:
+                yield KindDecision(rule.kind, (f"text: {rule.name}", *reasons), 0.7, position=position)
+        if not evidence.number and _is_about_state(evidence):
+            yield KindDecision(kinds_module.ORCHESTRATION_INVALID_STATE, (*reasons, "no words about arguments"), 0.6)
+        for code in evidence.codes:
+            for rule, _ in match_rules(python.CLASS_NAMES, code):
+                if rule.kind in allowed and not rule.kind.rejects_arguments:
+                    yield KindDecision(rule.kind, (f"code {code}", *reasons), 0.7)
     if allowed and not is_internal(allowed[0]):
-        yield KindDecision(allowed[0], reasons, 0.85 if evidence.status else 0.75)
+        # Words that no rule knows may tell another reason, for which the arguments must not be changed.
+        is_doubtful = allowed[0].remedy is Remedy.REPAIR or allowed[0].is_limit
+        has_unknown_words = is_doubtful and bool(evidence.text.strip())
+        is_certain = evidence.number is not None or (evidence.status and not has_unknown_words)
+        yield KindDecision(allowed[0], reasons, 0.85 if is_certain else 0.75)
     yield from _decide_by_exit_code(evidence)
+
+
+_REJECTIONS = (400, 422)
+_VAGUE_REJECTIONS = (*_REJECTIONS, 403)
+
+
+def _is_about_state(evidence: Evidence) -> bool:
+    """Return whether a rejection is about the state of an object: a sentence without a word about arguments."""
+    sentence = results.unwrap_text(evidence.text).sentence
+    if " " not in sentence or compile_rule_pattern(words.ARGUMENT_WORDS).search(sentence):
+        return False
+    return not any(str(name).lower() in sentence.lower() for name in (evidence.arguments or {}))
 
 
 def _is_program_output(evidence: Evidence) -> bool:
@@ -402,10 +473,18 @@ def _is_program_output(evidence: Evidence) -> bool:
 def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
     """Return the kinds that status and class allow, and the names of both as evidence."""
     by_status = kinds_module.find_kinds_of_status(evidence.status)
+    name = _find_known_class(evidence)
+    if evidence.number and (not by_status or evidence.status in _GENERAL_STATUSES):
+        by_number, reasons = evidence.number.kinds, (evidence.number.label,)
+        common_kinds = tuple(kind for kind in by_number if name and kind in python.CLASSES[name])
+        return (common_kinds, (f"class {name}", *reasons)) if common_kinds else (by_number, reasons)
     if by_status:
         return by_status, (f"status {evidence.status}",)
-    name = _find_known_class(evidence)
     return (python.CLASSES[name], (f"class {name}",)) if name else ((), ())
+
+
+_GENERAL_STATUSES = (400, 500)
+"""Statuses that services give to errors of any kind. A number in their text tells more."""
 
 
 def _find_known_class(evidence: Evidence) -> str:
@@ -427,8 +506,9 @@ def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> 
         and not compile_rule_pattern(_COMMAND_MISSING_PATTERN).search(evidence.text)
         and compile_rule_pattern(r"^(?!exit code)\S{1,80}: \S").search(evidence.text)
     )
-    if evidence.exit_code in kinds_module.KINDS_BY_EXIT_CODE and not is_other_message:
-        yield KindDecision(kinds_module.KINDS_BY_EXIT_CODE[evidence.exit_code], reasons, 0.8)
+    by_exit_code = kinds_module.find_kinds_of_number("exit", str(evidence.exit_code))
+    if by_exit_code and not is_other_message:
+        yield KindDecision(by_exit_code[0], reasons, 0.8)
     if is_standard_only:
         return
     command = (evidence.arguments or {}).get("command")
@@ -481,6 +561,9 @@ def _unwrap_evidence_text(evidence: Evidence) -> results.UnwrappedText:
     evidence.add_status(unwrapped.status)
     if evidence.status is None:
         evidence.add_status(_find_status(evidence.text))
+    evidence.number = find_number(evidence.text, tuple(evidence.codes))
+    if evidence.exit_code is not None and evidence.number and evidence.number.family == "exit":
+        evidence.number = None  # that of the frame
     return unwrapped
 
 
@@ -510,7 +593,9 @@ _STATUS_PATTERN = (
     r"^(?:error:? )?\(?([45]\d\d)\)? (?:bad|un|for|not|method|request|conflict|gone|pre|payload|too|internal|"
     r"service|gateway|locked)|^(?:error:? )?\(?(401)\)?:? (?:invalid|wrong|expired|missing|incorrect|no) "
     r"(?:\w{1,12} ){0,2}(?:key|token|credentials?)\b|<(?:h1|title)>\s?([45]\d\d)\b|"
-    r"\b(?:get|post|put|patch|delete) https?://\S{1,300}: ([45]\d\d) |\(([45]\d\d) from "
+    r"\b(?:get|post|put|patch|delete) https?://\S{1,300}: ([45]\d\d) |\(([45]\d\d) from |"
+    r"\b(?:said|gave|sent|saw|answers|responds)(?: an?| http| with)? ([45]\d\d)\b(?=[:,.;)]|$| \()|^got ([45]\d\d)\Z|"
+    r"\bhttp_?status\W{1,3}([45]\d\d)\b|^([45]\d\d) (?:from|by|\()|^\W{0,3}([45]\d\d)\W{0,3}\Z"
 )
 
 

@@ -14,21 +14,42 @@ import msgspec
 from mulligan.classify.rules import read_patterns
 from mulligan.redaction.regex import compile_regex, index_patterns, search_likely
 
-MAX_RETRY_AFTER_SECONDS = 7 * 24 * 3600.0
-"""A longer delay than a week is ignored as a mistake."""
+MAX_RETRY_AFTER_SECONDS = 35 * 24 * 3600.0
+"""A longer delay is ignored as a mistake. The quota of a month clears earlier."""
 
-_SPAN = (
-    r"(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|"
-    r"days?|d)?(?![a-z])"
-)
+_NUMBER = r"(?:\d{1,9}(?:\.\d{1,9})?|an?|one)"
+_UNIT = r"(?:milliseconds?|msecs?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|d|weeks?|w)"
+_SPAN = rf"({_NUMBER})\s?({_UNIT})?(?![a-z])"
 _RETRY_PATTERN = (
-    r"(?:try(?:ing)? (?:your request )?again|retry(?:ing)?|retry your request|wait|resets?|available|back off|expires?)"
-    r"(?: \w{1,12}){0,2}? (?:in|after|for|at least)(?: at least| about| another)? " + _SPAN
+    r"(?:try(?:ing)? (?:your request )?again|retry(?:ing)?|retry your request|wait|resets?|available|back off|expires?|"
+    r"cool(?:ing)? ?down|clears?|renews?|refreshes|slow down|back|unlocks?|replenish\w{0,3}|next (?:request|call))"
+    r"(?: \w{1,12}){0,2}? (?:in|after|for|at least|within)(?: at least| about| another| approximately)? " + _SPAN
 )
-_WAIT_PATTERN = r"\bwait (?:at least |about |another )?" + _SPAN
+_WAIT_PATTERN = r"\bwait (?:at least |about |another |for )?" + _SPAN
 _FIELD = (
-    r"""["']?\bretry[-_ ]?(?:after|delay|in)(?:[-_ ]?(ms|milliseconds?|seconds?|secs?|s))?["']?"""
+    r"""["']?\b(?:retry[-_ ]?(?:after|delay|in)|(?:quota|rate_?limit)?_?reset[-_ ]?(?:delay|in|after)|wait[-_]?time|"""
+    r"""time[-_]?remaining|estimated_time)(?:[-_ ]?(ms|milliseconds?|seconds?|secs?|s))?["']?"""
     r"""\s{0,3}[:=]\s{0,3}["']?""" + _SPAN
+)
+_DATE = (
+    r"(\d{4}-\d\d-\d\d[T ][\d:.]{5,18}(?:Z| ?[+-]\d\d:?\d\d| ?UTC)?|[a-z]{3}, \d\d [a-z]{3} \d{4} [\d:]{8} gmt|"
+    r"(?<=[:= \"'])1\d{9}(?:\d{3})?(?!\d))"
+)
+_MOMENT_FIELD = (
+    r"""["']?\b(?:retry[-_]?after|(?:\w{1,20}[-_]?)?resets?(?:[-_]?(?:at|time(?:[-_]?stamp)?|date))?)["']?"""
+    rf"""\s{{0,3}}[:=]\s{{0,3}}["']?{_DATE}"""
+)
+_MOMENT = rf"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b[^\n.]{{0,40}}?{_DATE}"
+_CLOCK = (
+    r"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b(?: \w{1,12}){0,3}? (?:at |by )?"
+    r"(midnight|noon|\d{1,2}(?::\d\d)?\s?[ap]\.?m\b\.?|\d{1,2}:\d\d(?::\d\d)?)"
+    r"(?: \(?(utc|gmt|z|[pmce][sd]?t|pacific|eastern|central|mountain|[a-z]{4,10}/[a-z_]{3,20})\b)?"
+)
+_ZONES = {"p": "America/Los_Angeles", "m": "America/Denver", "c": "America/Chicago", "e": "America/New_York"}
+"""Zones by the first letter of their English names and abbreviations: PST, Pacific."""
+_NEXT_MONTH = (
+    r"(?:resets?|renews?|clears?|refreshes)\b[^\n.]{0,30}\b"
+    r"(?:the 1st|(?:first|beginning) of (?:the |next )?month|next month)"
 )
 
 
@@ -38,7 +59,7 @@ def parse_retry_after(headers: Mapping[str, str], text: str = "", now: float | N
     A date is compared with the response's own `Date` header, so that a wrong local clock has no effect. Without that
     header `now` or the clock is used.
     """
-    for seconds in (_from_headers(headers, now), _from_text(text)):
+    for seconds in (_from_headers(headers, now), _from_text(text, headers, now)):
         if seconds is not None and 0 <= seconds <= MAX_RETRY_AFTER_SECONDS:
             return round(seconds, 3)
     return None
@@ -48,20 +69,22 @@ def _from_headers(headers: Mapping[str, str], now: float | None) -> float | None
     for name in ("retry-after-ms", "x-ms-retry-after-ms", "x-retry-after-ms"):
         if name in headers and (number := _float(headers[name])) is not None:
             return number / 1000
-    for name in ("retry-after", "x-retry-after"):
+    for name in ("retry-after", "x-retry-after", "x-ratelimit-retry-after"):
         if name in headers:
             value = headers[name].strip()
             number = _float(value)
             return number if number is not None else _parse_time(value, headers, now)
     resets = []
     for name, value in headers.items():
-        if name.startswith(("x-ratelimit-reset", "ratelimit-reset", "anthropic-ratelimit")) and name.endswith(
-            ("reset", "reset-requests", "reset-tokens")
-        ):
-            remaining = headers.get(name.replace("reset", "remaining"))
+        if "reset" in name and ("ratelimit" in name or "rate-limit" in name):
+            remaining = headers.get(name.replace("reset-after", "remaining").replace("reset", "remaining"))
             if remaining is not None and _float(remaining) not in (0.0, None):
                 continue  # this rate limit is not the exhausted one
             resets.append(_parse_reset(value.strip(), headers, now))
+        elif name in ("ratelimit", "x-ratelimit"):  # the structured header: "default";r=0;t=50 or reset=50, remaining=0
+            match = compile_regex(r"(?:\bt|\breset)=(\d{1,9})").search(value)
+            is_left = compile_regex(r"(?:\br|\bremaining)=0*[1-9]").search(value)
+            resets.append(float(match[1]) if match and not is_left else None)
     return max((seconds for seconds in resets if seconds is not None), default=None)
 
 
@@ -81,35 +104,49 @@ def _parse_time(value: str, headers: Mapping[str, str], now: float | None) -> fl
     return span if timestamp is None else max(0.0, timestamp - _now(headers, now))
 
 
-def _from_text(text: str) -> float | None:
+def _from_text(text: str, headers: Mapping[str, str], now: float | None) -> float | None:
+    lower = text.lower()
+    for pattern in (_MOMENT_FIELD, _MOMENT):
+        if match := search_likely(pattern, text, lower):
+            return _parse_reset(match.group(1), headers, now) or None  # a moment that has passed tells nothing
+    if (seconds := parse_delay(text)) is not None:
+        return seconds
+    if match := search_likely(_CLOCK, text, lower):
+        return _seconds_until_clock(match.group(1).lower(), match.group(2) or "", _now(headers, now))
+    if search_likely(_NEXT_MONTH, text, lower):
+        return _seconds_until_next_month(_now(headers, now))
+    return None
+
+
+def parse_delay(text: str) -> float | None:
+    """Return the seconds to wait that the text states as a duration, not as a point in time."""
     lower = text.lower()
     if match := search_likely(_FIELD, text, lower):
-        unit = "ms" if (match.group(1) or "").startswith(("ms", "milli")) else match.group(3)
-        return _to_seconds(match.group(2), unit)
+        unit = (match.group(1) or "").lower()
+        span_seconds = None if unit else _parse_span(text[match.start(2) : match.start(2) + 40])
+        return _to_seconds(match.group(2), unit or match.group(3)) if span_seconds is None else span_seconds
     for pattern in (_RETRY_PATTERN, _WAIT_PATTERN):
         if match := search_likely(pattern, text, lower):
-            span_seconds = _parse_span(text[match.start(1) : match.start(1) + 40])
-            return span_seconds if span_seconds is not None else _to_seconds(match.group(1), match.group(2))
+            span_seconds = _parse_span(text[match.start(1) : match.start(1) + 60])
+            if span_seconds is not None or match.group(1)[0].isdigit():
+                return span_seconds if span_seconds is not None else _to_seconds(match.group(1), match.group(2))
     return None
 
 
 def _parse_span(text: str) -> float | None:
-    """Parse a duration such as `6m0s`, `1h2m3.5s`, `7.66s` or `20 seconds` at the start of the text."""
+    """Parse a duration such as `6m0s`, `1h2m3.5s`, `7.66s`, `20 seconds` or `1 hour and 2 minutes` at the start."""
     total, at, has_match = 0.0, 0, False
-    while match := compile_regex(
-        r"\s?(\d{1,9}(?:\.\d{1,9})?)\s?(milliseconds?|ms|seconds?|secs?|s|minutes?|mins?|m|hours?|hrs?|h|days?|"
-        r"d)(?![a-z])"
-    ).match(text, at):
+    while match := compile_regex(rf"(?:,? and |, )?\s?({_NUMBER})\s?({_UNIT})(?![a-z])").match(text, at):
         total += _to_seconds(match.group(1), match.group(2))
         at, has_match = match.end(), True
     return total if has_match else None
 
 
 def _to_seconds(number: str, unit: str | None) -> float:
-    unit = (unit or "s").lower()
+    unit, amount = (unit or "s").lower(), float(number) if number[0].isdigit() else 1.0
     if unit.startswith(("ms", "milli")):
-        return float(number) / 1000
-    return float(number) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit[0]]
+        return amount / 1000
+    return amount * {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}[unit[0]]
 
 
 def _float(text: str) -> float | None:
@@ -139,11 +176,43 @@ def _parse_timestamp(date: str) -> float | None:
 
     for parse in (parsedate_to_datetime, datetime.fromisoformat):
         try:
-            parsed_time = parse(date)
+            parsed_time = parse(date.removesuffix("UTC").strip())
         except (ValueError, TypeError, IndexError, OverflowError):
             continue
         return (parsed_time if parsed_time.tzinfo else parsed_time.replace(tzinfo=UTC)).timestamp()
     return None
+
+
+def _seconds_until_clock(clock: str, zone: str, now: float) -> float | None:
+    """Return the seconds until a clock shows this time next. Without a zone it is UTC, as most services mean."""
+    from datetime import UTC, datetime, timedelta, tzinfo  # lazy, as above
+    from zoneinfo import ZoneInfo
+
+    zone_info: tzinfo = UTC
+    if zone.lower() not in ("", "utc", "gmt", "z"):
+        try:
+            zone_info = ZoneInfo(zone if "/" in zone else _ZONES[zone[0].lower()])
+        except (KeyError, ValueError, OSError):  # a zone that this machine does not know
+            return None
+    match = compile_regex(r"(\d{1,2})(?::(\d\d))?(?::\d\d)?\s?([ap])?").match(clock)
+    hour, minute = (int(match[1]), int(match[2] or 0)) if match else (0 if clock == "midnight" else 12, 0)
+    if match and match[3]:
+        hour = hour % 12 + 12 * (match[3] == "p")
+    if hour > 24 or minute > 59:
+        return None
+    current = datetime.fromtimestamp(now, zone_info)
+    moment = current.replace(hour=hour % 24, minute=minute, second=0, microsecond=0)
+    if moment <= current:
+        moment += timedelta(days=1)
+    return moment.timestamp() - now
+
+
+def _seconds_until_next_month(now: float) -> float:
+    from datetime import UTC, datetime, timedelta  # lazy, as above
+
+    current = datetime.fromtimestamp(now, UTC)
+    month = current.replace(day=28, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=4)
+    return month.replace(day=1).timestamp() - now
 
 
 class Overflow(msgspec.Struct, frozen=True):
@@ -156,6 +225,10 @@ class Overflow(msgspec.Struct, frozen=True):
 
 
 _PHRASES = read_patterns(r"""
+\A\W{0,4}context[ _-]?(?:length|window)\W{0,4}\Z
+input length \(?[\d,]{1,12}\)? exceeds
+context_too_long
+tokens, (?:but )?(?:the|this) model takes at most \d
 context[_ -]?(?:length|window|size|limit)s? (?:\w{1,12} ){0,2}?exceed
 exceed\w{0,3} (?:\W?\w{1,14}\W{1,2}){0,6}?context[_ -]?(?:length|window|size|limit)
 maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from mulligan.classify.declared_errors import AgentError, InfraError
+from mulligan.classify.rules.numbers import StatedNumber
 from mulligan.core.failure import to_code
 from mulligan.redaction.plain_data import to_plain_data
 from mulligan.redaction.regex import compile_regex
@@ -57,7 +58,11 @@ class Evidence(msgspec.Struct):
     quoted_rpc: int | None = None
     """JSON-RPC code that appears only in the text."""
     exit_code: int | None = None
+    number: StatedNumber | None = None
+    """A number or a name of an error code that the text or a code states, which means the same in every language."""
     is_error: bool | None = None
+    is_listed: bool = False
+    """Whether the server of the tool lists it."""
     is_shell: bool = False
     """Whether the tool is a shell."""
     is_exception: bool = False

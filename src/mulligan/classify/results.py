@@ -308,6 +308,12 @@ def strip_frame(text: str) -> tuple[str, int | None]:
     return text, exit_code
 
 
+def shorten_quoted_command(text: str) -> str:
+    """Remove a command that a frame quotes before it tells the outcome: `<command>...</command> timed out`."""
+    start, end = text.find("<command>", 0, 200), text.find("</command>")
+    return f"{text[: start + 9]}{text[end:]}" if 0 <= start < end else text
+
+
 def _read_json_frame(text: str) -> tuple[str, int | None]:
     """Return the output and the exit code from an object with both, such as `{"output": ..., "exit_code": 1}`."""
     try:

@@ -26,7 +26,7 @@ from mulligan.cli.error_input import (
     read_error_text,
 )
 from mulligan.cli.options import CommandContext, command, now_ms, open_existing_store
-from mulligan.core.failure import Failure, Remedy, SettingsError, ToolCategory
+from mulligan.core.failure import Failure, Remedy, SettingsError, ToolCategory, describe_wait
 from mulligan.core.records import Effects, Fix
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts, match_recorded_failure
@@ -267,6 +267,8 @@ def _describe_failure(failure: Failure, facts: dict[str, Any], width: int | None
         rows.append(("without flag", _JUDGMENT_TEXTS[facts["without_flag"]]))
     if failure.retry_after is not None:
         rows.append(("retry after", f"{failure.retry_after:g} s, as requested by the service"))
+    elif failure.clears_after is not None:
+        rows.append(("clears after", f"{describe_wait(failure.clears_after)}, as stated by the service"))
     if "template" in facts:
         rows.append(("template", f"fingerprint version {VERSION}: kind, tool and this text"))
         rows.append(("", facts["template"] or "nothing"))

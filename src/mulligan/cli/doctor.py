@@ -21,7 +21,7 @@ from mulligan.core.failure import UPGRADE, StoreError
 from mulligan.core.prices import PriceTable
 from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
 from mulligan.record.journal_import import count_dropped, read_hook_errors, recover_journals
-from mulligan.recover.budget import PROCESS_BUDGET_EXHAUSTED, TOOL_BUDGET_EXHAUSTED
+from mulligan.recover.target_state import NO_TOKENS
 from mulligan.report.tables import escape_hidden, format_age, format_count, render_pairs, to_line, trusted_line
 from mulligan.settings import Settings, hook_folder
 from mulligan.store import diagnostics, urls
@@ -30,12 +30,12 @@ from mulligan.store.diagnostics import Diagnostics
 from mulligan.store.remote import ADDRESS_FILE, RemoteStore
 
 MAX_SHOWN_TABLES = 5
-"""Number of tables, and of tools with an exhausted retry budget, shown as text. The JSON output has all of them."""
+"""Number of tables, and of tools without retry tokens, shown as text. The JSON output has all of them."""
 MAX_SHOWN_TENANTS = 10
 """Number of other tenants that are named as text. The JSON output has all of them."""
 MAX_CLOCK_DIFFERENCE_SECONDS = 30
 MAX_RECENT_RUNS = 500
-"""Number of recent runs that are checked for a task description and for exhausted retry budgets."""
+"""Number of recent runs that are checked for a task description and for used-up retry tokens."""
 MIN_CONTEXT_SHARE = 0.5
 """Share of runs with a task description below which the report says how to add one."""
 
@@ -73,8 +73,8 @@ def _facts(settings: Settings) -> dict[str, Any]:
         "sqlite": sqlite3.sqlite_version,
         "store": urls.redact_password(url) if urls.is_networked(url) else str(path),
         "journals": str(urls.journals_of(path)),
-        "retry_budget_burst": policy.retry_budget_burst,
-        "retry_budget_ratio": policy.retry_budget_ratio,
+        "retry_tokens": policy.retry_tokens,
+        "down_after": policy.down_after,
         "max_run_retries": policy.max_run_retries,
     }
     count, last_error, at = read_hook_errors(hook_folder())
@@ -155,7 +155,7 @@ def _store_facts(store: Store) -> dict[str, Any]:
         step.name
         for history in recent
         for step in history.steps
-        if step.stop is not None and step.stop.reason.startswith((TOOL_BUDGET_EXHAUSTED, PROCESS_BUDGET_EXHAUSTED))
+        if step.stop is not None and step.stop.reason.startswith(NO_TOKENS)
     )
     return {
         "healthy": health.healthy,
@@ -164,7 +164,7 @@ def _store_facts(store: Store) -> dict[str, Any]:
         "steps": health.steps,
         "dropped": count_dropped(store, DEFAULT_TENANT),
         "with_context": round(runs_with_context / len(recent), 3) if recent else None,
-        "retry_budget_exhausted": [{"tool": tool, "calls": count} for tool, count in exhausted.most_common()],
+        "retry_tokens_exhausted": [{"tool": tool, "calls": count} for tool, count in exhausted.most_common()],
     }
 
 
@@ -250,11 +250,12 @@ def _rows(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ),
         **(_postgres_rows(facts) if "pool" in facts else {}),
         "dropped": format_count(facts.get("dropped", 0), "record") if "dropped" in facts else "",
-        "retry budget": f"{facts['retry_budget_burst']:g} at once, then {facts['retry_budget_ratio']:g} per first "
-        f"attempt, for each tool and for the process; {facts['max_run_retries']} per run",
+        "retries": f"{format_count(facts['retry_tokens'], 'token')} per target, which is down after "
+        f"{format_count(facts['down_after'], 'failure')} in a row; {format_count(facts['max_run_retries'], 'repair')} "
+        "per run",
         "used up by": ", ".join(
             f"{row['tool']} {format_count(row['calls'], 'call')}"
-            for row in facts.get("retry_budget_exhausted", ())[:MAX_SHOWN_TABLES]
+            for row in facts.get("retry_tokens_exhausted", ())[:MAX_SHOWN_TABLES]
         ),
         "context": _describe_context(share),
         "detail": facts.get("detail", "") if facts["healthy"] is not False else "",  # shown in the first line instead

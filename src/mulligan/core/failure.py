@@ -89,8 +89,12 @@ class Kind(str):
     """HTTP statuses that mean this kind unless other evidence tells more."""
     possible_statuses: tuple[int, ...] = ()
     """HTTP statuses with which other evidence, such as words, may mean this kind."""
-    exit_codes: tuple[int, ...] = ()
-    """Exit codes that mean this kind in every shell."""
+    numbers: str = ""
+    """Numbers and names that mean this kind in any language: `ENOENT; errno 2; sqlstate 42501`. See `read_numbers`."""
+    possible_numbers: str = ""
+    """Numbers with which other evidence, such as words, may mean this kind."""
+    permanent_numbers: str = ""
+    """Numbers of this kind that another attempt gets again, whatever the remedy of the kind."""
     can_occur_in_output: bool = False
     """Whether the output of a program can report it about the call. Other kinds there are about its internals."""
     retrieval_code: str = ""
@@ -151,6 +155,8 @@ class Kind(str):
     """Whether the caller exceeded a limit of a service that works, and that states its own delay."""
     is_used_up: bool = False
     """Whether a quota, a plan or a credit is used up."""
+    code_if_short: str = ""
+    """Its code if it clears within an hour by itself: a quota is then a rate limit."""
     is_outage: bool = False
     """Whether it affects all models of a provider."""
     has_no_repair: bool = False
@@ -239,6 +245,9 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The class of the raised exception with its module, such as `httpx.ReadTimeout`."""
     trace: str = ""
     """The stack trace, one frame per line, the user's code first; then causes and group members. Never for a model."""
+    clears_after: float | None = None
+    """Seconds after which a limit, a quota or an outage ends, if the service says so. Without them it is unknown, or a
+    person must act: then the remedy is `stop`."""
 
     def __post_init__(self) -> None:
         kind = self.kind
@@ -406,7 +415,20 @@ def build_hint(failure: Failure, redactor: Redactor, *, has_effects: bool = Fals
         # Hints of such kinds lead to another attempt. It could pay twice, with other arguments too.
         if has_effects and failure.has_unknown_outcome and failure.remedy is Remedy.RETRY:
             return UNKNOWN_OUTCOME_HINT
+        if failure.clears_after is not None:
+            return f"{failure.hint} It clears in {describe_wait(failure.clears_after)}."
     return strip_quote_marks(redactor.text_for_display(failure.hint, MAX_HINT_CHARS))
+
+
+def describe_wait(seconds: float) -> str:
+    """Return a wait in words, in its two largest units: `8 h 44 min`."""
+    remaining = max(0, round(seconds))
+    parts = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if number := remaining // length:
+            parts.append(f"{number} {unit}")
+        remaining %= length
+    return " ".join(parts[:2]) or "0 s"
 
 
 def to_error_code(redactor: Redactor, code: str) -> str:

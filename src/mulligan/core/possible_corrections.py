@@ -19,16 +19,18 @@ from mulligan.core.argument_comparison import (
     is_hidden,
     is_long_text,
     is_word_of,
+    leaf_of,
     root_of,
     values_of,
 )
 from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.call_facts import CallFacts, OpenFailure
 from mulligan.core.calls import Call
-from mulligan.core.failure import Remedy
+from mulligan.core.failure import Failure, Remedy
 from mulligan.core.links import RunProgress, match_changes, may_be_reissue
 from mulligan.core.privileged_arguments import names_identity_or_money
-from mulligan.core.records import Link, LinkEvidence
+from mulligan.core.records import Change, Link, LinkEvidence
+from mulligan.core.stated_limits import asks_to_check, names_argument
 
 MAX_CHANGED_VALUES = 2
 """Values that a possible correction changes. More make another call."""
@@ -76,12 +78,9 @@ class UnprovenCorrection(msgspec.Struct, frozen=True):
         changes = [change for link in links for change in link.changes]
         cause = failures[links[0].failed_call].failure
         assert cause is not None
-        verdict = judge_failure(cause)
-        is_quoted = verdict == "neither" and any(
-            change.before is not None and is_word_of(str(change.before), cause.message) for change in changes
-        )
         roots = frozenset(root_of(change.path) for change in changes)
-        needs_contrast = verdict != "rejection" and not is_quoted
+        keeps_values = all(change.operation == "rename" or root_of(change.path) not in failed for change in changes)
+        needs_contrast = not (keeps_values or _is_about_changes(cause, changes))
         return cls(call.first.tool_key, facts.item, roots, failed, arguments, needs_contrast)
 
     def has_contrast(self, successes: Iterable[Mapping[str, Any]], failed_calls: Iterable[Mapping[str, Any]]) -> bool:
@@ -99,6 +98,24 @@ class UnprovenCorrection(msgspec.Struct, frozen=True):
             and (tries < 2 or any(success.get(root) != self.arguments.get(root) for root in self.roots))
             for success in successes
         )
+
+
+def _is_about_changes(cause: Failure, changes: Sequence[Change]) -> bool:
+    """Return whether an error rejects what was asked, or mentions a changed argument and no state of the world."""
+    verdict = judge_failure(cause)
+    if verdict == "rejection":
+        return True
+    for change in changes:
+        is_named = names_argument(cause.message, leaf_of(change.path))
+        is_quoted = change.before is not None and is_word_of(str(change.before), cause.message)
+        if verdict == "neither" and (is_named or is_quoted):
+            return True
+        # "No figures for region north" names a region that the tool knows.
+        if is_named and is_quoted and not cause.kind.accepted_arguments:
+            return True
+        if asks_to_check(cause.message, leaf_of(change.path)):
+            return True
+    return False
 
 
 def _list_attempts(progress: RunProgress, call: Call, facts: CallFacts) -> list[OpenFailure]:
@@ -126,6 +143,8 @@ def _compare(failure: OpenFailure, call: Call, facts: CallFacts) -> Comparison |
         return None
     if cause is None or cause.remedy in (Remedy.RETRY, Remedy.STOP):
         return None  # time may have helped, or a person must decide
+    if cause.kind.has_no_repair and judge_failure(cause) != "rejection":
+        return None  # other arguments go around it
     comparison = compare_arguments(before, after, cause)
     if comparison is None or not comparison.has_unchanged or not 0 < len(comparison.values) <= MAX_CHANGED_VALUES:
         return None

@@ -43,13 +43,22 @@ def is_other_action(tool: str, effects: str, path: str, *values: Any) -> bool:
     )
 
 
+def names_object(path: str) -> bool:
+    """Return whether the name of an argument says that its number identifies something: `order_number`, `page`."""
+    return _names_object([word.casefold() for word in split_words(argument_name(path))])
+
+
+def _names_object(words: list[str]) -> bool:
+    return not words or (not _OBJECT_WORDS.isdisjoint(words) and words[:2] != ["number", "of"])
+
+
 def measures_quantity(path: str, *values: Any) -> bool:
     """Return whether a numeric argument says how much, not which object: `per_page`, not `page`.
 
     The name decides: a word for a quantity, or a plural (`days`). Without one, only a fraction is certainly no object.
     """
     words = [word.casefold() for word in split_words(argument_name(path))]
-    if not words or (not _OBJECT_WORDS.isdisjoint(words) and words[:2] != ["number", "of"]):
+    if _names_object(words):
         return False
     if any(isinstance(value, float) for value in values) or not _QUANTITY_WORDS.isdisjoint(words):
         return True

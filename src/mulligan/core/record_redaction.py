@@ -318,6 +318,7 @@ class RecordRedactor:
             _kind(failure.kind, self._redactor) is failure.kind
             and (failure.status is None or type(failure.status) is int)
             and _seconds(failure.retry_after) is failure.retry_after
+            and _seconds(failure.clears_after) is failure.clears_after
             and _seconds(failure.confidence) is failure.confidence
             and type(failure.recoverable) is bool
             and _id(failure.fingerprint) is failure.fingerprint
@@ -376,6 +377,7 @@ class RecordRedactor:
                 code=code,
                 status=failure.status if type(failure.status) is int else None,
                 retry_after=_seconds(failure.retry_after),
+                clears_after=_seconds(failure.clears_after),
                 evidence=tuple(_name(evidence, redactor) for evidence in failure.evidence),
                 confidence=_seconds(failure.confidence) or 0.0,
                 fingerprint=_id(failure.fingerprint),

@@ -20,6 +20,7 @@ Outcome = Literal["success", "failure", "cancelled", "blocked"]
 EndReason = Literal["finished", "raised", "abandoned"]
 Status = Literal["success", "recovered", "partial", "failure"]
 ChangeOperation = Literal["cast", "rename", "drop", "clamp", "enum", "trim", "parse", "wrap", "default", "substitute"]
+BoundSide = Literal["", "at most", "at least"]
 ValueSource = Literal["call", "run", "schema", "rule", "memory", "error", "reflection"]
 """Where a changed value comes from. `error` is a number in an error text: a bound (SAFETY S1), or for a suggestion the
 value that the error text expects. `reflection` is a value that only the reflector supplies."""
@@ -46,6 +47,8 @@ FIRST_FAILURE_SEQ = 2**30
 """First step number for failures that a server receives without a step, above all regular step numbers."""
 VERIFY = "verify"
 """The source of a recovery in which `verify` found that the call had executed."""
+WAITING = "waiting"
+"""In the metadata of a failed attempt: the target that is down, and when its next probe was due."""
 RUN_SPECIFIC = "(another)"
 """In a learned change: stands for a value specific to its run, which is not shared."""
 HIDDEN_VALUE = "(hidden)"
@@ -73,6 +76,8 @@ class Change(Record, frozen=True):
     source: ValueSource = "call"
     privileged: bool = False
     """Whether the developer declared the argument as privileged or the tool as destructive: its value is not shared."""
+    bound: BoundSide = ""
+    """In a learned change: whether the value replaced several larger numbers, or several smaller ones."""
 
     @property
     def form(self) -> str:

@@ -78,6 +78,13 @@ def says_missing(text: str, name: str) -> bool:
     )
 
 
+def asks_to_check(text: str, name: str) -> bool:
+    """Return whether an error text asks the caller to check an argument: "CHECK CABIN", "please verify the unit"."""
+    verb = r"\b(?:check|verify|correct|review|see) (?:the |your |its |if (?:the |your )?)?"
+    pattern = rf"{verb}[`'\"]?{re.escape(name[:200])}(?![\w-])"
+    return bool(name) and re.search(pattern, text[:MAX_SCANNED_CHARS], re.IGNORECASE) is not None
+
+
 def says_unknown(text: str, name: str) -> bool:
     """Return whether an error text says that a tool does not take an argument. Naming it, or its value, is not enough.
 

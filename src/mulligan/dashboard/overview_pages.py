@@ -22,6 +22,7 @@ from mulligan.dashboard import formatting, metric_cards
 from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
 from mulligan.dashboard.page_query import PageQuery, parse_date_range
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
+from mulligan.report import call_text
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import AUDIT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
@@ -201,6 +202,8 @@ def to_live_event(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
         mark = "✕" if step.has_failed else "✓" if step.outcome == "success" else "\u2013"
         look = "lost" if step.has_failed else "won" if step.attempt > 1 else "ok"
         text = formatting.plain_line(f"{failure.kind}: {failure.message}", 160) if failure else step.outcome
+        if wait := call_text.describe_wait(step):
+            text = f"{text}; {wait}"
         name = formatting.plain_line(step.name or step.type, 60)
         row = {"name": name, "text": text, "attempt": step.attempt}
     return row | {

@@ -299,6 +299,7 @@ def _build_attempt(step: Step) -> dict[str, Any]:
         "outcome": "not executed" if step.is_skipped else step.outcome,
         "after": _describe_recovery(recovery) if recovery is not None else "",
         "compression": list(map(escape, call_text.describe_compression(step))),  # sanitized already
+        "wait": call_text.describe_wait(step),
         "confidence": recovery.confidence if recovery is not None and recovery.changes else None,
         "remedy": REMEDY_LABELS[failure.remedy.value] if failure is not None else "",
         "took_effect": _describe_effect(failure) if failure is not None else "",

@@ -350,7 +350,7 @@ class AgentRun:
             tokens, self._lessons = self._agent.lesson_tokens, ""
             with self.run.capture.guard("Reading lessons"):
                 self._lessons = self.run.capture.render_lessons(tool_names, tokens) if tokens else ""
-        with _CallOfRun(self):
+        with self.make_current():
             reminder = self._session.reminder() if self._session is not None else ""
         return "\n\n".join(text for text in (self._lessons, reminder) if text)
 
@@ -359,6 +359,13 @@ class AgentRun:
         if self._lessons is None and self._agent.lesson_tokens:
             return await run_in_thread(self.instructions, tool_names, summary_ids)
         return self.instructions(tool_names, summary_ids)
+
+    def make_current(self) -> ContextValue:
+        """Return the context in which the run of the agent is the current one."""
+        capture = self.run.capture
+        scope = inner_scope(capture, self.run, current_step(capture, self.run))
+        scope.outer = None
+        return ContextValue(capture.current_scope, lambda: scope)
 
     def note_compactions(self, summary_ids: Iterable[str]) -> None:
         """Report that the framework has replaced messages by these summaries. Each counts once in a session."""
@@ -418,11 +425,8 @@ class _CallOfRun:
     __slots__ = ("_agent_run", "_is_inner", "_scope")
 
     def __init__(self, agent_run: AgentRun) -> None:
-        capture = agent_run.run.capture
-        self._agent_run, self._is_inner = agent_run, retrying_scope(capture) is not None
-        call_scope = inner_scope(capture, agent_run.run, current_step(capture, agent_run.run))
-        call_scope.outer = None
-        self._scope = ContextValue(capture.current_scope, lambda: call_scope)
+        self._agent_run, self._is_inner = agent_run, retrying_scope(agent_run.run.capture) is not None
+        self._scope = agent_run.make_current()
 
     def __enter__(self) -> None:
         self._scope.__enter__()

@@ -214,6 +214,10 @@ def find_decision(
     acts = tool in destructive_tools or not _is_reading(tool, description)
     texts = argument_texts or {}
     for change in changes:
+        # What another tool returned is information, such as the current etag: no check is switched off with it.
+        is_information = bool(prerequisites) and change.after == RUN_SPECIFIC
+        if is_information and _split_path(change.path[-MAX_READ_CHARS:]).isdisjoint(_CONSENTS):
+            continue
         if change.operation not in FORM_OPERATIONS:
             reason = _judge_change(change, acts, texts.get(change.path, "")[:MAX_TEXT_CHARS].lower())
             if reason:

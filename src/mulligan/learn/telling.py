@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeGuard
 
 import msgspec
 
 from mulligan.core.argument_rejections import TextVerdict
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
+from mulligan.core.quantity_arguments import names_object
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
 from mulligan.core.stated_limits import follows_direction
 from mulligan.learn.decisions import find_decision
@@ -258,9 +260,18 @@ def _judge_value(
         rival
         for rival in rivals
         # Which value was looked up is unknown: it may be this one.
-        if not rival.action.tools and {_result_of(change) for change in rival.action.changes} != results
+        if not rival.action.tools
+        and {_result_of(change) for change in rival.action.changes} != results
+        and not _keeps_bound(rival, record)
     ]
-    episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
+    if all(change.operation == "drop" for change in values):
+        # To leave an argument out is one change, whatever its value was.
+        agreeing = [rival for rival in rivals if {_result_of(change) for change in rival.action.changes} == results]
+        success_count = sum(fix.successes for fix in (record, *agreeing))
+        episodes = [episode for fix in (record, *agreeing) for episode in list_episodes(fix)]
+    else:
+        success_count = record.successes
+        episodes = [episode for episode in list_episodes(record) if episode.old_value == old_value]
     if not any(episode.successful for episode in episodes):
         return _judge_unseen_value(record, against, call, values, experience)
     other_episodes = [
@@ -276,28 +287,33 @@ def _judge_value(
         other_episodes = [episode for episode in other_episodes if episode.agent == call.agent]
     required = _find_required_evidence(record, call, old_value, episodes)
     contradictions = {episode.run for episode in other_episodes if record.id in episode.ignored_fixes}
-    if len(contradictions) > record.successes - _count_unadvised(episodes):
+    if len(contradictions) > success_count - _count_unadvised(episodes):
         return f"{_times(len(contradictions))} models that had read it did something else"
     if required.share < MIN_SHARE_OF_ACCEPTED:
         # What a model does that has read the fix does not say how often it is right without advice.
         other_episodes = [episode for episode in other_episodes if record.id not in episode.ignored_fixes]
     accepted_calls = _find_accepted_calls(experience.load_profile(), values, old_value, call.agent)
     if accepted_calls:
+        is_possible = any(episode.is_possible for episode in episodes)
+        if is_possible and call.verdict == "state" and any(change.operation != "drop" for change in values):
+            return MAY_BE_CHOICE  # or the next item
         deciding = list(_find_deciding_arguments(call, [*episodes, *other_episodes], accepted_calls))
         if not all(_judge_condition(condition, episodes, other_episodes, required) for condition in deciding):
             return ""
-        if call.verdict != "rejection" and any(episode.is_possible for episode in episodes):
+        if is_possible and call.verdict != "rejection":
             return MAY_BE_CHOICE
-        ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - record.successes)
+        ended_otherwise = max(_count_against(episodes, other_episodes), experience.count_runs() - success_count)
         return _judge_share(_count_unadvised(episodes), ended_otherwise, MIN_SHARE_OF_ACCEPTED)
     others = [*other_episodes, *(episode for episode in episodes if not episode.successful)]
     if not others:
         reason = _judge_rejected(episodes, (), required)
         return reason and _judge_unseen_value(record, against, call, values, experience) and reason
     # Where it failed, or something else succeeded, another argument may decide.
-    conditions = list(_find_conditions([episode for episode in episodes if episode.successful], others, call))
+    successes = [episode for episode in episodes if episode.successful]
+    conditions = list(_find_conditions(successes, others, call))
     for name in conditions:
-        if not _judge_condition(Condition(name, call.hashes[name]), episodes, (), required):
+        needed = PROVEN_CONDITION if _decides(name, successes, others) else required
+        if not _judge_condition(Condition(name, call.hashes[name]), episodes, (), needed):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"
@@ -314,6 +330,10 @@ class RequiredEvidence(msgspec.Struct, frozen=True):
     counts_followed: bool
     """Whether successes with advice count too. A model may have read the fix after its second attempt, so that nothing
     shows what overcomes the first. If the fix has evidence elsewhere, it counts that it succeeded here."""
+
+
+PROVEN_CONDITION = RequiredEvidence(2, MIN_SHARE_OF_REJECTED, counts_followed=False)
+"""The evidence for one value of an argument that decides beyond chance which replacement succeeds."""
 
 
 def _find_required_evidence(
@@ -382,6 +402,27 @@ def _find_deciding_arguments(
             yield condition
 
 
+def _keeps_bound(rival: FixRecord, record: FixRecord) -> bool:
+    """Return whether two fixes replaced larger numbers, and the rival by a smaller one, or the reverse."""
+    if len(record.action.changes) != 1 or len(rival.action.changes) != 1:
+        return False
+    [change], [other] = record.action.changes, rival.action.changes
+    if change.path != other.path or names_object(change.path):
+        return False
+    if not _is_number(change.after) or not _is_number(other.after):
+        return False
+    bound = change.after
+    numbers = [episode.number for fix in (record, rival) for episode in list_episodes(fix) if episode.successful]
+    old_numbers = [number for number in numbers if number is not None]
+    if not old_numbers or len(old_numbers) < len(numbers):
+        return False
+    return other.after < bound < min(old_numbers) or max(old_numbers) < bound < other.after
+
+
+def _is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def _find_accepted_calls(
     profile: Profile, changes: Sequence[Change], old_value: str, agent: str
 ) -> Sequence[AcceptedCall]:
@@ -444,6 +485,17 @@ def _find_conditions(
             yield name
 
 
+def _decides(name: str, successes: Sequence[Episode], other_episodes: Sequence[Episode]) -> bool:
+    """Return whether an argument that separates a fix from its rivals does so beyond chance.
+
+    If nothing decided, a call with an earlier value of the argument would often have another outcome than that one.
+    """
+    total = len(successes) + len(other_episodes)
+    repeats = total - len({episode.conditions.get(name) for episode in (*successes, *other_episodes)})
+    share = len(successes) / total
+    return (share**2 + (1 - share) ** 2) ** repeats <= MAX_CHANCE
+
+
 def _judge_unseen_value(
     record: FixRecord,
     against: Sequence[FixRecord],
@@ -459,7 +511,7 @@ def _judge_unseen_value(
     old_count = len({episode.old_value for episode in episodes if episode.is_evidence})
     old_count = min(old_count, _count_unadvised(episodes))  # one a run
     failed_count = _count_against(episodes, ())
-    if isinstance(change.after, int | float) and not isinstance(change.after, bool):
+    if _is_number(change.after):
         olds = [episode.number for episode in episodes if episode.successful]
         # Without a call, one of the earlier ones stands for it.
         number, bound = call.numbers.get(change.path) if call.hashes else next(iter(olds), None), change.after

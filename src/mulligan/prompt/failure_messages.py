@@ -41,6 +41,21 @@ MAX_REMINDER_TOKENS = 500
 """Token limit of a reminder: it is sent with every model call."""
 MAX_LISTED_TOOLS = 20
 """Tools that are listed after a call of an unknown one."""
+MAX_SCHEMA_NAMES = 200
+"""Arguments of a schema that are read."""
+MAX_NAMED_ARGUMENTS, MAX_ENUM_MEMBERS, MAX_ARGUMENT_HINT_CHARS = 8, 8, 400
+"""Limits of a hint that compares arguments with a schema."""
+
+
+def _join_names(names: Sequence[str]) -> str:
+    shown = list(names[:MAX_NAMED_ARGUMENTS])
+    if len(names) > len(shown):
+        shown.append(f"{len(names) - len(shown)} more")
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+
+
+def _to_be(names: Sequence[str]) -> str:
+    return "is" if len(names) == 1 else "are"
 
 
 class CallReport(msgspec.Struct, frozen=True):
@@ -75,14 +90,19 @@ class FailureMessages(Sanitizer):
         spiral: str = "",
         repeat_note: str = "",
         facts: Sequence[ValueProfile] = (),
+        schema: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
     ) -> dict[str, Any]:
         """Build the tool result for a failed call: the failure, a hint, suggestions and precedents.
 
         `names` are tools that the model may have intended, `all_names` those that it has. `shareable` are texts that
         may be repeated, such as enum members. No other text of an earlier run is repeated. `facts` say what
         successful calls had in common. `executed_call` names a call inside the failed one that may have executed.
+        `schema` is that of the tool: after rejected `arguments` the hint compares them with it.
         """
         payload = build_tool_response(failure, self._redactor, tool, has_effects=has_effects)
+        if failure.kind.rejects_arguments and failure.recoverable and failure.hint == failure.kind.hint:
+            payload["hint"] = self.argument_hint(schema or {}, arguments or {}) or payload["hint"]
         if executed_call and "outcome" in payload:
             inner = self._label(executed_call)
             payload["outcome"] = f"unknown: {inner} may have executed inside this call. Check before you repeat it."
@@ -99,6 +119,37 @@ class FailureMessages(Sanitizer):
         if sentences := self.facts(facts):
             payload["facts"] = sentences
         return payload
+
+    def argument_hint(self, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
+        """Say in one sentence which arguments a schema requires and allows, and which are missing and unknown.
+
+        Empty if the schema names no arguments. Names and enum members come from a server: only names are shown.
+        """
+        properties = schema.get("properties")
+        if not isinstance(properties, Mapping) or not properties:
+            return ""
+        names = [name for name in map(self._name, islice(properties, MAX_SCHEMA_NAMES)) if name]
+        stated = schema.get("required")
+        required = [name for name in names if isinstance(stated, list | tuple) and name in stated]
+        needed = [self._allow(name, properties) for name in required]
+        parts = [f"required {_to_be(needed)} {_join_names(needed)}"] if needed else []
+        if missing := [name for name in required if name not in arguments]:
+            parts.append(f"missing {_to_be(missing)} {_join_names(missing)}")
+        if not schema.get("additionalProperties"):
+            unknown = [label for name in arguments if name not in properties and (label := self._name(name))]
+            parts += [f"unknown {_to_be(unknown)} {_join_names(unknown)}"] if unknown else []
+        if optional := [self._allow(name, properties) for name in names if name not in required]:
+            parts.append(f"{'also ' if required else ''}allowed {_to_be(optional)} {_join_names(optional)}")
+        return self._line(f"{capitalize('; '.join(parts))}.", MAX_ARGUMENT_HINT_CHARS) if parts else ""
+
+    def _allow(self, name: str, properties: Mapping[str, Any]) -> str:
+        """Return the name of an argument with its allowed values, if its schema lists few of them."""
+        property_schema = properties[name]
+        members = property_schema.get("enum") if isinstance(property_schema, Mapping) else None
+        if not isinstance(members, list | tuple) or not 0 < len(members) <= MAX_ENUM_MEMBERS:
+            return name
+        labels = [self._name(member) if isinstance(member, str) else self._display_value(member) for member in members]
+        return f"{name} ({', '.join(labels)})" if all(labels) else name
 
     def facts(self, profiles: Iterable[ValueProfile]) -> list[str]:
         """State what successful calls had in common, one sentence for each argument."""
@@ -216,10 +267,14 @@ class FailureMessages(Sanitizer):
         return f"In earlier runs a later retry of the same call succeeded ({runs})."
 
     def precedent_lines(self, precedent: Precedent, shareable: Collection[str] = ()) -> list[str]:
-        """Describe what recovered the same failure before, and which form of the call's own value that is."""
+        """Describe what recovered the same failure before: a form of the call's own value, or a bound."""
         sentence = self.precedent(precedent, shareable)
         forms = ((self._name(path), describe_transformation(form)) for path, form in precedent.forms)
         lines = [f"That is {name} {self._line(form, 60)}." for name, form in forms if name]
+        for change in precedent.changes:
+            if change.bound and (name := self._name(change.path)):
+                size = "larger" if change.bound == "at most" else "smaller"
+                lines.append(f"Each of these runs had failed with a {size} {name}.")
         return [sentence, *lines] if sentence else []
 
     def _names(self, names: Iterable[Any]) -> list[str]:
@@ -311,10 +366,10 @@ class FailureMessages(Sanitizer):
             f"A person must review it first: mulligan proxy accept {self._label(server)}"
         )
 
-    def circuit_open(self, tool: str, seconds: float) -> str:
-        """Explain that a call was blocked by an open circuit breaker."""
+    def target_down(self, tool: str, seconds: float) -> str:
+        """Explain that a call was blocked because its target is down."""
         return (
-            f"{self._label(tool)} was not called: its circuit breaker is open after repeated "
+            f"{self._label(tool)} was not called: its target is down after repeated "
             f"failures. Retry in {max(seconds, 0.1):.1f} s."
         )
 

@@ -36,8 +36,11 @@ class Prompt(ReflectionMessages):
     def _describe_mistake(self, change: Change) -> str:
         if change.path == TOOL_NAME_PATH:
             return "arguments for another tool"
+        path = self._name(change.path) or "an argument"
+        if change.bound and self._is_shareable(path, change.after, ()):
+            return f"{path} {'above' if change.bound == 'at most' else 'below'} {self._display_value(change.after)}"
         phrase = find_phrase(MISTAKE_PHRASES, change) or "a rejected value for {}"
-        return phrase.format(self._name(change.path) or "an argument")
+        return phrase.format(path)
 
     def correction(self, tool: str, changes: Sequence[Change], prerequisites: Sequence[Prerequisite]) -> str:
         """Describe the correction of a lesson."""
@@ -62,7 +65,8 @@ class Prompt(ReflectionMessages):
         if change.form:
             return f"pass {path} {self._line(describe_transformation(change.form), 60)}"
         if self._is_shareable(path, change.after, ()):
-            return f"use {path}={self._display_value(change.after)}"
+            value = self._display_value(change.after)
+            return f"pass {path} of {change.bound} {value}" if change.bound else f"use {path}={value}"
         return f"use another allowed value for {path}" if change.operation == "enum" else ""
 
     def example(self, tool: str, arguments: Mapping[str, Any], prerequisites: Sequence[Prerequisite] = ()) -> str:

@@ -128,6 +128,7 @@ class RemoteTool(WrappedFunction):
     def define(self, definition: Mapping[str, Any] | None) -> None:
         """Set the definition from the server's list."""
         self.definition = definition
+        self.is_listed = definition is not None
         properties = (self.schema() or {}).get("properties")
         self.argument_names = frozenset(properties) if isinstance(properties, dict) else None
 

@@ -16,11 +16,12 @@ import msgspec
 
 from mulligan.core.argument_comparison import scalars
 from mulligan.core.failure import Failure, Remedy
-from mulligan.recover.budget import CIRCUIT_WINDOW_SECONDS
 from mulligan.recover.schema import MAX_CALL_VALUES, measure_extent
 
 MAX_POLLS = 20
-"""Identical failures that say that a result is not ready yet, after which the call is blocked all the same."""
+"""Failures of a poller, which say that something is under way or differ in their numbers, before it is blocked."""
+MIN_POLL_SECONDS = 30.0
+"""Identical calls that are as far apart are no loop."""
 MAX_SPIRAL_HISTORY = 12
 """Unrecovered calls that are searched for a spiral."""
 MIN_SPIRAL_FAILURES = 4
@@ -56,7 +57,16 @@ class IdenticalFailure:
     key: Hashable
     failure: Failure
     count: int
+    """Failures with equal texts, except for ids, times and durations."""
+    poll_count: int
+    """Failures with texts that may differ in their numbers."""
     at: float
+
+    def count_repetitions(self, limit: int) -> int:
+        """Return how often the call was repeated in vain, or 0 if it may be a poller that makes progress."""
+        if self.poll_count >= max(limit, MAX_POLLS):
+            return self.poll_count
+        return 0 if self.poll_count > self.count or _is_waiting(self.failure) else self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +87,7 @@ class LoopDetector:
         self._streaks: dict[str, IdenticalFailure] = {}
         self._failed: deque[tuple[str, str, frozenset[str]]] = deque(maxlen=MAX_SPIRAL_HISTORY)
 
-    def record_unrecovered(self, tool: str, key: Hashable | None, failure: Failure, now: float) -> int:
+    def record_unrecovered(self, tool: str, key: Hashable | None, failure: Failure, now: float, limit: int = 0) -> int:
         """Record an unrecovered call. Return how many times in a row it failed the same way with the same arguments.
 
         `tool` is the tool's key: two tools with one name are counted separately.
@@ -85,24 +95,23 @@ class LoopDetector:
         previous = self._streaks.pop(tool, None)
         if key is None:
             return 0
-        is_same = previous is not None and previous.key == key and not _is_expired(previous, now)
-        count = 1
-        if previous is not None and is_same and previous.failure.fingerprint == failure.fingerprint != "":
-            count = previous.count + 1
-        self._streaks[tool] = IdenticalFailure(key, failure, count, now)
-        return count
+        count = poll_count = 1
+        is_recent = previous is not None and previous.key == key and now - previous.at < MIN_POLL_SECONDS
+        if previous is not None and is_recent and previous.failure.fingerprint == failure.fingerprint != "":
+            poll_count = previous.poll_count + 1
+            count = previous.count + 1 if _has_equal_text(previous.failure, failure) else 1
+        streak = self._streaks[tool] = IdenticalFailure(key, failure, count, poll_count, now)
+        return streak.count_repetitions(limit)
 
     def find_blocking_failure(self, tool: str, key: Hashable | None, now: float, limit: int) -> IdenticalFailure | None:
         """Return the identical failure that blocks this call, or None. `tool` is the tool's key."""
         streak = self._streaks.get(tool)
         if streak is None:
             return None
-        if streak.key != key or _is_expired(streak, now):
+        if streak.key != key or now - streak.at >= MIN_POLL_SECONDS:
             self._streaks.pop(tool, None)  # other arguments, or enough time has passed
             return None
-        if limit and _is_waiting(streak.failure):
-            limit = max(limit, MAX_POLLS)
-        return streak if limit and streak.count >= limit else None
+        return streak if limit and streak.count_repetitions(limit) >= limit else None
 
     def record_success(self) -> None:
         """Reset identical failures: after another success the same call may succeed."""
@@ -147,9 +156,21 @@ def _is_waiting(failure: Failure) -> bool:
     return re.search(_IN_PROGRESS, failure.message[:MAX_WORD_SOURCE_CHARS], re.IGNORECASE) is not None
 
 
-def _is_expired(streak: IdenticalFailure, now: float) -> bool:
-    """Return whether a retryable failure is older than the circuit breaker's window."""
-    return streak.failure.remedy is Remedy.RETRY and now - streak.at >= CIRCUIT_WINDOW_SECONDS
+_ACCIDENTAL = (  # compiled on first use: what differs between two equal failures
+    r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b|\b(?=[a-z0-9]{0,40}[a-f])(?=[a-z0-9]{0,40}\d)[0-9a-f]{8,64}\b"
+    r"|\d{4}-\d\d-\d\d[T ][\d:.Z+]{1,40}|\b\d{1,20}\.\d{1,20} ?m?s(?:econds)?\b|\b0x[0-9a-f]{1,32}\b"
+)
+
+
+def _has_equal_text(left: Failure, right: Failure) -> bool:
+    """Return whether two failures have equal texts except for ids, times and durations."""
+    if left.message == right.message:
+        return True
+    texts = [
+        re.sub(_ACCIDENTAL, "#", failure.message[:MAX_WORD_SOURCE_CHARS], flags=re.IGNORECASE)
+        for failure in (left, right)
+    ]
+    return texts[0] == texts[1]
 
 
 _WORD = re.compile(r"\w+")

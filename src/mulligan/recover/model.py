@@ -18,19 +18,18 @@ from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionR
 from mulligan.recover.plan import (
     BLOCKED,
     AttemptMove,
-    BackoffMove,
     Move,
     QueryMove,
     RecoveryFailed,
     RecoveryMoves,
     RecoveryQueries,
     StopMove,
-    describe_attempts,
-    describe_retry_after,
     find_repeat_obstacle,
     find_stop_reason,
 )
 from mulligan.recover.policy import Arguments, Policy, Tool
+from mulligan.recover.retry_schedule import BackoffMove, RetrySchedule, describe_attempts, describe_end
+from mulligan.recover.target_state import TARGET_DOWN
 from mulligan.recover.tokens import Sizes, calibrate_scale, provider_of, token_limit, window_of
 
 ANSWER_GIVEN = object()
@@ -43,6 +42,10 @@ ANSWER_LIMIT_ARGUMENTS = (
     "max_tokens_to_sample",
 )
 """Arguments that limit the length of the answer."""
+MAX_ATTEMPTS_BEFORE_FALLBACK = 2
+"""Attempts of one model if a fallback can answer: a user should not wait for retries when another model works."""
+MAX_ATTEMPTS_BEFORE_ANSWER = 3
+"""Attempts before the user's fallback function answers."""
 MIN_ANSWER_TOKENS = 1024
 """Below this many tokens for the answer, the conversation is compressed instead."""
 
@@ -136,10 +139,7 @@ def plan_model_recovery(
     while failure is not None:
         step = yield from recovery.next_attempt(failure)
         if isinstance(step, PlannedAttempt):
-            reason = recovery.blocking_reason(step) or queries.take_retry_budget(failure)
-            if not reason:
-                yield BackoffMove(step.recovery)
-                reason = queries.admit_retry(step.arguments, step.function)
+            step, reason = yield from recovery.prepare_attempt(step, failure)
             if not reason:
                 recovery.arguments, recovery.function = step.arguments, step.function
                 failure = yield AttemptMove(step.arguments, step.recovery, step.function)
@@ -152,9 +152,8 @@ def plan_model_recovery(
                 return None
         if BLOCKED in failure.evidence and failure.kind.is_outage and not tool.circuit_breaker:
             # The fallback for whose sake the call was blocked did not answer: the call itself is made after all.
-            first = PlannedAttempt(arguments, Recovery(remedy=Remedy.RETRY))
-            reason = recovery.blocking_reason(first) or reason
-            failure = yield AttemptMove(first.arguments, first.recovery)
+            reason = TARGET_DOWN
+            failure = yield AttemptMove(arguments, Recovery(remedy=Remedy.RETRY))
             if failure is None:
                 return None
         precedents = yield StopMove(queries.lookup_precedents, (failure, reason, ()))
@@ -174,7 +173,9 @@ class _ModelRecovery:
         self._policy = policy
         self._queries = queries
         self._model = model
+        self._schedule = RetrySchedule(policy, queries.retries)
         self._attempt_number = 1
+        """All attempts, of whatever type."""
         self._fallbacks = list(model.fallbacks)
         self._compressed = 0
         self._has_refreshed = self._has_added_note = self._has_clamped = False
@@ -187,22 +188,37 @@ class _ModelRecovery:
         arguments = {**self.arguments, **changed_arguments} if changed_arguments else self.arguments
         return PlannedAttempt(arguments, recovery, self.function)
 
-    def blocking_reason(self, step: PlannedAttempt) -> str:
-        return self._queries.blocking_reason(step.recovery.backoff_seconds, step.arguments, step.function)
+    def prepare_attempt(
+        self, step: PlannedAttempt, failure: Failure
+    ) -> Generator[Move, Any, tuple[PlannedAttempt, str]]:
+        """Wait for an attempt. Return it with the time this took, and why it is not made after all."""
+        queries, recovery = self._queries, step.recovery
+        if reason := queries.find_obstacle():
+            return step, reason
+        if recovery.remedy is Remedy.RETRY:
+            recovery, reason = yield from self._schedule.await_turn(failure, recovery, step.arguments, step.function)
+            step = replace(step, recovery=recovery)
+        else:
+            yield BackoffMove(recovery)
+        return step, reason or queries.find_obstacle()
+
+    @property
+    def _max_attempts(self) -> int:
+        return self._schedule.limits.attempts
 
     def can_answer(self, failure: Failure) -> bool:
         """Return whether the user's fallback may answer. Not for failures that need a person or are not understood."""
         layer = self._queries.retry_layer()
         return (
             failure.is_failure
-            and not (layer and layer.will_retry(self._policy))
+            and not (layer and layer.will_retry(self._max_attempts))
             and self._tool.mode != "observe"
             and failure.remedy is not Remedy.STOP
             and not failure.kind.is_unknown
         )
 
     def has_substitute(self, failure: Failure) -> bool:
-        """Return whether a fallback would answer a call that an open circuit breaker has blocked."""
+        """Return whether a fallback would answer a call that was blocked because its target is down."""
         if self._model.answer is not None and self.can_answer(failure):
             return True
         return self._tool.mode == "repair" and self._use_fallback(failure, should_consume=False) is not None
@@ -212,20 +228,19 @@ class _ModelRecovery:
         self._attempt_number += 1
         is_repairing = self._tool.mode == "repair"
         if reason := find_stop_reason(failure, self._tool):
-            # A circuit breaker of one model does not affect another model.
+            # An outage of one model says nothing about another model.
             can_switch = reason == BLOCKED and failure.kind.is_outage and is_repairing
             return (can_switch and self._use_fallback(failure)) or reason
         if reason := find_repeat_obstacle(self._queries):
             return reason
-        if self._attempt_number > self._policy.attempts:
-            return describe_attempts(self._policy.attempts)
+        if self._max_attempts == 1:
+            return describe_attempts(1)
         is_retry, layer = failure.remedy is Remedy.RETRY, self._queries.retry_layer()
-        if layer and (reason := layer.find_stop_reason(self._attempt_number, self._policy, is_retry=is_retry)):
-            can_switch = is_repairing and not layer.will_retry(self._policy)
+        if layer and (reason := layer.find_stop_reason(self._attempt_number, self._max_attempts, is_retry=is_retry)):
+            can_switch = is_repairing and not layer.will_retry(self._max_attempts)
             return (can_switch and self._use_fallback(failure)) or reason
-        remaining = self._queries.seconds_left()
-        if remaining is not None and remaining <= 0:
-            return "the deadline has passed"
+        if reason := self._queries.find_obstacle():
+            return reason
         if failure.kind.type == "model" and not is_repairing and failure.remedy is not Remedy.RETRY:
             return 'only mode="repair" allows more than a retry'
         return (yield from self._by_kind(failure))
@@ -237,10 +252,12 @@ class _ModelRecovery:
                 if step is not None:
                     return step
             if failure.kind.stop_reason:
-                return failure.kind.stop_reason
+                return failure.kind.stop_reason + describe_end(failure)
         if failure.remedy is Remedy.RETRY:
             return self._retry_later(failure)
-        return "a person must act" if failure.remedy is Remedy.STOP else "the model must choose another action"
+        if failure.remedy is Remedy.STOP:
+            return f"a person must act{describe_end(failure)}"
+        return "the model must choose another action"
 
     def _move(self, move: str, failure: Failure) -> Generator[Move, Any, PlannedAttempt | str | None]:
         """Return the attempt of one move, the reason why no other move is tried, or None."""
@@ -256,19 +273,19 @@ class _ModelRecovery:
         return self._use_fallback(failure)
 
     def _retry_later(self, failure: Failure) -> PlannedAttempt | str:
-        seconds = self._policy.compute_backoff(self._attempt_number, failure.retry_after, self._queries.random())
-        recovery = Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds or 0.0)
-        step = None if seconds is None else self._attempt(recovery)
-        is_last = self._attempt_number == self._policy.attempts
-        needs_fallback = step is None or is_last or self.blocking_reason(step)
-        if needs_fallback and (fallback := self._use_fallback(failure)) is not None:
-            return fallback
-        if step is None:
-            return describe_retry_after(failure, self._policy)
-        remaining = self._queries.seconds_left()
-        if remaining is not None and step.recovery.backoff_seconds >= remaining:
-            return "the deadline would pass before the next attempt"
-        return step
+        fallback = self._use_fallback(failure, should_consume=False)
+        limit: int | None = None
+        if fallback is not None or (self._model.answer is not None and self.can_answer(failure)):
+            is_down = self._is_target_down(self.arguments, self.function)
+            limit = MAX_ATTEMPTS_BEFORE_ANSWER if fallback is None else MAX_ATTEMPTS_BEFORE_FALLBACK
+            limit = 1 if is_down else min(limit, max(1, self._max_attempts - (fallback is not None)))
+        seconds = self._schedule.plan_retry(failure, max_attempts=limit)
+        if isinstance(seconds, str):
+            return seconds if fallback is None else self._use_fallback(failure) or seconds
+        return self._attempt(Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds))
+
+    def _is_target_down(self, arguments: Arguments, function: Callable[..., Any] | None) -> bool:
+        return self._queries.retries.is_target_down(arguments, function)
 
     # Context overflow
 
@@ -392,8 +409,8 @@ class _ModelRecovery:
         current_provider = provider_of(current_model)
         fallbacks = [fallback for fallback in self._fallbacks if fallback.serves(failure)]
         if failure.kind.is_outage and current_provider:
-            # An outage or a spent quota mostly affects the whole provider. While a circuit breaker is open, another
-            # model of the same provider is still better than the one that fails.
+            # An outage or a spent quota mostly affects the whole provider. While its target is down, another model
+            # of the same provider is still better than the one that fails.
             near = [
                 fallback
                 for fallback in fallbacks
@@ -412,10 +429,11 @@ class _ModelRecovery:
                 step = PlannedAttempt({**self.arguments, "model": fallback.model}, recovery)
             else:
                 step = PlannedAttempt(self.arguments, recovery, fallback.model)
-            if self.blocking_reason(step):
-                continue  # its own circuit breaker is open
+            if self._is_target_down(step.arguments, step.function):
+                continue
             if should_consume:
                 self._fallbacks.remove(fallback)
+                self._schedule.restart()
                 self._model.warn(
                     f"{current_model or 'The model'} failed with {failure.kind}; using fallback {fallback.name}"
                 )

@@ -14,6 +14,7 @@ from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import Fix, Precedent, Recovery
 from mulligan.recover.policy import (
     ADDED_SOURCES,
+    MAX_CALL_REPAIRS,
     Arguments,
     EarlierCall,
     Policy,
@@ -21,6 +22,16 @@ from mulligan.recover.policy import (
     Suggestion,
     Tool,
     describe_effects,
+)
+from mulligan.recover.retry_schedule import (
+    DEADLINE_BEFORE_ATTEMPT,
+    BackoffMove,
+    RetryQueries,
+    RetrySchedule,
+    WaitMove,
+    describe_attempts,
+    describe_end,
+    describe_retry_after,
 )
 
 
@@ -32,13 +43,7 @@ class AttemptMove(msgspec.Struct, frozen=True):
     function: Callable[..., Any] | None = None
     """Called instead of the wrapped function: another model."""
     has_substitute: Callable[[Failure], bool] | None = None
-    """Whether a fallback would answer if an open circuit breaker blocked this attempt with this failure."""
-
-
-class BackoffMove(msgspec.Struct, frozen=True):
-    """Move that waits for the backoff of a recovery. There is no reply."""
-
-    recovery: Recovery
+    """Whether a fallback would answer if this attempt was blocked with this failure, because its target is down."""
 
 
 class QueryMove(msgspec.Struct, frozen=True):
@@ -54,7 +59,7 @@ class StopMove(QueryMove, frozen=True):
     """The last move of a plan that stops. It looks up what recovered the same failure before."""
 
 
-Move = AttemptMove | BackoffMove | QueryMove
+Move = AttemptMove | BackoffMove | WaitMove | QueryMove
 
 
 class RetryLayer(msgspec.Struct, frozen=True):
@@ -68,7 +73,7 @@ class RetryLayer(msgspec.Struct, frozen=True):
     is_above: bool = False
     """Whether it calls the tool. Otherwise the tool calls it."""
 
-    def find_stop_reason(self, attempt: int, policy: Policy, *, is_retry: bool) -> str:
+    def find_stop_reason(self, attempt: int, max_attempts: int, *, is_retry: bool) -> str:
         """Return why mulligan must not make this attempt, or an empty string.
 
         Only one layer retries. A library cannot repair: above, the first of its attempts may be repaired, once. Below,
@@ -77,19 +82,15 @@ class RetryLayer(msgspec.Struct, frozen=True):
         if self.is_above:
             is_allowed = not is_retry and attempt == 2 and self.calls == 1
             return "" if is_allowed else f"{self.name} retries this call, so mulligan does not"
-        if not is_retry and 0 < self.calls * (attempt - 1) < policy.attempts:
+        if not is_retry and 0 < self.calls * (attempt - 1) < max_attempts:
             return ""
         if not self.calls:
             return f"{self.name} inside this call retries it, so mulligan does not"
         return f"{self.name} inside this call made {self.calls} attempts, so mulligan makes no more"
 
-    def will_retry(self, policy: Policy) -> bool:
-        """Return whether it gets the failure and calls again. Without a known limit, that of the policy counts."""
-        return self.is_above and self.calls < (self.limit or policy.attempts)
-
-
-def _no_objection(*details: Any) -> str:
-    return ""
+    def will_retry(self, max_attempts: int) -> bool:
+        """Return whether it gets the failure and calls again. Without a known limit, ours counts."""
+        return self.is_above and self.calls < (self.limit or max_attempts)
 
 
 class RecoveryQueries(msgspec.Struct, frozen=True, kw_only=True):
@@ -109,28 +110,22 @@ class RecoveryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Called by a move. Makes a prerequisite call. Returns why it failed, or an empty string."""
     verify: Callable[[Arguments, Failure], object] | None = None
     """Called by a move. Returns `VERIFIED_EXECUTED`, the failure of a call that did not execute, or None if unknown."""
-    random: Callable[[], float]
+    retries: RetryQueries = msgspec.field(default_factory=RetryQueries)
     earlier_calls: Callable[[], Sequence[EarlierCall]] = tuple
     changed_arguments: Callable[[], Sequence[str]] = tuple
     """Returns the arguments that the attempt has modified in place."""
     inner_effects: Callable[[], str] = str
     """Returns why a call inside the last attempt forbids to repeat it, whatever the tool declares, or nothing."""
-    seconds_left: Callable[[], float | None] = lambda: None
-    """Seconds until the deadline."""
     retry_layer: Callable[[], RetryLayer | None] = lambda: None
     """Returns what else retries the call, above or below it."""
     has_reader: Callable[[], bool] = lambda: True
     """Returns whether a model reads the note about a repair. A program that made the call does not."""
     was_executed: Callable[[], bool] = lambda: True
     """Returns whether the last attempt called the function. If not, our own check rejected its arguments."""
-    take_retry_budget: Callable[..., str] = _no_objection
-    """Takes one retry from every budget. Returns why it is denied. Gets the failure, and whether a repair follows."""
-    blocking_reason: Callable[..., str] = _no_objection
-    """Returns why an attempt would be blocked in so many seconds, so that no backoff is wasted. Optional further
-    arguments: the arguments and the function of that attempt."""
-    admit_retry: Callable[..., str] = _no_objection
-    """Called once per attempt after its backoff. Returns why it is blocked now. Takes the attempt's arguments and
-    function like `blocking_reason`."""
+    take_repair: Callable[[], str] = str
+    """Counts a repair of the run. Returns why it is denied."""
+    find_obstacle: Callable[[], str] = str
+    """Called after a backoff. Returns why no attempt may follow any more, such as the deadline."""
 
 
 class RecoveryFailed(msgspec.Struct, frozen=True):
@@ -168,7 +163,8 @@ def plan_recovery(
     if initial_repair is not None:
         yield BackoffMove(initial_repair)
     failure: Failure | None = yield AttemptMove(arguments, initial_repair)
-    recovery = ToolRecovery(tool, policy, queries, [arguments])
+    recovery = ToolRecovery(tool, policy, queries, [arguments], schedule=RetrySchedule(policy, queries.retries))
+    recovery.repair_count = int(initial_repair is not None)
     attempt = 1 if initial_repair is None else 2
     while failure is not None:
         if queries.verify is not None and needs_verification(failure, tool):
@@ -189,7 +185,7 @@ def plan_recovery(
             case str(reason):
                 pass
             case next_arguments, planned_recovery:
-                reason = yield from recovery.prepare_attempt(failure, planned_recovery)
+                planned_recovery, reason = yield from recovery.prepare_attempt(failure, planned_recovery)
                 if not reason:
                     arguments = next_arguments
                     failure = yield AttemptMove(arguments, planned_recovery)
@@ -235,11 +231,6 @@ def find_stop_reason(failure: Failure, tool: Tool) -> str:
     return "the error is declared unrecoverable"
 
 
-def describe_attempts(number: int) -> str:
-    """Return the stop reason for reaching the maximum number of attempts."""
-    return "the limit of 1 attempt is reached" if number == 1 else f"the limit of {number} attempts is reached"
-
-
 def find_repeat_obstacle(queries: RecoveryQueries) -> str:
     """Return why what the last attempt did forbids to repeat it, or an empty string."""
     if reason := queries.inner_effects():
@@ -248,11 +239,6 @@ def find_repeat_obstacle(queries: RecoveryQueries) -> str:
         names = ", ".join(changed_names)
         return f"the call modified its arguments ({names}), so a second attempt would get different input"
     return ""
-
-
-def describe_retry_after(failure: Failure, policy: Policy) -> str:
-    """Return the stop reason for a delay that the server requested and the policy does not allow."""
-    return f"Retry-After is {failure.retry_after:g} s, above the maximum backoff of {policy.max_backoff:g} s"
 
 
 def can_use_memory(failure: Failure, tool: Tool) -> bool:
@@ -292,6 +278,7 @@ class ToolRecovery(msgspec.Struct):
     policy: Policy
     queries: RecoveryQueries
     attempted_arguments: list[Arguments]
+    schedule: RetrySchedule
     alternatives: list[Suggestion] = msgspec.field(default_factory=list)
     """Lower-ranked suggestions for the first arguments."""
     last_fingerprint: str | None = None
@@ -303,6 +290,7 @@ class ToolRecovery(msgspec.Struct):
     """Prerequisite calls of the chosen repair."""
     attempted_fixes: set[str | None] = msgspec.field(default_factory=set)
     """Prerequisite fixes that were attempted, each once."""
+    repair_count: int = 0
     reflection: Any = None
     """The answer of the reflector, which is asked once per call."""
     has_reflected: bool = False
@@ -328,7 +316,7 @@ class ToolRecovery(msgspec.Struct):
         self, arguments: Arguments, failure: Failure, attempt: int
     ) -> tuple[Arguments, Recovery] | str:
         """Return the arguments and recovery of the next attempt, or the reason why there is none."""
-        tool, policy, queries = self.tool, self.policy, self.queries
+        tool, queries = self.tool, self.queries
         if reason := find_stop_reason(failure, tool) or queries.inner_effects():
             return reason
         can_prepare = (
@@ -336,7 +324,7 @@ class ToolRecovery(msgspec.Struct):
         )
         if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
             is_unknown = failure.remedy is Remedy.REPLAN and failure.has_unknown_outcome and not tool.is_retry_safe
-            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy]
+            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy] + describe_end(failure)
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
             return self._describe_unproven(arguments, failure)
         # Rejected arguments were not read. A refused connection does not prove that.
@@ -345,36 +333,49 @@ class ToolRecovery(msgspec.Struct):
             return CONSUMED_ITERATOR
         if reason := find_repeat_obstacle(queries):
             return reason
-        if attempt > policy.attempts:
-            return describe_attempts(policy.attempts)
         layer, is_retry = queries.retry_layer(), failure.remedy is Remedy.RETRY
-        if layer is not None and (reason := layer.find_stop_reason(attempt, policy, is_retry=is_retry)):
+        max_attempts = self.schedule.limits.attempts
+        if attempt > max_attempts and self.schedule.limits.are_attempts_explicit:
+            return describe_attempts(max_attempts)
+        if layer is not None and (reason := layer.find_stop_reason(attempt, max_attempts, is_retry=is_retry)):
             return reason
-        seconds: float | None = 0.0  # a repair of a call that was never made needs no backoff
-        if failure.remedy is Remedy.RETRY or queries.was_executed():
-            seconds = policy.compute_backoff(attempt, failure.retry_after, queries.random())
-        if seconds is None:
-            return describe_retry_after(failure, policy)
-        remaining = queries.seconds_left()
-        if remaining is not None and seconds >= remaining:
-            return "the deadline would pass before the next attempt"
-        if failure.remedy is Remedy.RETRY:
+        if is_retry:
+            seconds = self.schedule.plan_retry(failure)
+            if isinstance(seconds, str):
+                return seconds
             # Whatever the error, a second execution is only safe if `verify` has proved that there was no first one.
             if not tool.is_retry_safe and VERIFIED_NOT_EXECUTED not in failure.evidence:
                 return 'the tool has effects="once" and may have side effects'
             return arguments, Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds)
+        backoff = self._plan_repair(failure, attempt)
+        if isinstance(backoff, str):
+            return backoff
         repair = self.next_repair(arguments, failure)
         if isinstance(repair, str):
             return NO_RETRY_REASONS.get(failure.remedy, repair)
         return repair.arguments, Recovery(
             remedy=Remedy.REPAIR,
-            backoff_seconds=seconds,
+            backoff_seconds=backoff,
             changes=repair.changes,
             source=repair.source,
             fix_id=repair.fix_id,
             confidence=repair.confidence,
             prerequisites=tuple(prerequisite.tool for prerequisite in repair.prerequisites),
         )
+
+    def _plan_repair(self, failure: Failure, attempt: int) -> float | str:
+        """Return the backoff before a repair, or why there is none. A call that was never made needs no backoff."""
+        limit = min(MAX_CALL_REPAIRS, self.schedule.limits.attempts - 1)
+        if self.repair_count >= limit:
+            return describe_attempts(limit + 1)
+        queries = self.queries.retries
+        if not self.queries.was_executed() or not queries.can_wait():
+            return 0.0
+        backoff = self.policy.compute_backoff(attempt, failure.retry_after, queries.random(), queries.elapsed())
+        if backoff is None:
+            return describe_retry_after(failure, self.policy)
+        remaining = queries.seconds_left()
+        return DEADLINE_BEFORE_ATTEMPT if remaining is not None and backoff >= remaining else backoff
 
     def _describe_unproven(self, arguments: Arguments, failure: Failure) -> str:
         """Return why a call that may have executed is not repeated: first what would remain if it were safe to."""
@@ -393,16 +394,17 @@ class ToolRecovery(msgspec.Struct):
         name = find_privileged_repair(arguments, failure, self.tool, self.queries.earlier_calls())
         return f"{name} is a privileged argument" if name else NO_REPAIR
 
-    def prepare_attempt(self, failure: Failure, recovery: Recovery) -> Generator[Move, Any, str]:
-        """Take the retry from the budgets, wait, and make the prerequisite calls. Return why no attempt follows."""
+    def prepare_attempt(self, failure: Failure, recovery: Recovery) -> Generator[Move, Any, tuple[Recovery, str]]:
+        """Wait, and make the prerequisite calls. Return the recovery, and why no attempt follows."""
         queries = self.queries
-        reason = queries.blocking_reason(recovery.backoff_seconds) or queries.take_retry_budget(
-            failure, bool(recovery.changes)
-        )
-        if reason:
-            return reason
+        if recovery.remedy is Remedy.RETRY:
+            recovery, reason = yield from self.schedule.await_turn(failure, recovery)
+            return recovery, reason or queries.find_obstacle()
+        if reason := queries.find_obstacle() or queries.take_repair():
+            return recovery, reason
+        self.repair_count += 1
         yield BackoffMove(recovery)
-        reason = queries.admit_retry()
+        reason = queries.find_obstacle()
         for prerequisite in self.prerequisites:
             if not reason and queries.run_prerequisite is not None:
                 prerequisite_error = yield QueryMove(queries.run_prerequisite, (prerequisite,))
@@ -411,7 +413,7 @@ class ToolRecovery(msgspec.Struct):
                     if prerequisite_error is None
                     else prerequisite_error
                 )
-        return reason
+        return recovery, reason
 
     def next_repair(self, arguments: Arguments, failure: Failure) -> Suggestion | str:
         """Return the best repair not attempted yet, or the reason why there is none.

@@ -1,4 +1,4 @@
-"""Alerts to a command or a webhook: failures that need a person, new patterns, high failure rates, open circuits.
+"""Alerts to a command or a webhook: failures that need a person, new patterns, high failure rates, targets down.
 
 Off by default. Alerts are built from redacted events. Repeated alerts are suppressed for an interval, and the number
 of alerts per hour is limited. Processes that share an `AlertLog` are limited together.
@@ -45,9 +45,9 @@ WEBHOOK_RETRY_DELAYS_SECONDS = (1.0, 5.0)
 MAX_QUEUED_ALERTS = 100
 MAX_TRACKED_ENTRIES = 10_000
 BLOCKED_EVIDENCE = "the call was blocked"
-"""Evidence of a blocked call. If its circuit breaker is open, the failure also has `retry_after`."""
-CIRCUIT_OPEN = "its circuit breaker is open"
-"""Stop reason of calls that an open circuit breaker ended."""
+"""Evidence of a blocked call. If its target is down, the failure also has `retry_after`."""
+TARGET_DOWN = "its target is down"
+"""Stop reason of calls whose target is down."""
 
 
 class Alert(Record, frozen=True):
@@ -146,8 +146,8 @@ class AlertRules:
             return
         name = sanitize(step.name, 80)
         is_blocked = BLOCKED_EVIDENCE in failure.evidence
-        if (is_blocked and failure.retry_after is not None) or (step.stop and CIRCUIT_OPEN in step.stop.reason):
-            yield self._build_alert("circuit_open", f"{name}: {CIRCUIT_OPEN} after repeated failures", step, now)
+        if (is_blocked and failure.retry_after is not None) or (step.stop and TARGET_DOWN in step.stop.reason):
+            yield self._build_alert("circuit_open", f"{name}: {TARGET_DOWN} after repeated failures", step, now)
         if is_blocked:
             return
         if failure.remedy is Remedy.STOP:

@@ -18,6 +18,7 @@ from mulligan.core.records import (
     ANY_FIX,
     TOKEN_PARTS,
     VERIFY,
+    WAITING,
     Change,
     Link,
     LinkEvidence,
@@ -148,6 +149,8 @@ class CallRenderer:
             attempt = _describe_attempt(step, (step.started_at - self._run_start) / 1000)
             yield from self._wrap(f"{self._indent}{OUTCOME_MARKS[step.outcome]} {attempt}", self._indent + "    ")
             yield from self._render_details(step, previous_step)
+            if wait := describe_wait(step):
+                yield from self._wrap(f"{self._indent}> {wait}", self._indent + "    ")
             previous_step = step
         notes = (*_iter_notes(call.last.stop, link), *self._advice.get(call.id, ()), *_iter_rules(call.last))
         for note in (*notes, *(f"fact: {to_line(fact)}" for fact in facts)):
@@ -236,7 +239,7 @@ class CallRenderer:
             rows.append(("tokens", tokens))
         if step.cost_nanos is not None:  # the head of the run says that a cost is unknown
             rows.append(("cost", format_cost([step])))
-        shown_names = ("cost",) if self._is_full else ("cost", "compressed", "cut")
+        shown_names = ("cost", WAITING) if self._is_full else ("cost", "compressed", "cut", WAITING)
         if metadata := {name: value for name, value in (step.metadata or {}).items() if name not in shown_names}:
             rows.append(("metadata", self._format_arguments(metadata)))
         further_indent = f"{self._indent}    {'':{LABEL_CHARS}}  "
@@ -410,6 +413,17 @@ def describe_recovery(recovery: Recovery) -> str:
     if recovery.backoff_seconds:
         phrases.append(f"backoff {format_duration(recovery.backoff_seconds)}")
     return ", ".join(phrases)
+
+
+def describe_wait(step: Step) -> str:
+    """Return what the call waits for after a failed attempt because its target is down; mostly nothing."""
+    waiting = (step.metadata or {}).get(WAITING)
+    if not isinstance(waiting, dict) or not step.has_failed:
+        return ""
+    target, seconds = to_line(waiting.get("target"), 60), waiting.get("next_probe_seconds")
+    if not isinstance(seconds, int | float) or seconds <= 0:
+        return f"waiting for {target}, which is probed now"
+    return f"waiting for {target}, next probe in {format_duration(seconds)}"
 
 
 MAX_SHOWN_ACTIONS = 12

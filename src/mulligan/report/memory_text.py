@@ -171,11 +171,10 @@ def _describe_change(change: Change) -> str:
         return f"pass {path} {sanitize(describe_transformation(change.form), 60)}"
     if change.after == RUN_SPECIFIC:  # a missing argument that was added, or another value
         return f"set {path} to a value of its run"
-    return (
-        f"use a different {path}"
-        if change.after == HIDDEN_VALUE
-        else f"{path}={sanitize(_format_value(change.after), 40)}"
-    )
+    if change.after == HIDDEN_VALUE:
+        return f"use a different {path}"
+    value = sanitize(_format_value(change.after), 40)
+    return f"{path} of {change.bound} {value}" if change.bound else f"{path}={value}"
 
 
 def not_automatic_reason(fix: Fix) -> str:

@@ -32,6 +32,8 @@ class Rule(msgspec.Struct, frozen=True):
     """Whether the words are specific enough to override the first kind that a class allows."""
     is_vague: bool = False
     """Whether the words are general: then they do not override a class that indicates wrong arguments."""
+    is_permanent: bool = False
+    """Whether another attempt fails the same way, although most failures of this kind can be retried."""
     example: str = ""
     """A real text that the rule matches, and a similar one that it does not match."""
     counter_example: str = ""
@@ -77,6 +79,7 @@ def match_rules(
 _RULE_FLAGS: dict[str, dict[str, Any]] = {
     "strong": {"is_strong": True},
     "vague": {"is_vague": True},
+    "permanent": {"is_permanent": True},
     "executed": {"took_effect": TookEffect.YES},
     "not executed": {"took_effect": TookEffect.NO},
 }
@@ -92,16 +95,17 @@ def read_rules(file: str, section: str) -> RuleTable:
     `unless: pattern`: evidence against it; `{section}` inserts the phrases of a section;
     `example:` and `counter-example:`: a real text that the rule matches, and a similar one that it does not match.
     """
-    return RuleTable(_parse_rule(paragraph, file) for paragraph in _read_sections(file)[section].split("\n\n"))
+    return RuleTable(_parse_rule(paragraph, file) for paragraph in read_sections(file)[section].split("\n\n"))
 
 
 def read_pattern(file: str, section: str) -> str:
     """Read a section of phrases as one pattern."""
-    return "|".join(line.strip() for line in _read_sections(file)[section].splitlines())
+    return "|".join(line.strip() for line in read_sections(file)[section].splitlines())
 
 
 @functools.cache
-def _read_sections(file: str) -> dict[str, str]:
+def read_sections(file: str) -> dict[str, str]:
+    """Read the sections `== title` of a file beside this one, in order."""
     path = os.path.join(os.path.dirname(__file__), f"{file}.txt")  # pathlib takes 5 ms to import
     with open(path, encoding="utf-8") as rows:
         text = rows.read()

@@ -62,7 +62,8 @@ auth_error: permission_denied access_denied unrecognizedclientexception unsuppor
     organization_restricted
 content_policy: safety invalid_prompt blocklist spii recitation
 not_found: not_found_error model_decommissioned not_found
-unavailable: server_error unavailable internal api_error internal_error
+unavailable: server_error unavailable internal api_error internal_error internalserverexception servicefailure
+    internalfailure serviceunavailableexception modelnotreadyexception
 invalid_output: tool_use_failed malformed_function_call
 output_limit: max_output_tokens max_tokens
 bad_request: unsupported_parameter unsupported_value invalid_function_parameters array_above_max_length invalid_image
@@ -123,6 +124,12 @@ _HOSTS = (
 )
 """Hosts of model providers."""
 _BEDROCK = r"\b(?:InvokeModel|Converse|InvokeAgent)\w{0,30} operation|bedrock"
+
+_STREAM_ERRORS = (
+    r"\b(?:internalServer|serviceUnavailable|throttling|modelStreamError|modelTimeout|modelNotReady)Exception\b|"
+    r"\bServiceFailure\b"
+)
+"""Errors of a stream that Bedrock and gateways send in a frame with status 400."""
 
 _SHARED_CLASS_NAMES = frozenset(
     """
@@ -186,7 +193,7 @@ def classify_model_failure(evidence: Evidence) -> tuple[Kind, list[str], float]:
             return kind, [f"code {code}", *reasons], 0.97
     for rule, _ in match_rules(_RULES, text, can_decide=lambda rule: not rule.is_vague):
         if not allowed or rule.kind in allowed:
-            return rule.kind, [f"text: {rule.name}", *reasons], 0.95 if allowed else 0.85
+            return rule.kind, [f"text: {rule.name}", *reasons], 0.95 if allowed else 0.75
     for code, kind in codes:
         if kind in allowed:
             return kind, [f"code {code}", *reasons], 0.9
@@ -196,8 +203,9 @@ def classify_model_failure(evidence: Evidence) -> tuple[Kind, list[str], float]:
     for code, kind in (*codes, *((code, _kind_for_name(code)) for code in quoted_codes)):
         if kind is not None:
             return kind, [f"code {code}"], 0.8
-    for rule, _ in match_rules(words.PARTICULAR_RULES, text, can_decide=lambda rule: bool(rule.kind.model_codes)):
-        return _find_model_kinds(rule.kind)[0], [f"text: {rule.name}"], 0.7
+    for table in (words.PARTICULAR_RULES, words.SYSTEM_MESSAGES, words.SENTENCES):
+        for rule, _ in match_rules(table, text, can_decide=lambda rule: bool(rule.kind.model_codes)):
+            return _find_model_kinds(rule.kind)[0], [f"text: {rule.name}"], 0.7
     for rule, _ in match_rules(_RULES, text, can_decide=lambda rule: rule.is_vague):
         return rule.kind, [f"text: {rule.name}"], 0.6
     return MODEL_UNKNOWN, reasons, 0.3
@@ -233,6 +241,10 @@ def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], list[str]
     for name, kinds in list(by_class.items())[:1]:
         allowed, reasons = kinds, [f"class {name}"]
     status = evidence.status or 0
+    if status == 400:
+        texts = (_excerpt_text(evidence), *evidence.codes)
+        if any(compile_rule_pattern(_STREAM_ERRORS).search(text) for text in texts):
+            return (), []
     if status >= 400:
         by_status = find_kinds_of_status(status, "model")
         common_kinds = tuple(kind for kind in by_status if kind in allowed)

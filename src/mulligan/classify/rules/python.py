@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mulligan.classify.rules import read_kinds, read_rules
+from mulligan.classify.rules.numbers import find_number
 from mulligan.core.failure import Kind
 
 # Keyed by class name without module: one class is exported by several modules, most of which are not imported here.
@@ -23,7 +24,7 @@ connection_error timeout auth_error: ConnectionError ConnectError ConnectionRefu
     NetworkError ConnectionClosed ConnectionClosedError WebSocketException SSHException ClientConnectorSSLError
 connection_error invalid_response timeout: ClientPayloadError
 file_not_found command_not_found: FileNotFoundError NoSuchFileException
-execution_failed command_not_found build_failure: ModuleNotFoundError ImportError
+execution_failed command_not_found build_failure orchestration/precondition: ModuleNotFoundError ImportError
 execution_failed connection_error: EOFError
 orchestration/uncaught_exception: KeyError AttributeError NameError UnboundLocalError
 orchestration/uncaught_exception invalid_arguments file_not_found unknown_tool conflict connection_error timeout
@@ -68,6 +69,7 @@ orchestration/invalid_state: InvalidStateError IllegalStateException InvalidTran
 orchestration/constraint_violation: InputGuardrailTripwireTriggered OutputGuardrailTripwireTriggered PolicyViolation
     ConstraintViolation
 orchestration/precondition: FailedPrecondition PreconditionFailed PreconditionError InvalidGitRepositoryError
+    InvalidSessionIdException NoSuchSessionException
 """)
 
 CANCELLATIONS = frozenset(("CancelledError", "KeyboardInterrupt", "Cancelled", "TaskCancelledError"))
@@ -88,7 +90,11 @@ TYPE_ERROR_PATTERN = (
     r"format(?: requires|: an? )|^exceptions must derive|is not a (?:function|constructor)|cannot read propert"
 )
 """Messages of the interpreter for a `TypeError`: about a call, and about anything else."""
+_UNREADABLE_FILE = r"[^\n]{1,200} \((?!<)[^()\n]{1,200}, line \d{1,9}\)\Z"
 INTERPRETER_MESSAGES = {
+    "SyntaxError": _UNREADABLE_FILE,
+    "IndentationError": _UNREADABLE_FILE,
+    "TabError": _UNREADABLE_FILE,
     "ValueError": r"(?:not enough|too many) values to unpack \(expected ",
     "IndexError": r"[\w ]{0,40}index out of range\Z|pop from (?:an )?empty ",
     "RecursionError": r"maximum recursion depth exceeded",
@@ -105,13 +111,11 @@ CLASS_NAMES = read_rules("classes", "names of classes")
 # Codes of errno, gRPC, AWS and common APIs, in lower case.
 CODES = read_kinds("""
 tool kinds
-connection_error: econnrefused econnreset enotfound eai_again epipe ehostunreach enetunreach
 quota_exceeded: quota_exceeded quotaexceeded dailylimitexceeded insufficient_credits out_of_credits payment_required
     usage_limit_exceeded plan_limit_exceeded plan_limit_reached
 captcha_required: captcha_required captcha
-timeout: etimedout deadline_exceeded timeout request_timeout requesttimeout esockettimedout
-file_not_found: enoent
-permission_denied: eacces eperm permission_denied accessdenied accessdeniedexception forbidden access_denied
+timeout: timeout request_timeout requesttimeout
+permission_denied: permission_denied accessdenied accessdeniedexception forbidden access_denied
     insufficient_scope missing_scope unauthorizedoperation insufficient_permissions restricted_action no_permission
     not_allowed_token_type restricted_resource team_access_not_granted ekm_access_denied
 auth_error: unauthenticated unauthorized invalid_token expiredtoken expiredtokenexception invalid_grant invalid_client
@@ -119,7 +123,7 @@ auth_error: unauthenticated unauthorized invalid_token expiredtoken expiredtoken
     invalid_credentials token_expired authfailure token_revoked account_inactive
 not_found: not_found resourcenotfoundexception nosuchkey nosuchbucket nosuchentity notfound resource_not_found
     channel_not_found user_not_found object_not_found message_not_found thread_not_found users_not_found
-conflict: already_exists conflict conditionalcheckfailedexception bucketalreadyexists eexist aborted
+conflict: already_exists conflict conditionalcheckfailedexception bucketalreadyexists aborted
     resourceinuseexception resourceconflictexception duplicate_key name_taken already_in_channel already_reacted
     already_pinned is_archived entityalreadyexists bucketnotempty dependencyviolation resourcealreadyexistsexception
     invalidgroup.duplicate unable_to_lock_row version_conflict edit_conflict concurrent_modification
@@ -129,7 +133,8 @@ invalid_arguments: invalid_argument validationexception validation_error invalid
 rate_limit: resource_exhausted throttlingexception throttling rate_limited ratelimited slowdown rate_limit_exceeded
     requestlimitexceeded too_many_requests toomanyrequestsexception rate_limit provisionedthroughputexceededexception
 unavailable: unavailable service_unavailable serviceunavailable sqlite_busy sqlite_locked maintenance
-api_error: internal internal_error internalerror internalfailure internalservererror unimplemented data_loss
+api_error: internal internal_error internalerror internalfailure internalservererror servicefailure unimplemented
+    data_loss
 orchestration/precondition: failed_precondition preconditionfailed not_in_channel
 output_too_large: response_too_large output_too_large
 """)
@@ -192,40 +197,10 @@ _CODES_WITHOUT_SEPARATORS = {
 }
 """The same codes without separators, for spellings such as `AlreadyExists` and `NotFound`."""
 
-# Whole codes of SQLSTATE, and the first two characters of its classes.
-_SQLSTATES = read_kinds("""
-tool kinds
-connection_error: 08
-invalid_arguments: 22
-conflict: 23
-auth_error: 28
-retrieval/invalid_query: 42
-permission_denied: 42501
-unavailable: 40 53 57 55P03
-timeout: 57014
-""")
-
-_RPC_CODES = read_kinds("""
-tool kinds
-unknown_tool: -32601
-invalid_arguments unknown_tool: -32602
-invalid_arguments: -32600 -32700
-timeout not_found auth_error unavailable: -32001
-not_found unavailable: -32002
-none/cancelled: -32800
-""")
-
 
 def kind_for_code(code: str) -> Kind | None:
     """Return the kind of an errno, gRPC, AWS or SQLSTATE code."""
     lower = code.lower()
     allowed = CODES.get(lower) or _CODES_WITHOUT_SEPARATORS.get(lower.removesuffix("exception").removesuffix("error"))
-    is_sqlstate = len(code) == 5 and code.isalnum() and code == code.upper() and any(map(str.isdigit, code))
-    if not allowed and is_sqlstate:
-        allowed = _SQLSTATES.get(code) or _SQLSTATES.get(code[:2])
-    return allowed[0] if allowed else None
-
-
-def kinds_for_rpc_code(code: int | None) -> tuple[Kind, ...]:
-    """Return the kinds that a JSON-RPC code allows."""
-    return _RPC_CODES.get(str(code), ())
+    stated = None if allowed else find_number("", (code,))
+    return (allowed or (stated.kinds if stated else (None,)))[0]
