@@ -21,21 +21,25 @@ from mulligan.capture.call_origin import (
     enter_task,
     find_marked_calls,
     find_marked_step,
+    find_marked_steps,
     mark_exception,
     mark_step,
 )
 from mulligan.capture.context import NO_OPTIONS, CaptureContext, RunOptions, reset
 from mulligan.capture.framework_classes import is_interruption
 from mulligan.capture.propagation import lost_run_watch
+from mulligan.capture.recorded_failure import build_recorded_failure
 from mulligan.capture.run_judge import TOOL_STEP_TYPES, RunJudge, outcome_of
 from mulligan.capture.value_recording import ValueRecorder, shapes
-from mulligan.classify.kinds import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION, find_kind
+from mulligan.classify.kinds import ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.core import fork_safety
 from mulligan.core.call_facts import CallFacts
 from mulligan.core.events import FailureRecorded, RunEnded, RunStarted, StepEnded, StepStarted
-from mulligan.core.failure import DEFAULT_HINTS, Failure, Kind, Remedy, SettingsError, to_code
+from mulligan.core.failure import Failure, SettingsError, to_code
 from mulligan.core.fast_path import MAX_INLINE_CHARS, SuccessRecord, restore_value
+from mulligan.core.links import STAGES
 from mulligan.core.records import (
+    FIRST_FAILURE_SEQ,
     AvoidedTurn,
     EndReason,
     Link,
@@ -241,8 +245,8 @@ class ActiveRun(AsyncScope):
     Later ones may be results of tools: some programs send these as messages of the user."""
     retries = 0
     loop_detector: LoopDetector | None = None
-    has_success = False
-    """Whether a step marked by the user has succeeded, except stages."""
+    success_count = 0
+    """How many published steps have succeeded, except stages."""
     marked_steps: WeakValueDictionary[int, ActiveStep] | None = None
     """The steps marked by the user, by number."""
     messages: RunMessages | None = None
@@ -371,7 +375,7 @@ class ActiveRun(AsyncScope):
         """The status of the run so far: success, recovered, partial or failure."""
         with _lock:
             progress = self.judge.progress
-            if not progress.has_success and (self.recent or self.has_success):
+            if not progress.has_success and (self.recent or self.success_count):
                 progress = msgspec.structs.replace(progress, has_success=True)
             record = self.record
             if record.end_reason is None and self.judge.cut_off:
@@ -473,40 +477,75 @@ class ActiveRun(AsyncScope):
     ) -> Failure:
         """Record a failure by hand, of a step or of the run itself. Return the failure that is stored.
 
-        `type` and `code` name a kind of mulligan (`tool`, `timeout`) or one that the settings declare. `failure_type`,
-        `failure_code` and `step_id` are other names for the same. `facts` are further fields of `Failure`, such as
-        `status` or `hint`.
+        `type` and `code` name a kind of mulligan (`tool`, `timeout`) or one of your own, which settings may declare.
+        `failure_type`, `failure_code` and `step_id` are other names for the same. `facts` are further fields of
+        `Failure`, such as `status` or `hint`. It raises nothing, whatever you pass.
 
-        A step that raised has one failure, inside the step and after it: yours decides its kind. While you handle its
-        exception, it is the default step, except for failures of the type `orchestration`.
+        A step has one failure, recorded inside the step or after it: yours decides its kind. While you handle the
+        exception of a step, it is the default step, except for failures of the type `orchestration`.
         """
-        try:
-            text = str(message)
-        except Exception:  # noqa: BLE001 - it may be an exception, which the user is handling
-            text = message.__class__.__name__
-        type, code = to_code(type or failure_type), to_code(code or failure_code)
-        if self.capture.kinds is not None:
-            kind = find_kind(type, code, self.capture.kinds)
-        else:  # mulligan is off, and nobody has read which kinds are declared
-            kind = KINDS.get(f"{type}/{code}") or Kind(type, code, hint=DEFAULT_HINTS[Remedy.REPLAN])
+        type, code = type or failure_type, code or failure_code
         target = step if step is not None else step_id
-        failed_step = self._find_step(target) if isinstance(target, int) else target
-        if target is None and kind.type != "orchestration":
+        failed_step: ActiveStep | Step | None = target if isinstance(target, ActiveStep) else None
+        if isinstance(target, int):
+            failed_step = self._find_step(target)
+        elif target is None and to_code(type).lower() != "orchestration":
             failed_step = self._find_handled_step()
-        name = self.record.agent if failed_step is None else failed_step.name
-        classified = self.capture.classify_safely(text=text, source=type, tool=name)
-        failure = self.reduce_failure(Failure.of(kind, text, **{"fingerprint": classified.fingerprint, **facts}))
+        failure = self.reduce_failure(
+            build_recorded_failure(
+                self.capture, type, code, message,
+                source="run" if failed_step is None else failed_step.type,
+                tool=self.record.agent if failed_step is None else failed_step.name,
+                facts=facts,
+            )
+        )  # fmt: skip
         if isinstance(failed_step, ActiveStep):
             return failed_step.set_failure(failure)
         if failed_step is not None:
             if failed_step.failure is not None:
                 return failed_step.failure
-            self.record_child_failure(failed_step.type, name, failure, parent=failed_step.seq)
+            if failed_step.started_at:
+                self.fail_step(failed_step, failure)
+            else:
+                self._record_failure_of_unknown_step(failed_step, failure)
             return failure
         if (error := sys.exception()) is not None:
             mark_exception(error, self.id)  # leaving the run, it adds no second failure
         self.record_child_failure("run", self.record.agent, failure)
         return failure
+
+    def fail_step(self, step: Step, failure: Failure) -> None:
+        """Give a step that has ended as a success the failure that was recorded for it afterwards."""
+        self.capture.publish_safely(FailureRecorded(self.id, step.seq, failure))
+        with _lock:
+            later_successes = [success for success in self._successes() if success.seq > step.seq]
+            self._forget_success(step.seq)
+        self.judge_step(step.with_failure(failure), self.capture)
+        for success in later_successes:  # one of them may be what recovered it
+            if success.tool_key == step.tool_key:
+                with _lock:
+                    facts = CallFacts(failures_before=self.judge.progress.delivered, task=enter_task())
+                    self.judge.judge(success, facts)
+
+    def _successes(self) -> list[Step]:
+        """Return the latest successful attempts, in order."""
+        recent = [success.to_step(success.template.name, success.arguments, None) for success in tuple(self.recent)]
+        return sorted((*recent, *self._judged_successes), key=lambda step: step.seq)
+
+    def _forget_success(self, number: int) -> None:
+        for success in [success for success in tuple(self.recent) if success.seq == number]:
+            self.recent.remove(success)
+        for step in [step for step in self._judged_successes if step.seq == number]:
+            self._judged_successes.remove(step)
+            self.success_count -= step.type not in STAGES
+        has_success = bool(self.recent or self.success_count)
+        self.judge.progress = msgspec.structs.replace(self.judge.progress, has_success=has_success)
+
+    def _record_failure_of_unknown_step(self, step: Step, failure: Failure) -> None:
+        """Record the failure of a step that the run no longer holds. The store gives it to the step."""
+        seq = FIRST_FAILURE_SEQ + step.seq % FIRST_FAILURE_SEQ
+        nested_step = Step(run=self.id, seq=seq, call=seq, parent=step.seq, started_at=self.capture.now())
+        self.publish_step(nested_step.with_failure(failure))
 
     def remember_step(self, step: ActiveStep, number: int) -> None:
         with _lock:
@@ -516,13 +555,14 @@ class ActiveRun(AsyncScope):
         self._recent_steps.append(step)
 
     def _find_step(self, number: int) -> ActiveStep | Step:
-        """Return the step with this number: in use, among the latest failed ones, or else one without a name."""
+        """Return the step with this number: in use, among the latest ones, or else one without a name and a time."""
         marked_step = self.marked_steps.get(number) if self.marked_steps is not None else None
         if marked_step is not None:
             return marked_step
         with _lock:
-            failed_step = next((step for step in self._failed if step.seq == number), None)
-        return failed_step or Step(run=self.id, seq=number, call=number)
+            latest_steps = (*self._failed, *self._successes())
+            step = next((step for step in latest_steps if step.seq == number), None)
+        return step or Step(run=self.id, seq=number, call=number)
 
     def _find_handled_step(self) -> ActiveStep | Step | None:
         """Return the failed step that has left the exception being handled, if any."""
@@ -736,14 +776,13 @@ class ActiveRun(AsyncScope):
                 )
         if capture.is_recording_off and not self.capture.is_recording_off:
             return None  # the status of a recorded run must not depend on unrecorded steps
-        self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
+        self.success_count += step.outcome == "success" and step.type not in STAGES
         if step.outcome == "success" and not self.is_implicit:
             self._judged_successes.append(msgspec.structs.replace(step, result=None))
         if is_cut_off and self.is_open and not self.is_implicit and step.type not in ("plan", "respond"):
             with _lock:
                 self.has_failures = True  # from now on, successes are judged: one may make the call again
-                recent = [success.to_step("", success.arguments, None) for success in tuple(self.recent)]
-                self.judge.note_cut_off(step, (*recent, *self._judged_successes))
+                self.judge.note_cut_off(step, self._successes())
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
         judge = self.judge
@@ -866,7 +905,7 @@ def mark_corrected(error: BaseException) -> ContextValue:
     """Return a context manager that links the next successful call to the one that raised the error."""
     if not isinstance(error, BaseException):
         raise SettingsError(f"Invalid argument {error!r:.80} of correcting. Pass the exception that a call raised.")
-    calls = find_marked_calls(error)
+    calls = (*find_marked_calls(error), *find_marked_steps(error))
     return ContextValue(corrected_calls, lambda: (*corrected_calls.get(), *calls))
 
 
@@ -891,8 +930,8 @@ class ActiveStep(AsyncScope):
         self.metadata = metadata
         self.failure: Failure | None = None
         self.number: int | None = None
-        self._has_raised = False
         self._step: Step | None = None
+        self._ended_step: Step | None = None
         self._token: Token[Any] | None = None
 
     @property
@@ -905,28 +944,27 @@ class ActiveStep(AsyncScope):
         return self.run.record_failure(type, code, message, step=self, **facts)
 
     def set_failure(self, failure: Failure) -> Failure:
-        """Set the failure of the step, and return the one that it has. A step that raised has only one.
-
-        A second failure of any other step, or one after it has ended, becomes a nested step.
-        """
-        if self._has_raised and self.failure is not None and self.number is not None:
-            recorded = self.failure.with_recorded(failure)
-            if recorded != self.failure and failure.is_failure:
-                self.failure = recorded
-                self._capture.publish_safely(FailureRecorded(self.run.id, self.number, recorded))
-            return self.failure
-        if self.failure is None and self._step is not None:
-            self.failure = failure
-        else:
-            self.run.record_child_failure(self.type, self.name, failure, parent=self.number)
+        """Set the failure of the step, which may have ended, and return it. A later one adds to an earlier one."""
+        if self.failure is not None and self.failure.is_failure:
+            if not failure.is_failure:
+                return self.failure
+            failure = self.failure.with_recorded(failure)
+        is_changed, had_failure = failure != self.failure, self.failure is not None
+        self.failure = failure
+        if self._ended_step is not None and is_changed:
+            if had_failure:
+                self._capture.publish_safely(FailureRecorded(self.run.id, self._ended_step.seq, failure))
+            else:
+                self.run.fail_step(self._ended_step, failure)
         return failure
 
     def __enter__(self) -> Self:
-        self.failure = None
-        self._has_raised = False
+        self.failure = self._ended_step = None
         self._step = self.run.start_step(type=self.type, name=self.name, metadata=self._stored_metadata())
         self.number = self._step.seq
         self.run.remember_step(self, self.number)
+        # What is being handled or corrected matters only after a failure.
+        self._facts = self.run.judge.call_facts({}) if self.run.has_failures else None
         self._started = self._capture.timer()
         self._token = self._capture.current_scope.set(inner_scope(self._capture, self.run, self.number))
         self._capture.publish_safely(StepStarted(self._step))
@@ -941,7 +979,6 @@ class ActiveStep(AsyncScope):
                 mark_step(error, self.run.id, self.number)
             failure = self.run.reduce_failure(self._capture.classify_safely(error, source=self.type, tool=self.name))
             self.failure = failure if self.failure is None else failure.with_recorded(self.failure)
-            self._has_raised = True
         outcome: Outcome = "success"
         if self.failure is not None:
             outcome = outcome_of(self.failure)
@@ -949,14 +986,16 @@ class ActiveStep(AsyncScope):
             outcome = "cancelled"
         step, self._step = self._step, None
         if step is not None:
+            self._ended_step = msgspec.structs.replace(
+                step,
+                outcome=outcome,
+                failure=self.failure,
+                duration_seconds=self._capture.timer() - self._started,
+                metadata=self._stored_metadata(),
+            )
             self.run.publish_step(
-                msgspec.structs.replace(
-                    step,
-                    outcome=outcome,
-                    failure=self.failure,
-                    duration_seconds=self._capture.timer() - self._started,
-                    metadata=self._stored_metadata(),
-                ),
+                self._ended_step,
+                facts=self._facts,
                 is_cut_off=outcome == "cancelled" and error is not None and self._capture.cuts_call_off(error),
             )
 

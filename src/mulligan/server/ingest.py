@@ -17,7 +17,7 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.core.events import AnyEvent, FailureRecorded, StepEnded
-from mulligan.core.records import Fix, History, Precedent, Record, Step, encode
+from mulligan.core.records import Fix, History, Precedent, Record, Step, StepType, encode
 from mulligan.server import bodies, payloads
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
@@ -217,24 +217,24 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
             failure_steps: list[Step] = []
             for path_prefix, failure in failure_payloads:
                 yield
-                step = find_step(histories[failure.run or ""], failure.run or "", failure.step)
-                if step.has_failed:
+                run, history = failure.run or "", histories[failure.run or ""]
+                step = find_stored_step(history, failure.step)
+                if step is not None:
                     merged = converter.merge_failure(step, failure, path_prefix)
-                    recorded_failures += [FailureRecorded(step.run, step.seq, merged)] if merged is not None else []
+                    recorded_failures += [FailureRecorded(run, step.seq, merged)] if merged is not None else []
                     continue
-                target = step.type, step.name
-                failure_steps.append(converter.build_failure_step(failure, step.run, target, now, path_prefix))
+                agent = history.run.agent if history is not None else ""
+                target: tuple[StepType, str] = ("run", agent) if failure.step is None else ("tool", "")
+                failure_steps.append(converter.build_failure_step(failure, run, target, now, path_prefix))
             return [*start_missing_runs(failure_steps), *recorded_failures, *map(StepEnded, failure_steps)], None
 
         new, _ = await store_events(request, convert(), BodySize(size, len(failure_payloads), len(failure_payloads)))
         return json_response({"new": new})
 
-    def find_step(history: History | None, run: str, seq: int | None) -> Step:
-        """Return the step that a failure belongs to. Without a step number, it stands for the run."""
-        if seq is None:
-            return Step(run=run, seq=0, call=0, type="run", name=history.run.agent if history is not None else "")
-        stored_steps = history.steps if history is not None else ()
-        return next((step for step in stored_steps if step.seq == seq), Step(run=run, seq=seq, call=seq))
+    def find_stored_step(history: History | None, seq: int | None) -> Step | None:
+        """Return the step that a failure belongs to, if it is stored. Without a number, the run itself failed."""
+        stored_steps = history.steps if history is not None and seq is not None else ()
+        return next((step for step in stored_steps if step.seq == seq), None)
 
     endpoints = {"batch": batch, "runs": runs, "steps": steps, "failures": failures}
     return [server.route(f"/v1/{name}", endpoint, "ingest", "POST") for name, endpoint in endpoints.items()]

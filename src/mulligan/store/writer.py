@@ -26,7 +26,6 @@ from mulligan.core import calls
 from mulligan.core.call_facts import ItemTest, PossibleCorrection
 from mulligan.core.calls import Call
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure
 from mulligan.core.links import RunProgress, differs_in
 from mulligan.core.records import FIRST_FAILURE_SEQ, Compaction, History, Link, Run, Status, Step, encode
 from mulligan.core.run_links import find_refuted
@@ -271,8 +270,9 @@ class BatchWriter:
             orphan_rows = writer.execute("SELECT run, stored_at FROM orphaned_runs WHERE tenant = ?", (tenant,))
             transaction.orphans = {run: stored_at for run, stored_at in orphan_rows if run in changes_by_run}
         for id, changes in list(changes_by_run.items()):
-            if not changes.is_failure_free:
-                is_stored = id in stored_runs or id in transaction.orphans
+            is_stored = id in stored_runs or id in transaction.orphans
+            has_stored_failures = is_stored and not (id in stored_runs and stored_runs[id].is_failure_free)
+            if has_stored_failures or not changes.is_failure_free:
                 _join_nested_failures(transaction, id, changes, is_stored=is_stored)
             if changes.recorded:
                 _replace_failures(transaction, id, changes)
@@ -526,11 +526,10 @@ def _update_runs(
 
 
 def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChanges, *, is_stored: bool) -> None:
-    """Turn failures that a server stored as steps nested in a failed one into failures recorded for that step.
+    """Turn failures that were stored as steps nested in another one into failures recorded for that step.
 
-    It stores them so while it does not know the step: the step arrives later, or its run does. A failure that was
-    classified by its message changes nothing if the step has a message too. `is_stored` says that the store has steps
-    of this run.
+    They are stored so while the step is unknown: it arrives later, or its run does. A failure that was classified by
+    its message changes nothing if the step has a message too. `is_stored` says that the store has steps of this run.
     """
     writer, tenant = transaction.writer, transaction.tenant
     steps = {step.seq: step for step in reversed(changes.steps)}
@@ -542,19 +541,19 @@ def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChan
     joined_seqs: set[int] = set()
     for nested_step in nested_steps:
         step, recorded = steps.get(nested_step.parent or 0), nested_step.failure
-        if step is None or step.failure is None or not step.has_failed or recorded is None:
+        if step is None or recorded is None:
             continue
         joined_seqs.add(nested_step.seq)
         if nested_step.seq not in steps:
             transaction.require_exclusive()
             writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?", (tenant, run, nested_step.seq))
             transaction.replaced.setdefault(run, {})[nested_step.seq] = nested_step
-        if step.failure.message and recorded.evidence:
+        if step.failure is not None and step.failure.message and recorded.evidence:
             continue
         if nested_step.name != step.name and recorded.message:
             recorded = patterns.assign_to_step(recorded, step)
-        failure = step.failure.with_recorded(recorded)
-        steps[step.seq] = _with_failure(step, failure)
+        failure = recorded if step.failure is None else step.failure.with_recorded(recorded)
+        steps[step.seq] = step.with_failure(failure)
         changes.recorded.append(FailureRecorded(run, step.seq, failure))
     if joined_seqs:
         changes.steps = [step for step in changes.steps if step.seq not in joined_seqs]
@@ -590,18 +589,18 @@ def _progress_of_successes(transaction: _Transaction, run: str, start: int) -> R
 
 
 def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges) -> None:
-    """Give failed steps the failures that were recorded for them. Others than the writer of the run change nothing."""
+    """Give steps the failures that were recorded for them. Others than the writer of the run change nothing."""
     writer, tenant = transaction.writer, transaction.tenant
     for event in changes.recorded:
         stored_step = next(iter(_load_steps(transaction, run, event.seq, event.seq)), None)
         if stored_step is None:  # it is in this batch, or unknown
             changes.steps = [
-                _with_failure(step, event.failure) if step.seq == event.seq else step for step in changes.steps
+                step.with_failure(event.failure) if step.seq == event.seq else step for step in changes.steps
             ]
             continue
         sql = "SELECT principal FROM runs WHERE tenant = ? AND id = ?"
         (principal,) = writer.execute(sql, (tenant, run)).fetchone() or (transaction.principals[run],)
-        new_step = _with_failure(stored_step, event.failure)
+        new_step = stored_step.with_failure(event.failure)
         if new_step == stored_step or principal != transaction.principals[run]:
             continue
         transaction.require_exclusive()
@@ -609,10 +608,6 @@ def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges)
         transaction.replaced.setdefault(run, {}).setdefault(event.seq, stored_step)
         changes.steps = [*(step for step in changes.steps if step.seq != event.seq), new_step]
     changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
-
-
-def _with_failure(step: Step, failure: Failure) -> Step:
-    return replace(step, failure=failure) if step.has_failed and failure.is_failure else step
 
 
 def _put_compactions(writer: Connection, tenant: str, compactions: list[Compaction]) -> int:

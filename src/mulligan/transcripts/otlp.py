@@ -26,6 +26,7 @@ from mulligan.transcripts.span_attributes import (
     Role,
     find_agent,
     find_model,
+    find_named_kind,
     find_role,
     find_session,
     find_status,
@@ -276,7 +277,7 @@ class Trace:
         arguments: Any = None
         if type != "model":
             arguments = unwrap_call(parse_json(find_text(facts, "arguments")))
-        failure = _classify(span, type, name, arguments, self._state)
+        failure = classify_span(span, type, name, arguments, self._state)
         arguments = bound_arguments(arguments)
         before = self.last.get(key)
         call, attempt, recovery = self.seq, 1, None
@@ -345,7 +346,8 @@ def _name(span: Span, type: StepType) -> str:
     return find_text(facts, "tool") or find_text(facts, "entity") or span.name.removeprefix(f"{operation} ")
 
 
-def _classify(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:
+def classify_span(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:
+    """Return the failure of a span, or None if it has not failed."""
     if not span.has_failed:
         return None
     text, exception = _error_text_and_class(span)
@@ -358,6 +360,10 @@ def _classify(span: Span, type: StepType, name: str, arguments: Any, state: Read
         exception=exception,
         status=find_status(span.facts),
     )
+    if kind := find_named_kind(span.facts, state.kinds):
+        failure = Failure.of(
+            kind, failure.message, detail=failure.detail, status=failure.status, fingerprint=failure.fingerprint
+        )
     events = (attributes for name, attributes in span.events if name == "exception")
     trace = next((trace for attributes in events if (trace := find_text(attributes, "error_trace"))), "")
     return msgspec.structs.replace(failure, exception=exception or "", trace=truncate_text(trace))

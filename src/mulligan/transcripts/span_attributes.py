@@ -6,8 +6,12 @@ Vercel's AI SDK.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from mulligan.classify.kinds import TYPES
+from mulligan.classify.recorded_kinds import name_kind
+from mulligan.core.failure import Kind
 from mulligan.core.records import StepType
 from mulligan.transcripts.log_lines import parse_json
 
@@ -72,6 +76,8 @@ ATTRIBUTES = {
     ),
     "error": ("exception.message", "langfuse.observation.status_message", "gen_ai.tool.call.result", "output.value"),
     "error_class": ("error.type", "exception.type"),
+    "failure_type": ("mulligan.failure.type",),
+    "failure_code": ("mulligan.failure.code",),
     "error_trace": ("exception.stacktrace",),
     "level": ("langfuse.observation.level",),
     "status": ("http.response.status_code", "error.type"),
@@ -180,6 +186,16 @@ def unwrap_call(arguments: Any) -> Any:
     if isinstance(arguments, dict) and arguments.keys() == {"args", "kwargs"} and not arguments["args"]:
         return arguments["kwargs"]
     return arguments
+
+
+def find_named_kind(facts: dict[str, Any], kinds: Mapping[str, Kind]) -> Kind | None:
+    """Return the kind that a sender names: in attributes of its own, or as `error.type` as mulligan's own spans do."""
+    type, code = find_text(facts, "failure_type") or "", find_text(facts, "failure_code") or ""
+    if not code:
+        type, _, code = (find_text(facts, "error_class") or "").partition("/")
+        if type not in TYPES:
+            return None
+    return name_kind(type, code, kinds)[0] if code else None
 
 
 def find_status(facts: dict[str, Any]) -> int | None:
