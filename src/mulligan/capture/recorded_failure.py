@@ -29,7 +29,7 @@ def build_recorded_failure(
 ) -> Failure:
     """Build the failure that a program describes. `source` is the type of what failed, `tool` its name.
 
-    Without a code, the message is classified. A code that nobody declared is stored as it is, and logged once.
+    Without a code, the message is classified. An undeclared code is stored as it is, and logged once.
     """
     text = _to_text(message)
     type_name, code_name = to_code(type), to_code(code)

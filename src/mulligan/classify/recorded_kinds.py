@@ -14,9 +14,9 @@ _NO_WORD_CHARS = re.compile(r"[^\w.:-]+", re.ASCII)
 
 
 def name_kind(type: str, code: str, kinds: Mapping[str, Kind] = KINDS, *, source: str = "tool") -> tuple[Kind, str]:
-    """Return the kind with this type and code, and a warning if nobody declared it.
+    """Return the kind with this type and code, and a warning if it is not declared.
 
-    Such a kind is stored as it was named: whoever records a failure handles an error and must not get another one. It
+    Such a kind is stored as it was named: the caller mostly handles an error, and must not get another one. It
     has the remedy of a declared kind with the same code, if there is one. Without a type, `source` says what failed.
     """
     if not type:

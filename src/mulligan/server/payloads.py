@@ -18,6 +18,7 @@ from msgspec import Meta
 from mulligan.capture.run_judge import outcome_of
 from mulligan.classify.kinds import KINDS, check_type
 from mulligan.classify.recorded_kinds import name_kind
+from mulligan.core.attempts import join_attempts, says_attempt, strip_attempt_suffix
 from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
@@ -211,7 +212,7 @@ class PayloadConverter:
         self._key_value_store = key_value_store
         self._redactors: dict[str, tuple[Tenant, RecordRedactor]] = {}
         self._logged_kinds: set[Kind] = set()
-        """Kinds that nobody declared and that were logged: each is logged once."""
+        """Undeclared kinds that were logged: each is logged once."""
         self._redaction_lock = threading.Lock()
         """Held while a redactor works, which the writer thread and the thread for large bodies share."""
 
@@ -326,6 +327,8 @@ class PayloadConverter:
             # A failure of a step that is not in this body waits for it, or finds it in the store.
             target: tuple[StepType, str] = ("run", run.agent) if failure.step is None else ("tool", "")
             failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at, item_path))
+        if any(map(says_attempt, steps.values())):
+            steps = {step.seq: step for step in join_attempts(steps.values())}
         sent_fields = tuple(name for name in SENT_RUN_FIELDS if getattr(payload, name) not in (None, ""))
         run_event = (RunStarted if run.end_reason is None else RunEnded)(run, sent_fields)
         step_events = map(StepEnded, (*steps.values(), *failure_steps))
@@ -359,7 +362,7 @@ class PayloadConverter:
                 raise invalid(message, f"{path_prefix}outcome")
         if payload.type == "model" and payload.name:
             metadata = {"model": payload.name, **(metadata or {})}  # Metrics filter by it.
-        return Step(
+        step = Step(
             run=run,
             seq=seq,
             call=call,
@@ -371,6 +374,7 @@ class PayloadConverter:
             metadata=metadata,
             **{name: getattr(payload, name) for name in COPIED_STEP_FIELDS},
         )
+        return strip_attempt_suffix(step)
 
     def merge_failure(self, step: Step, payload: FailurePayload, path_prefix: str) -> Failure | None:
         """Return the one failure of a step for which a failure was sent; None if it stays as it is."""

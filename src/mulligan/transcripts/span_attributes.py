@@ -11,10 +11,12 @@ from typing import Any, Literal
 
 from mulligan.classify.kinds import TYPES
 from mulligan.classify.recorded_kinds import name_kind
+from mulligan.core.attempts import AttemptName, parse_attempt_name
 from mulligan.core.failure import Kind
 from mulligan.core.records import StepType
 from mulligan.transcripts.log_lines import parse_json
 
+MAX_ATTEMPTS = 1000
 MAX_COST = 1e6
 """Dollars. A larger cost of one span is an error."""
 Role = StepType | Literal["agent", "structure"]
@@ -66,6 +68,7 @@ ATTRIBUTES = {
     "tool": ("gen_ai.tool.name", "tool.name", "mcp.tool.name", "ai.toolCall.name"),
     "server": ("mcp.server.name", "server.address"),
     "call_id": ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id", "ai.toolCall.id"),
+    "attempt": ("mulligan.attempt",),
     "arguments": (
         "gen_ai.tool.call.arguments", "ai.toolCall.args", "traceloop.entity.input", "langfuse.observation.input",
         "input.value",
@@ -186,6 +189,15 @@ def unwrap_call(arguments: Any) -> Any:
     if isinstance(arguments, dict) and arguments.keys() == {"args", "kwargs"} and not arguments["args"]:
         return arguments["kwargs"]
     return arguments
+
+
+def find_attempt(facts: dict[str, Any], name: str) -> AttemptName | None:
+    """Return the name of a call and the number of its attempt, if an attribute or the end of the name has one."""
+    attempt_name = parse_attempt_name(name)
+    number = next((facts[key] for key in ATTRIBUTES["attempt"] if type(facts.get(key)) is int), None)
+    if number is None or not 0 <= number <= MAX_ATTEMPTS:
+        return attempt_name
+    return AttemptName(name if attempt_name is None else attempt_name.name, number)
 
 
 def find_named_kind(facts: dict[str, Any], kinds: Mapping[str, Kind]) -> Kind | None:
