@@ -7,11 +7,11 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -30,9 +30,18 @@ from mulligan.capture.framework_classes import is_interruption
 from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.recorded_failure import build_recorded_failure
 from mulligan.capture.run_judge import TOOL_STEP_TYPES, RunJudge, outcome_of
+from mulligan.capture.step_values import (
+    STATUS_NOTE,
+    decorate,
+    merge_metadata,
+    parse_usage,
+    record_arguments,
+    record_result,
+)
 from mulligan.capture.value_recording import ValueRecorder, shapes
 from mulligan.classify.kinds import ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.core import fork_safety
+from mulligan.core.attempts import SENT_NAME, AttemptTracker, parse_attempt_name
 from mulligan.core.call_facts import CallFacts
 from mulligan.core.events import FailureRecorded, RunEnded, RunStarted, StepEnded, StepStarted
 from mulligan.core.failure import Failure, SettingsError, to_code
@@ -59,6 +68,7 @@ if TYPE_CHECKING:
     from mulligan.recover.loop_detection import LoopDetector
     from mulligan.recover.lost_answers import LostAnswer, UserMessages
 
+F = TypeVar("F", bound=Callable[..., Any])
 Raised = type[BaseException] | None
 
 
@@ -207,6 +217,7 @@ def _reset_in_child() -> None:
 
 
 fork_safety.run_in_child(_reset_in_child)
+MAX_ATTEMPTS = 1000
 MAX_REMEMBERED_CALLS = 32
 """Earlier calls of a run that are remembered; repairs may take an id from them."""
 
@@ -251,6 +262,8 @@ class ActiveRun(AsyncScope):
     """The steps marked by the user, by number."""
     messages: RunMessages | None = None
     """The recorded messages, if a model of the run records conversations."""
+    _attempts: AttemptTracker | None = None
+    """The latest calls whose attempts are marked steps."""
     _recent_steps: deque[ActiveStep] | None = None
     """The latest of them. A program that has only the number of a step has let go of the step itself."""
     _outer_trace: tuple[str, str | None] | None = None
@@ -275,8 +288,9 @@ class ActiveRun(AsyncScope):
         record_fields.setdefault("environment", capture.environment)
         self.options: RunOptions = options
         self.capture = capture if options.record is None else capture.recording(options.record)
+        self._metadata = dict(record_fields.get("metadata") or {})
         if self.capture.record == "shape":
-            record_fields.update(context=None, metadata=shapes(record_fields.get("metadata") or {}) or None)
+            record_fields.update(context=None, metadata=self._stored_metadata())
         record_fields.setdefault("id", new_id())
         record_fields.setdefault("started_at", capture.now())
         self.id: str = record_fields["id"]
@@ -382,6 +396,10 @@ class ActiveRun(AsyncScope):
                 record = msgspec.structs.replace(record, cut_off=tuple(self.judge.cut_off))
         return progress.status(record)
 
+    @status.setter
+    def status(self, status: object) -> None:
+        raise AttributeError(STATUS_NOTE)
+
     @property
     def headers(self) -> dict[str, str]:
         """The headers `traceparent` and `tracestate` for outgoing requests, which link the receiver's run to this
@@ -457,11 +475,81 @@ class ActiveRun(AsyncScope):
             notes, self._notes = self._notes, []
         return [note for note, _ in notes]
 
-    def step(self, type: StepType = "custom", name: str = "", **metadata: Any) -> ActiveStep:
-        """Mark a step of your own: `with run.step("plan", "read the question"):`."""
+    def step(
+        self,
+        type: StepType = "custom",
+        name: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        call: ActiveStep | int | None = None,
+        attempt: int | None = None,
+        **metadata: Any,
+    ) -> ActiveStep:
+        """Mark a step of your own: `with run.step("plan", "read the question"):`. Also a decorator.
+
+        `call` is an earlier attempt of the same call: its step or its number. `attempt` numbers the attempt: a later
+        one continues the latest call of the same tool. So does a name such as `fetch_attempt_2`.
+        """
         if type not in get_args(StepType) or type in ("run", "reflection"):
             raise SettingsError(f"Invalid step type {type!r}. Use plan, tool, model, retrieval, respond or custom.")
-        return ActiveStep(self, type, name, metadata)
+        return ActiveStep(self, type, name, metadata, arguments=arguments, call=call, attempt=attempt)
+
+    def join_call(self, step: Step, call: ActiveStep | int | None, rank: int | None) -> Step:
+        """Return a step that starts as an attempt of the call that it continues, if any."""
+        number = call.number if isinstance(call, ActiveStep) else call
+        if isinstance(number, int) and 0 < number < step.seq:
+            step = msgspec.structs.replace(step, call=number)
+        if rank is not None and rank > 1:
+            step = msgspec.structs.replace(step, attempt=rank)
+        with _lock:
+            if self._attempts is None:
+                self._attempts = AttemptTracker(MAX_REMEMBERED_CALLS)
+            return self._attempts.add(step, rank)
+
+    def reopen_call(self, call: int) -> None:
+        """Take back the judgement of a failed call: another attempt of it has ended."""
+        with _lock:
+            self.judge.reopen_call(call)
+
+    def note_attempt(self, step: Step) -> None:
+        """Note how an attempt of a marked step has ended."""
+        with _lock:
+            if self._attempts is not None:
+                self._attempts.note(step)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the run. What you change until the run ends is stored with its end."""
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = {}
+        merge_metadata(self._metadata, metadata, {})
+
+    def add_metadata(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Add to the metadata of the run: `run.add_metadata(order=7)`."""
+        merge_metadata(self._metadata, values, more)
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of the run, in its metadata."""
+        tags = self._metadata.get("tags")
+        return list(tags) if isinstance(tags, list | tuple) else []
+
+    @tags.setter
+    def tags(self, tags: Iterable[str]) -> None:
+        self._metadata["tags"] = [tags] if isinstance(tags, str) else [str(tag) for tag in tags]
+
+    @property
+    def user(self) -> str | None:
+        """The user whom the run serves, in its metadata."""
+        user = self._metadata.get("user")
+        return None if user is None else str(user)
+
+    @user.setter
+    def user(self, user: str | None) -> None:
+        self._metadata["user"] = None if user is None else str(user)
 
     def record_failure(
         self,
@@ -517,6 +605,7 @@ class ActiveRun(AsyncScope):
     def fail_step(self, step: Step, failure: Failure) -> None:
         """Give a step that has ended as a success the failure that was recorded for it afterwards."""
         self.capture.publish_safely(FailureRecorded(self.id, step.seq, failure))
+        self.note_attempt(step.with_failure(failure))
         with _lock:
             later_successes = [success for success in self._successes() if success.seq > step.seq]
             self._forget_success(step.seq)
@@ -830,6 +919,7 @@ class ActiveRun(AsyncScope):
             self.record,
             ended_at=self.capture.now(),
             end_reason=end_reason,
+            metadata=self._stored_metadata(),
             withdrawn=self.judge.withdrawn,
             cut_off=() if is_abandoned else tuple(sorted(self.judge.cut_off)),
             advice=self.judge.advised_fixes,
@@ -841,6 +931,10 @@ class ActiveRun(AsyncScope):
         if self.capture.reflector is not None:
             with self.capture.guard("Judging the reflections of a run"):
                 self.capture.reflector.settle(self.id, self.judge.links)
+
+    def _stored_metadata(self) -> dict[str, Any] | None:
+        metadata = {name: value for name, value in self._metadata.items() if value is not None}
+        return (shapes(metadata) if self.capture.record == "shape" else metadata) or None
 
     def as_current(self) -> ContextValue:
         """Make the run the current one in this context: `with run.as_current():`."""
@@ -922,22 +1016,98 @@ def scope(capture: CaptureContext, run: ActiveRun | None = None) -> ActiveRun | 
 class ActiveStep(AsyncScope):
     """A step marked by the user, in progress."""
 
-    def __init__(self, run: ActiveRun, type: StepType, name: str, metadata: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        run: ActiveRun,
+        type: StepType,
+        name: str,
+        metadata: dict[str, Any],
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        call: ActiveStep | int | None = None,
+        attempt: int | None = None,
+        parent: int | None = None,
+    ) -> None:
         self._capture = run.capture
         self.run = run
         self.type: StepType = type
-        self.name = name
-        self.metadata = metadata
+        attempt_name = parse_attempt_name(name) if isinstance(name, str) else None
+        self.name = name if attempt_name is None else attempt_name.name
+        self.metadata = metadata if attempt_name is None else {**metadata, SENT_NAME: name}
         self.failure: Failure | None = None
         self.number: int | None = None
+        self._rank = None if attempt_name is None else attempt_name.rank
+        if isinstance(attempt, int) and 0 <= attempt <= MAX_ATTEMPTS:
+            self._rank = attempt
+        elif attempt is not None:
+            self.metadata = {**self.metadata, "attempt": attempt}
+        self._arguments, self._call, self._parent = arguments, call, parent
+        self._fields: dict[str, Any] = {}
+        """What was set besides metadata: the result and the tokens."""
         self._step: Step | None = None
         self._ended_step: Step | None = None
-        self._token: Token[Any] | None = None
 
     @property
     def step_id(self) -> int | None:
         """The number of the step in its run; None before the step has started."""
         return self.number
+
+    def step(self, type: StepType = "custom", name: str = "", **options: Any) -> ActiveStep:
+        """Mark a step inside this one, also from another thread. The options are those of `run.step`."""
+        step = self.run.step(type, name, **options)
+        step._parent = self.number
+        return step
+
+    def add_metadata(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Add to the metadata of the step while it is in progress: `step.add_metadata(rows=3)`."""
+        if self._can_change("add_metadata"):
+            merge_metadata(self.metadata, values, more)
+
+    def set_result(self, result: Any) -> None:
+        """Set the result of the step while it is in progress."""
+        if self._can_change("set_result"):
+            with self._capture.guard("Recording a result"):
+                self._fields["result"] = record_result(result, is_shape=self._capture.record == "shape")
+
+    def set_usage(
+        self, usage: Any = None, *, model: str | None = None, cost: float | None = None, **counts: int
+    ) -> None:
+        """Set the token usage of the step while it is in progress.
+
+        `usage` is the answer of a model or its usage, in the form of any provider. Or pass counts: `input=900,
+        output=20`. `cost` is in US dollars.
+        """
+        if self._can_change("set_usage"):
+            with self._capture.guard("Reading a token usage"):
+                token_usage = parse_usage(counts if usage is None else usage)
+                self._fields["tokens"] = token_usage.tokens if token_usage is not None else None
+                model = model or (token_usage.model if token_usage is not None else None)
+                facts = {"model": model, "cost": cost}
+                self.metadata.update({name: fact for name, fact in facts.items() if fact is not None})
+
+    def _can_change(self, method: str) -> bool:
+        if self._ended_step is not None:
+            message = "%s of the step %.80r was called after its end: it changes nothing. Call it inside the step."
+            self._capture.warn_once(str(self.name), method, message, method, self.name)
+        return self._ended_step is None
+
+    @property
+    def status(self) -> Outcome | None:
+        """The outcome of the step; None before its end."""
+        return self._ended_step.outcome if self._ended_step is not None else None
+
+    @status.setter
+    def status(self, status: object) -> None:
+        raise AttributeError(STATUS_NOTE)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function: each of its calls is such a step."""
+        return decorate(function, self._copy)
+
+    def _copy(self, arguments: Mapping[str, Any] | None) -> ActiveStep:
+        step = ActiveStep(self.run, self.type, self.name, dict(self.metadata), arguments=self._arguments or arguments)
+        step._call, step._rank, step._parent = self._call, self._rank, self._parent
+        return step
 
     def record_failure(self, type: str | Enum = "", code: str | Enum = "", message: str = "", **facts: Any) -> Failure:
         """Record a failure of this step by hand, as `run.record_failure` does."""
@@ -960,11 +1130,16 @@ class ActiveStep(AsyncScope):
 
     def __enter__(self) -> Self:
         self.failure = self._ended_step = None
-        self._step = self.run.start_step(type=self.type, name=self.name, metadata=self._stored_metadata())
-        self.number = self._step.seq
+        is_shape = self._capture.record == "shape"
+        fields: dict[str, Any] = {} if self._parent is None else {"parent": self._parent}
+        with self._capture.guard("Recording arguments"):
+            fields["arguments"] = record_arguments(self._arguments, is_shape=is_shape)
+        step = self.run.start_step(type=self.type, name=self.name, metadata=self._stored_metadata(), **fields)
+        self._step = step = self.run.join_call(step, self._call, self._rank)
+        self.number = step.seq
         self.run.remember_step(self, self.number)
         # What is being handled or corrected matters only after a failure.
-        self._facts = self.run.judge.call_facts({}) if self.run.has_failures else None
+        self._facts = self.run.judge.call_facts(self._arguments or {}) if self.run.has_failures else None
         self._started = self._capture.timer()
         self._token = self._capture.current_scope.set(inner_scope(self._capture, self.run, self.number))
         self._capture.publish_safely(StepStarted(self._step))
@@ -992,10 +1167,20 @@ class ActiveStep(AsyncScope):
                 failure=self.failure,
                 duration_seconds=self._capture.timer() - self._started,
                 metadata=self._stored_metadata(),
+                **self._fields,
             )
+            if step.attempt > 1:
+                self.run.reopen_call(step.call)
+            self.run.note_attempt(self._ended_step)
+            options: dict[str, Any] = {}
+            if self._capture.record == "shape" and self._arguments is not None:
+                # Links are judged by the values, of which only the shapes are recorded.
+                recorder = ValueRecorder(is_shape=True, is_model=False, shareable_texts=tuple)
+                options = {"values": dict(self._arguments), "value_recorder": recorder}
             self.run.publish_step(
                 self._ended_step,
                 facts=self._facts,
+                **options,
                 is_cut_off=outcome == "cancelled" and error is not None and self._capture.cuts_call_off(error),
             )
 
