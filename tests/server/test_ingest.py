@@ -308,7 +308,7 @@ def test_a_type_that_nobody_declared_is_refused_with_the_nearest_name(serving, a
 @pytest.mark.parametrize(
     ("path", "sent", "field"),
     [
-        ("/v1/runs", {"agnet": "x"}, ""),
+        ("/v1/runs", {"agnet": "x"}, "agnet"),
         ("/v1/runs", {"started_at": -1}, "started_at"),
         ("/v1/runs", {"started_at": 10, "ended_at": 5}, "ended_at"),
         (

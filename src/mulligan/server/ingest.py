@@ -22,7 +22,7 @@ from mulligan.server import bodies, payloads
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
-from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
+from mulligan.server.bodies import ApiError, FaultCollector, invalid, json_response, not_found, read_json
 from mulligan.server.decisions import hide_size
 from mulligan.server.payloads import (
     YEAR_9999,
@@ -159,10 +159,13 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         def convert() -> SlicedWork[Converted[list[str]]]:
             ids: list[str] = []
             events: list[AnyEvent] = []
+            faults = FaultCollector()
             for path_prefix, run_payload in run_payloads:
-                id, run_events = yield from converter.convert_run(run_payload, now, path_prefix)
-                ids.append(id)
-                events += run_events
+                with faults:
+                    id, run_events = yield from converter.convert_run(run_payload, now, path_prefix)
+                    ids.append(id)
+                    events += run_events
+            faults.raise_all()
             return events, ids
 
         steps = sum(len(run.steps) for _, run in run_payloads)
@@ -183,9 +186,12 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
 
         def convert() -> SlicedWork[Converted[None]]:
             steps: list[Step] = []
+            faults = FaultCollector()
             for path_prefix, step_payload in step_payloads:
-                steps.append(converter.convert_step(step_payload, now, path_prefix))
+                with faults:
+                    steps.append(converter.convert_step(step_payload, now, path_prefix))
                 yield
+            faults.raise_all()
             return [*start_missing_runs(steps), *map(StepEnded, steps)], None
 
         failures = sum(_has_failed(step) for _, step in step_payloads)
@@ -200,15 +206,18 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
     async def failures(request: Request) -> Response:
         items, size = await read_payload(request, payloads.FailurePayloads)
         caller: Caller = request.state.caller
-        failure_payloads = [
-            (path_prefix, failure_payload.resolve_names(path_prefix))
-            for path_prefix, failure_payload in _with_path_prefixes(items, payloads.FailurePayload)
-        ]
+        failure_payloads: list[tuple[str, payloads.FailurePayload]] = []
         now = server.clock()
-        for path_prefix, failure in failure_payloads:
-            check_times(failure, now, path_prefix)
-            if failure.run is None:
-                raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
+        faults = FaultCollector()
+        for path_prefix, failure_payload in _with_path_prefixes(items, payloads.FailurePayload):
+            with faults:
+                failure = failure_payload.resolve_names(path_prefix)
+                check_times(failure, now, path_prefix)
+                if failure.run is None:
+                    raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
+                converter.check_failure_type(failure, path_prefix)
+                failure_payloads.append((path_prefix, failure))
+        faults.raise_all()
         run_ids = {failure.run for _, failure in failure_payloads if failure.run is not None}
         histories = {id: await server.run_in_reader(server.store.run, caller.tenant, id) for id in run_ids}
 

@@ -49,7 +49,7 @@ from mulligan.core.token_usage import MAX_TOKEN_COUNT
 from mulligan.redaction import Redactor
 from mulligan.report.tables import format_timestamp
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
-from mulligan.server.bodies import MAX_BODY_ITEMS, invalid
+from mulligan.server.bodies import MAX_BODY_ITEMS, FaultCollector, invalid
 from mulligan.server.tenants import Tenant, Tenants, load_or_create_key
 from mulligan.store.base import DAY, Batch, KeyValueStore
 from mulligan.store.sent_records import needs_numbers
@@ -277,9 +277,11 @@ class PayloadConverter:
     ) -> SlicedWork[tuple[str, list[AnyEvent]]]:
         """Convert a run with its steps and failures. Return the run's id and its events."""
         started_at, ended_at, end_reason = payload.started_at, payload.ended_at, payload.end_reason
-        check_times(payload, now, path_prefix)
-        if ended_at is not None and started_at is not None and ended_at < started_at:
-            raise invalid("Invalid ended_at: before started_at.", f"{path_prefix}ended_at")
+        faults = FaultCollector()
+        with faults:
+            check_times(payload, now, path_prefix)
+            if ended_at is not None and started_at is not None and ended_at < started_at:
+                raise invalid("Invalid ended_at: before started_at.", f"{path_prefix}ended_at")
         if started_at is None:
             started_at = min((step.started_at for step in payload.steps if step.started_at is not None), default=now)
             if ended_at is not None:
@@ -294,39 +296,44 @@ class PayloadConverter:
         attempts: Counter[int] = Counter()
         steps: dict[int, Step] = {}
         for number, step_payload in enumerate(payload.steps):
-            item_path = f"{path_prefix}steps[{number}]."
-            _check_run(step_payload.run, run.id, item_path)
-            check_times(step_payload, now, item_path)
-            seq = step_payload.seq or number + 1
-            step = self._convert_step(step_payload, run.id, seq, run.started_at, item_path, attempts)
-            if seq in steps:
-                raise invalid(f"Duplicate seq {seq}. Each step needs its own number.", f"{item_path}seq")
-            steps[seq] = step
             yield
+            item_path = f"{path_prefix}steps[{number}]."
+            seq = step_payload.seq or number + 1
+            with faults:
+                _check_run(step_payload.run, run.id, item_path)
+            with faults:
+                check_times(step_payload, now, item_path)
+            with faults:
+                step = self._convert_step(step_payload, run.id, seq, run.started_at, item_path, attempts)
+                if seq in steps:
+                    raise invalid(f"Duplicate seq {seq}. Each step needs its own number.", f"{item_path}seq")
+                steps[seq] = step
         for number, step in enumerate(steps.values()):
             first = steps.get(step.call)
             if first is not None and first.call != first.seq:  # Otherwise different calls would be grouped into one.
                 message = f"Invalid call {step.call}: that step is a later attempt. Use its call, {first.call}."
-                raise invalid(message, f"{path_prefix}steps[{number}].call")
+                faults.add(message, f"{path_prefix}steps[{number}].call")
         failure_steps: list[Step] = []
         recorded_failures: dict[int, FailureRecorded] = {}
         for number, failure_payload in enumerate(payload.failures):
             yield
             item_path = f"{path_prefix}failures[{number}]."
-            failure = failure_payload.resolve_names(item_path)
-            _check_run(failure.run, run.id, item_path)
-            check_times(failure, now, item_path)
-            failed_step = steps.get(failure.step or 0)
-            if failed_step is not None:
-                merged = self.merge_failure(failed_step, failure, item_path)
-                if merged is not None:
-                    steps[failed_step.seq] = failed_step.with_failure(merged)
-                    # The step may be stored as a success already.
-                    recorded_failures[failed_step.seq] = FailureRecorded(run.id, failed_step.seq, merged)
-                continue
-            # A failure of a step that is not in this body waits for it, or finds it in the store.
-            target: tuple[StepType, str] = ("run", run.agent) if failure.step is None else ("tool", "")
-            failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at, item_path))
+            with faults:
+                failure = failure_payload.resolve_names(item_path)
+                _check_run(failure.run, run.id, item_path)
+                check_times(failure, now, item_path)
+                failed_step = steps.get(failure.step or 0)
+                if failed_step is not None:
+                    merged = self.merge_failure(failed_step, failure, item_path)
+                    if merged is not None:
+                        steps[failed_step.seq] = failed_step.with_failure(merged)
+                        # The step may be stored as a success already.
+                        recorded_failures[failed_step.seq] = FailureRecorded(run.id, failed_step.seq, merged)
+                    continue
+                # A failure of a step that is not in this body waits for it, or finds it in the store.
+                target: tuple[StepType, str] = ("run", run.agent) if failure.step is None else ("tool", "")
+                failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at, item_path))
+        faults.raise_all()
         if any(map(says_attempt, steps.values())):
             steps = {step.seq: step for step in join_attempts(steps.values())}
         sent_fields = tuple(name for name in SENT_RUN_FIELDS if getattr(payload, name) not in (None, ""))
@@ -383,15 +390,19 @@ class PayloadConverter:
             return None  # classified from its own message
         return failure if step.failure is None else step.failure.with_recorded(failure)
 
-    def convert_failure(
-        self, payload: FailurePayload, source: StepType, tool: str, path_prefix: str = "", arguments: Any = None
-    ) -> Failure:
-        """Return the failure with its given kind, or classify its message."""
+    def check_failure_type(self, payload: FailurePayload, path_prefix: str) -> None:
+        """Raise `ApiError` unless there are kinds of the failure's type."""
         try:
             if payload.type:
                 check_type(payload.type.lower(), self.kinds)
         except SettingsError as error:
             raise invalid(str(error), f"{path_prefix}type") from None
+
+    def convert_failure(
+        self, payload: FailurePayload, source: StepType, tool: str, path_prefix: str = "", arguments: Any = None
+    ) -> Failure:
+        """Return the failure with its given kind, or classify its message."""
+        self.check_failure_type(payload, path_prefix)
         classified = self.classify(
             text=payload.message,
             tool=tool,
