@@ -15,6 +15,8 @@ MODULE_TESTS = {
     "capture.call_record": "capture/test_value_recording.py: record=",
     "capture.context": "capture/test_player.py: components.capture",
     "capture.framework_classes": "capture/test_control_flow.py",
+    "capture.recorded_failure": "capture/test_run.py: record_failure",
+    "capture.step_values": "capture/test_marked_steps.py: set_usage",
     "capture.wrapped_function": "capture/test_wrap.py: rules",
     "classify.rules": "classify/test_classifier.py",
     "classify.rules.custom": "stories/test_kinds_of_your_own.py: rules",

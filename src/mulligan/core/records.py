@@ -234,6 +234,16 @@ class Step(Record, frozen=True, gc=False):
     def has_failed(self) -> bool:
         return self.outcome == "failure" and (self.failure is None or self.failure.is_failure)
 
+    def with_failure(self, failure: Failure) -> Step:
+        """Return the step with a failure that was recorded for it, which may have ended before.
+
+        A success becomes a failed step. A failure that is none, such as a rejection, changes no failed step.
+        """
+        if self.has_failed:
+            return msgspec.structs.replace(self, failure=failure) if failure.is_failure else self
+        outcome: Outcome = "failure" if failure.is_failure else "cancelled" if failure.kind.is_cancelled else "blocked"
+        return msgspec.structs.replace(self, failure=failure, outcome=outcome)
+
     @property
     def is_skipped(self) -> bool:
         """Whether a planned attempt was cancelled before execution. `stop` has the reason."""
