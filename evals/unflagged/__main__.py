@@ -2,6 +2,8 @@
 
 python evals/unflagged               # both halves, by category
 python evals/unflagged --opened      # the opened half only, with its mistakes: for work on the rules
+python evals/unflagged --mistakes    # both halves with their mistakes
+python evals/unflagged --commands    # the outputs of real commands instead, run in a folder of their own
 python evals/unflagged --update      # and put the table into docs/classification-figures.md
 
 The halves were divided by a hash. The rules are written with the opened half in view.
@@ -17,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "classification-figures.md"
 sys.path[:0] = [str(ROOT / "evals"), str(ROOT / "src")]
 
-from unflagged.rows import read_rows  # noqa: E402
+from unflagged import commands, rows  # noqa: E402
 
 from mulligan.classify.result_verdict import judge_result  # noqa: E402
 from mulligan.classify.tool_category import find_category  # noqa: E402
@@ -26,7 +28,7 @@ from mulligan.core.records import Effects  # noqa: E402
 
 def main() -> int:
     counts: Counter[tuple[str, bool, str]] = Counter()
-    for row in read_rows():
+    for row in commands.read_rows() if "--commands" in sys.argv else rows.read_rows():
         if "--opened" in sys.argv and not row.is_opened:
             continue
         category = find_category(row.tool, row.arguments)
@@ -34,7 +36,7 @@ def main() -> int:
         judgment = judge_result(row.result, category=category, effects=effects, arguments=row.arguments).judgment
         for name in (category, "opened half" if row.is_opened else "unopened half", "all"):
             counts[name, row.is_error, judgment] += 1
-        if "--opened" in sys.argv and (judgment == "success") is row.is_error:
+        if {"--opened", "--mistakes"} & {*sys.argv} and (judgment == "success") is row.is_error:
             print("MISSED" if row.is_error else f"ACCUSED ({judgment})", category, row.tool, row.arguments, row.result)
     lines = ["| tools | errors found | suspected | missed | content accused |", "| --- | --- | --- | --- | --- |"]
     names = sorted({name for name, *_ in counts} - {"all", "opened half", "unopened half"})

@@ -65,6 +65,22 @@ def test_exit_code_decides_about_the_output_of_a_program(output: str, judgment: 
     assert judge(output, category="file") != "failure"
 
 
+def test_exit_code_that_the_command_prints_is_content() -> None:
+    shown = "Exit code: 1"
+    assert judge(shown, category="shell", arguments={"command": "cat exit.txt"}) == "success"
+    assert judge(shown, category="shell", arguments={"command": 'make; echo "exit code: $?"'}) == "success"
+    failed = "Exit code: 1\ncat: exit.txt: No such file or directory"
+    assert judge(failed, category="shell", arguments={"command": "cat exit.txt"}) == "failure"
+
+
+def test_error_object_is_content_of_a_command_that_shows_a_file_and_an_answer_of_one_that_calls_a_service() -> None:
+    error = '{"error": "invalid api key"}'
+    assert judge(error, category="shell", arguments={"command": "cat fixture.json"}) == "success"
+    assert judge(error, category="shell", arguments={"command": "curl -s https://shop.example"}) == "suspected"
+    assert judge(error, category="file", arguments={"path": "fixture.json"}) == "success"
+    assert judge(error, category="file", arguments={"folder": "inbox"}) == "suspected"
+
+
 def test_status_of_a_response_object_is_a_statement_and_that_of_a_fetched_object_is_suspicious() -> None:
     response = SimpleNamespace(status_code=503, headers={})
     assert judge(response, category="fetch") == "failure"

@@ -42,6 +42,7 @@ CONTENT: list[tuple[ToolCategory, str, dict[str, Any]]] = [
     ("shell", "src/a.py:4:    raise ValueError('Error: no such order')", {"command": "grep -rn Error src"}),
     ("shell", "commit 4f2a\n    Fix error: permission denied", {"command": "git log -1"}),
     ("shell", "12 passed in 0.31s", {"command": "pytest"}),
+    ("shell", '{"error": "invalid api key"}', {"command": "cat fixture.json"}),
     ("shell", "total 8\n-rw-r--r-- 1 a a 12 error.log\ndrwxr-xr-x failed_jobs", {"command": "ls -l"}),
     ("fetch", "<html><head><title>How to fix 403 errors</title></head><body>Access denied</body></html>", {}),
     ("fetch", "<html><title>Fix login problems</title><p>Enter your password</p></html>", {}),

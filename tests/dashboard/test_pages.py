@@ -23,7 +23,16 @@ from spans import BEGUN, Made, as_json
 from mulligan.classify.kinds import KINDS
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Failure, Remedy
-from mulligan.core.records import AvoidedTurn, History, MessagePart, RecordedMessage, Recovery, Run, Step
+from mulligan.core.records import (
+    AvoidedTurn,
+    History,
+    MessagePart,
+    RecordedMessage,
+    Recovery,
+    Run,
+    Step,
+    SuspectedFailure,
+)
 from mulligan.dashboard import formatting, overview_pages, run_pages
 from mulligan.report import call_text
 from mulligan.server.tenants import Tenant
@@ -205,6 +214,22 @@ def test_a_run_that_did_not_come_to_its_end_says_so(tmp_path):
         person = shown.running.person()
         assert "failure, abandoned" in words(person.get("/runs"))
         assert "end: abandoned" in words(person.get("/runs/run_cut"))
+
+
+def test_suspected_failure_is_shown_in_the_list_in_its_run_and_in_the_figures(tmp_path):
+    sentence = "bash: kubectl: command not found"
+    suspected = SuspectedFailure(kind="tool/command_not_found", confidence=0.7, sentence=sentence)
+    run = Run(id="run_odd", agent="shop", started_at=NOW - 5000, ended_at=NOW, end_reason="finished")
+    step = Step(run="run_odd", seq=1, call=1, name="shell", started_at=NOW - 5000, suspected=suspected)
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill(shown.running.store, [History(run=run, steps=(step,))])
+        person = shown.running.person()
+        listed, page, overview = (words(person.get(path)) for path in ("/runs", "/runs/run_odd", "/"))
+    assert "suspected tool/command_not_found in shell" in listed.replace("\u200b", "")  # where a line may break
+    assert "1 call in 1 attempt · 1 suspected failure" in page
+    assert "suspected failure: tool/command_not_found, confidence 70 %" in page
+    assert sentence in page
+    assert "Suspected failures 1 counted as successes" in overview
 
 
 def test_call_that_was_cut_off_is_shown_in_the_list_and_in_its_run(tmp_path):

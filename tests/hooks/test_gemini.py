@@ -37,6 +37,12 @@ def test_a_shell_tells_its_exit_code_in_its_words(gemini):
     assert gemini.kinds() == [("run_shell_command", "tool/build_failure")]
 
 
+def test_a_file_that_contains_the_output_of_a_failed_command_is_no_failure(gemini):
+    assert after(gemini, "read_file", {"llmContent": SHELL["llmContent"]}, path="build.log") == ""
+    after(gemini, "run_shell_command", SHELL, command="make x")
+    assert gemini.kinds() == [("run_shell_command", "tool/build_failure")]
+
+
 def test_the_reminder_goes_with_the_next_prompt_once(gemini):
     assert after(gemini, "run_shell_command", SHELL, command="make x") == ""
     assert gemini.says("BeforeAgent", prompt="go on") == ""

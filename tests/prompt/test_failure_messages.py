@@ -411,8 +411,8 @@ def rejected(message: str = "no") -> Failure:
     [
         (
             {"query": "fish", "lim": 3},
-            "Required are query and limit; missing is limit; unknown is lim; also allowed are cursor and sort "
-            "(asc, desc).",
+            "Required are query and limit; missing is limit; unknown is lim; "
+            "also allowed are cursor and sort (asc, desc).",
         ),
         (
             {"query": "fish", "limit": 3},

@@ -126,6 +126,16 @@ def test_no_more_is_added_than_the_budget_allows():
     assert added <= MAX_SERVER_TOKENS + 60 * MAX_SERVER_TOKENS // MAX_TOOL_TOKENS
 
 
+def test_category_of_a_tool_comes_from_its_rule_or_its_definition() -> None:
+    options = ProxyOptions(name="files", rules={"files.handle": {"category": "file", "detect_errors": "text"}})
+    handle = build_tool_options(options, "handle", {}, is_pinned=True)
+    assert (handle.category, handle.detect_errors) == ("file", "text")
+    hint = {"readOnlyHint": True}
+    assert build_tool_options(options, "show", hint, is_pinned=True, arguments=["url"]).category == "fetch"
+    assert build_tool_options(options, "read_file", {}, is_pinned=True).category == "file"
+    assert build_tool_options(options, "pay", {}, is_pinned=True).category == "action"
+
+
 def test_rule_of_a_tool_sets_how_its_memory_is_used() -> None:
     options = ProxyOptions(
         name="files", mode="repair", rules={"files.*": {"learn": "off"}, "files.read": {"learn": "tell"}}

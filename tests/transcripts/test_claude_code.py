@@ -189,3 +189,21 @@ def test_thousands_of_sessions_in_one_file_are_read_without_holding_them_all(tmp
         log = ClaudeCode(f"s{number}")
         entries += [log.call(f"toolu_{number}", "Bash", 1, command="a"), log.result(f"toolu_{number}", "ok", 2)]
     assert len(read(write(tmp_path / "s.jsonl", *entries))) == 200
+
+
+def test_unflagged_output_that_looks_like_a_failure_is_suspected_and_a_file_is_believed(tmp_path):
+    log = ClaudeCode()
+    path = write(
+        tmp_path / "s.jsonl",
+        log.call("toolu_1", "Bash", 1, command="kubectl get pods | head"),
+        log.result("toolu_1", "bash: kubectl: command not found", 2),
+        log.call("toolu_2", "Read", 3, file_path="/a/app.log"),
+        log.result("toolu_2", "Error: connection refused", 4),
+    )
+    (history,) = read(path)
+    assert [step.outcome for step in history.steps] == ["success", "success"]
+    suspected, content = (step.suspected for step in history.steps)
+    assert content is None
+    assert suspected is not None
+    assert (suspected.kind, suspected.sentence) == ("tool/command_not_found", "bash: kubectl: command not found")
+    assert not history.links

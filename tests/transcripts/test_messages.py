@@ -107,3 +107,19 @@ def test_a_program_that_speaks_of_messages_is_no_conversation(tmp_path):
     path.write_text('messages = [{"role": "user", "content": "hello"}]')
     with LogLines(path) as lines:
         assert formats.detect_log_format(lines) is None
+
+
+def test_result_without_a_flag_is_judged_by_the_category_of_its_tool(tmp_path):
+    results = {
+        "read_file": "Error: connection refused",
+        "get_order": "Error: no such order",
+        "bash": "bash: kubectl: command not found",
+    }
+    messages = [{"role": "user", "content": "look"}]
+    for name, text in results.items():
+        call = {"id": name, "type": "function", "function": {"name": name, "arguments": '{"path": "a.log"}'}}
+        messages.append({"role": "assistant", "content": None, "tool_calls": [call]})
+        messages.append({"role": "tool", "tool_call_id": name, "content": text})
+    (history,) = read(write(tmp_path / "a.json", json.dumps(messages)))
+    assert [step.outcome for step in history.steps] == ["success", "failure", "success"]
+    assert [step.suspected and step.suspected.kind for step in history.steps] == [None, None, "tool/command_not_found"]

@@ -202,7 +202,7 @@ class RecordedCall(CallScope, eq=False):
         assert record is not None
         try:
             now = capture.timer()
-            checker = rules.result_checker
+            checker, is_recorded_in_full = rules.result_checker, rules.is_recorded_in_full
             if checker is not None and checker.may_fail(result, record.keywords):
                 verdict = checker.judge(result, record.arguments)
                 if verdict.judgment == "failure":
@@ -211,16 +211,15 @@ class RecordedCall(CallScope, eq=False):
                     return False
                 if verdict.judgment == "suspected" and not rules.is_off:
                     self.suspected = checker.suspect(capture, verdict, record.arguments)
+                    is_recorded_in_full = self.suspected is None and is_recorded_in_full
             # Mostly every target works, which is all there is to know.
             if rules.targets.states and (self.is_retrying or (rules.is_single and self.retrying_scope is None)):
                 self._record_answer_of_target(now)
             self.is_retrying = self.is_in_progress = False
             reset(capture.current_scope, token)
             run = self.known_run
-            if (
-                not rules.is_recorded_in_full
-                or self.suspected is not None
-                or (run is not None and (self.is_standalone or run.has_failures or run.judge.item_scopes is not None))
+            if not is_recorded_in_full or (
+                run is not None and (self.is_standalone or run.has_failures or run.judge.item_scopes is not None)
             ):
                 self._record_success(result, now - start_time)
                 return True

@@ -17,7 +17,13 @@ from mulligan.classify.results import (
 )
 from mulligan.classify.rules import compile_rule_pattern
 from mulligan.classify.tool_category import PROGRAM_CATEGORIES, returns_content
-from mulligan.classify.unflagged_failures import calls_service, find_unflagged_failure, is_file_report
+from mulligan.classify.unflagged_failures import (
+    calls_service,
+    find_unflagged_failure,
+    has_own_exit_code,
+    is_file_report,
+    may_name_file,
+)
 from mulligan.core.failure import DetectErrors, Returns, ToolCategory
 from mulligan.core.records import Effects
 
@@ -60,7 +66,7 @@ def judge_result(
     try:
         if detect_errors == "text":
             return FAILURE if is_error_result(result, needs_mark=effects == "once") else SUCCESS
-        flag = _read_flag(result, category)
+        flag = _read_flag(result, category, arguments)
         if flag is not None:
             return FAILURE if flag else SUCCESS
         if returns_content(category, returns):
@@ -70,12 +76,13 @@ def judge_result(
         return SUCCESS
 
 
-def _read_flag(result: object, category: ToolCategory) -> bool | None:
+def _read_flag(result: object, category: ToolCategory, arguments: Mapping[str, Any] | None) -> bool | None:
     """Return whether a flag or an exit code says that the call failed; None if there is none."""
     if not isinstance(result, (str, bytes, bytearray)):
         return read_error_flag(result)
-    exit_code = find_exit_code(read_text(result) or "") if category in PROGRAM_CATEGORIES else None
-    return None if exit_code is None else exit_code != 0
+    text = read_text(result) or ""
+    exit_code = find_exit_code(text) if category in PROGRAM_CATEGORIES else None
+    return None if exit_code is None or not has_own_exit_code(text, arguments) else exit_code != 0
 
 
 def _judge_status(result: object, effects: Effects) -> ResultVerdict:
@@ -95,9 +102,9 @@ def _judge_status(result: object, effects: Effects) -> ResultVerdict:
 
 
 _SENTENCE_PATTERN = (
-    r"[^\n.]{1,80}\b(?:not found|(?:does not|doesn't) exist|timed out|quota exceeded|"
-    r"(?:service|server|api|database) is (?:currently |temporarily )?(?:unavailable|down))\b[^\n]{0,60}\Z|"
-    r"invalid \w{1,30}: ['\"]"
+    r"(?-i:[A-Z])[\w '\"#-]{1,60}\b(?:not found|(?:does not|doesn't) exist|timed out|quota exceeded|"
+    r"(?:service|server|api|database) is (?:currently |temporarily )?(?:unavailable|down))[.!]?\Z|"
+    r"(?-i:Invalid) \w{1,30}: ['\"][^\n]{0,80}\Z"
 )
 """A whole text of one sentence that says what failed, without beginning as an error."""
 
@@ -107,14 +114,16 @@ def _judge_content(result: object, category: ToolCategory, arguments: Mapping[st
     text = read_text(result)
     fields = result if isinstance(result, Mapping) and text is None else read_object(text or "")
     if fields is not None:
-        is_suspected = _states_own_failure(fields, category, arguments)
+        is_suspected = _states_own_failure(fields, category, arguments, is_read=text is not None)
         return ResultVerdict("suspected", text or fields, STATED_CONFIDENCE) if is_suspected else SUCCESS
     excerpt = find_unflagged_failure(text, category, arguments) if text else ""
     return ResultVerdict("suspected", excerpt, OPENING_CONFIDENCE) if excerpt else SUCCESS
 
 
-def _states_own_failure(fields: Mapping[Any, Any], category: ToolCategory, arguments: Mapping[str, Any] | None) -> bool:
-    """Return whether an object looks like the tool's own error and not like one that it has read."""
+def _states_own_failure(
+    fields: Mapping[Any, Any], category: ToolCategory, arguments: Mapping[str, Any] | None, is_read: bool
+) -> bool:
+    """Return whether an object looks like the tool's own error and not like one that it has read as text."""
     if category == "model":
         return False
     if category in ("fetch", "browser") and any((to_integer(fields.get(name)) or 0) >= 400 for name in _STATUS_KEYS):
@@ -123,4 +132,5 @@ def _states_own_failure(fields: Mapping[Any, Any], category: ToolCategory, argum
         return False
     if category in PROGRAM_CATEGORIES:
         return calls_service(arguments)
-    return category != "file" or is_file_report(find_error_message(fields), arguments)
+    may_be_read = category == "file" and is_read and may_name_file(arguments)
+    return not may_be_read or is_file_report(find_error_message(fields), arguments)

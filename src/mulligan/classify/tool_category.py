@@ -36,11 +36,11 @@ _SEARCH_WORDS = frozenset(
 _MODEL_WORDS = frozenset("llm gpt claude gemini subagent summarize translate".split())
 _READ_WORDS = frozenset("read view cat tail head glob".split())
 """Verbs that say alone that a tool returns what is stored."""
-_GET_WORDS = frozenset("get list load show open fetch download find inspect extract parse ls query".split())
+_GET_WORDS = frozenset("get list load show open fetch download inspect extract parse ls".split())
 """Verbs that say so with the name of something that has content."""
 _FILE_WORDS = frozenset(
-    "file files directory dir folder document documents doc docs log logs transcript transcripts email emails mail "
-    "mails inbox readme wiki attachment attachments pdf csv spreadsheet source diff text contents".split()
+    "file files directory dir folder document documents doc docs log logs transcript transcripts emails mails inbox "
+    "readme wiki attachment attachments pdf csv spreadsheet diff contents".split()
 )
 _PAGE_WORDS = frozenset("url urls web page pages html site website link webpage".split())
 _CHANGE_WORDS = frozenset(
@@ -51,7 +51,9 @@ _CHANGE_WORDS = frozenset(
 _MESSAGE_WORDS = frozenset("send post reply notify publish tweet comment".split())
 _QUERY_WORDS = frozenset("query run execute sql".split())
 """Words of a tool that runs a query: with nothing else in its name, that of a database."""
-_READING_WORDS = _READ_WORDS | _GET_WORDS | _SEARCH_WORDS | _QUERY_WORDS | {"describe", "check", "lookup", "count"}
+_READING_WORDS = (
+    _READ_WORDS | _GET_WORDS | _SEARCH_WORDS | _QUERY_WORDS | frozenset("describe check lookup count find".split())
+)
 _CHANGING_WORDS = _CHANGE_WORDS | _MESSAGE_WORDS
 _COMMAND_PARAMETERS = frozenset({"command", "cmd", "commands", "commandline", "script"})
 _PAGE_PARAMETERS = frozenset({"url", "uri", "urls"})
@@ -98,6 +100,8 @@ def returns_content(category: ToolCategory, returns: Returns | None = None) -> b
 
 def _category_of_name(name: str, is_read_only: bool | None) -> ToolCategory:
     words = [word.lower() for word in re.findall(_WORD, name)]
+    if "by" in words[1:]:
+        words = words[: words.index("by", 1)]  # `find_user_by_email` returns a user
     unique_words = frozenset(words)
     for category, category_words in _PROGRAMS:
         if unique_words & category_words:

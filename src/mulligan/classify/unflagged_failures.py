@@ -24,6 +24,8 @@ MAX_PAGE_FORM_CHARS = 40_000
 """Characters of a page that are searched for a login form."""
 MAX_OUTPUT_HEAD_CHARS, MAX_OUTPUT_TAIL_CHARS = 200, 400
 """Characters at both ends of a long output: a program reports its own failure first or last."""
+MAX_NAME_CHARS = 60
+"""Characters of the name with which a program begins its report."""
 MAX_COMMAND_CHARS = 2000
 
 
@@ -56,6 +58,8 @@ def may_report_failure(text: str, category: ToolCategory) -> bool:
     if text[:1] == "{":
         return True
     if category in _PROGRAM_CHECKS:
+        if text.find(": ", 0, MAX_NAME_CHARS) > 0:
+            return True
         if len(text) > MAX_OUTPUT_HEAD_CHARS + MAX_OUTPUT_TAIL_CHARS:
             text = text[:MAX_OUTPUT_HEAD_CHARS] + text[-MAX_OUTPUT_TAIL_CHARS:]
         lower = text.lower()
@@ -100,14 +104,20 @@ _LOG_PATTERN = r"\A\W{0,2}" + join_phrases(
 def is_file_report(text: str, arguments: Mapping[str, Any] | None) -> bool:
     """Return whether a text says that the file of the call could not be read."""
     if compile_rule_pattern(_FILE_FAILURE_PATTERN).search(text) is None:
-        is_remote = not any(isinstance(value, str) and "." in value for value in (arguments or {}).values())
-        return is_remote and compile_rule_pattern(_ACCOUNT_FAILURE_PATTERN).match(text) is not None
+        return not may_name_file(arguments) and is_error_text(text)
     paths = [value for value in (arguments or {}).values() if isinstance(value, str) and 0 < len(value) <= 1000]
     if any(path in text or _base_name(path) in text for path in paths):
         return True
     # Another path than that of the call: what the file says about some other file.
     names_path = compile_rule_pattern(r"[\w.-]{1,60}[/\\][\w.-]{1,60}|\b\w{1,40}\.[a-z]{1,5}\b").search(text)
     return not (paths and names_path)
+
+
+def may_name_file(arguments: Mapping[str, Any] | None) -> bool:
+    """Return whether an argument may be the path of a file, whose content may be anything. Without any, one may be."""
+    return not arguments or any(
+        isinstance(value, str) and ("." in value or "/" in value or "\\" in value) for value in arguments.values()
+    )
 
 
 def _base_name(path: str) -> str:
@@ -143,12 +153,6 @@ _FILE_FAILURE_PATTERN = (
         """
     )
 )
-
-_ACCOUNT_FAILURE_PATTERN = (
-    r"(?:error|failed)\W{1,3}[^\n]{0,80}(?:authentication|authorization|login|invalid credentials|unauthorized|"
-    r"not (?:authenticated|authorized|logged in)|token (?:has )?expired)\b"
-)
-"""How a tool that reads from an account begins to report that it may not. A file with a path may contain it."""
 
 
 # Pages
@@ -347,28 +351,39 @@ def _find_in_output(text: str, arguments: Mapping[str, Any]) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     if not lines:
         return ""
-    readers = READERS.intersection(_iter_programs(arguments))
+    programs = frozenset(_iter_programs(arguments))
+    readers = READERS & programs
     first_lines, last_lines = lines[:3], lines[: -MAX_LAST_LINES - 1 : -1]
     is_short = len(lines) <= MAX_REPORT_LINES
     if is_short or not readers:
         for line in (lines[0], *last_lines):
             if compile_rule_pattern(_SHELL_LINE_PATTERN).match(line):
                 return line
-    report = compile_rule_pattern(_PROGRAM_LINE_PATTERN).match(lines[0]) if is_short else None
+    if is_short and _reports_itself(lines[0], programs):
+        return lines[0]
     if readers:
-        is_own = report is not None and report[1].rpartition("/")[2] in readers
-        return lines[0] if is_own or _answers_service(lines, readers) else ""
+        return lines[0] if _answers_service(lines, readers) else ""
     failed_build = next(filter(compile_rule_pattern(r"\[(?:info|error)\] build failure").match, last_lines), "")
     if failed_build or _is_log(text):
         return failed_build
-    if report is not None or (is_short and compile_rule_pattern(_OUTPUT_OPENING_PATTERN).match(text)):
+    openings = (_PROGRAM_LINE_PATTERN, _SCRIPT_LINE_PATTERN, _OUTPUT_OPENING_PATTERN)
+    if is_short and any(compile_rule_pattern(pattern).match(lines[0]) for pattern in openings):
         return lines[0]
     if _is_usage(text, arguments):
         return lines[0]
     for line in (*first_lines, *last_lines):
         if compile_rule_pattern(_OUTPUT_LINE_PATTERN).match(line):
             return line
-    return _find_stack_trace(text, lines) or (lines[0] if is_short and is_error_text(text) else "")
+    return _find_stack_trace(text, lines) or (lines[0] if len(lines) <= 2 and is_error_text(text) else "")
+
+
+def _reports_itself(line: str, programs: Collection[str]) -> bool:
+    """Return whether a line begins with the name of a program that the command runs, as the reports of programs do."""
+    name, colon, report = line.partition(": ")
+    if (program := _REPORT_PREFIXES.get(name)) is not None and colon:
+        return program in programs
+    is_report = name.rpartition("/")[2] in programs and bool(report.strip())
+    return is_report and compile_rule_pattern(_NO_FAILURE_PATTERN).search(report) is None
 
 
 def _answers_service(lines: list[str], readers: Collection[str]) -> bool:
@@ -379,8 +394,8 @@ def _answers_service(lines: list[str], readers: Collection[str]) -> bool:
 
 def _is_usage(text: str, arguments: Mapping[str, Any]) -> bool:
     """Return whether a command answers with its usage although the call did not ask for it."""
-    command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), None)
-    asks_for_help = not isinstance(command, str) or compile_rule_pattern(r"-h\b|help\b|\bman\b").search(command)
+    command = _find_command(arguments)
+    asks_for_help = not command or compile_rule_pattern(r"-h\b|help\b|\bman\b").search(command)
     return not asks_for_help and text[:7].lower() == "usage: "
 
 
@@ -417,6 +432,18 @@ def _find_stack_trace(text: str, lines: list[str]) -> str:
     return ""
 
 
+def has_own_exit_code(output: str, arguments: Mapping[str, Any] | None) -> bool:
+    """Return whether the exit code at the edge of an output is that of the command, not one that it has printed."""
+    programs = [program for program in _iter_programs(arguments or {}) if "/" not in program]
+    command = _find_command(arguments or {}).lower()
+    if "$?" in command or "exit code" in command:
+        return False
+    if not programs or not READERS.issuperset(programs):
+        return True
+    reports = map(compile_rule_pattern(_PROGRAM_LINE_PATTERN).match, output.splitlines()[1:3])
+    return output[:1] == "{" or any(report is not None and report[1] in programs for report in reports)
+
+
 def calls_service(arguments: Mapping[str, Any] | None) -> bool:
     """Return whether a command only calls a service, so that an error object in its output is the service's answer."""
     programs = set(_iter_programs(arguments or {}))
@@ -425,12 +452,7 @@ def calls_service(arguments: Mapping[str, Any] | None) -> bool:
 
 def _iter_programs(arguments: Mapping[str, Any]) -> Iterator[str]:
     """Yield the programs that a command runs, and each with one of its first words: `git/log`, `docker/logs`."""
-    command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), "")
-    if isinstance(command, (list, tuple)):
-        command = " ".join(str(part)[:200] for part in command[:20])
-    if not isinstance(command, str):
-        return
-    for part in re.split(r"&&|\|\||[;|\n&]", command[:MAX_COMMAND_CHARS]):
+    for part in re.split(r"&&|\|\||[;|\n&]", _find_command(arguments)):
         words = [word for word in part.split() if "=" not in word and word not in _WRAPPERS]
         if words:
             program = words[0].rpartition("/")[2]
@@ -438,12 +460,21 @@ def _iter_programs(arguments: Mapping[str, Any]) -> Iterator[str]:
             yield from (f"{program}/{word}" for word in words[1:4])
 
 
+def _find_command(arguments: Mapping[str, Any]) -> str:
+    """Return the command that a call runs, bounded, or an empty text."""
+    command = next((arguments[name] for name in _COMMAND_ARGUMENTS if name in arguments), "")
+    if isinstance(command, (list, tuple)):
+        command = " ".join(str(part)[:200] for part in command[:20])
+    return command[:MAX_COMMAND_CHARS] if isinstance(command, str) else ""
+
+
 _COMMAND_ARGUMENTS = ("command", "cmd", "script", "input")
 _SERVICE_CLIENTS = frozenset("curl wget http https xh gh aws gcloud az kubectl".split())
 _WRAPPERS = frozenset("sudo time nohup env xargs exec command timeout nice".split())
 READERS = frozenset(
     "cat less more head tail bat zcat zgrep zless grep egrep fgrep rg ag ack awk sed jq yq strings journalctl dmesg "
-    "echo printf xxd hexdump diff fold cut sort uniq column nl tac man git/log git/show git/diff git/blame git/grep "
+    "echo printf tr rev tee base64 xxd hexdump diff fold cut sort uniq column nl tac man "
+    "git/log git/show git/diff git/blame git/grep "
     "docker/logs kubectl/logs kubectl/describe kubectl/events heroku/logs compose/logs "
     "gh/run gh/issue gh/pr aws/logs".split()
 )
@@ -462,6 +493,7 @@ _CAUSE = join_phrases(
 _SHELL = r"(?:/\S{1,60}/)?(?:ba|z|da|k|fi|a)?sh: (?:line )?(?:\d{1,6}: ?)?"
 _SHELL_LINE_PATTERN = r"\s{0,8}" + join_phrases(
     rf"""
+    (?:/\S{{1,60}}/)?(?:ba|z|da|k|fi|a)?sh: line \d{{1,6}}: \S
     {_SHELL}[^\n]{{1,200}}(?:not found|{_CAUSE})
     {_SHELL}[^\n]{{0,200}}(?:syntax error|unexpected)[^\n]{{0,120}}
     zsh:\d{{0,4}}:? ?[^\n]{{1,200}}: \S
@@ -493,6 +525,11 @@ _PROGRAM_LINE_PATTERN = (
 )
 """How a program reports a failure: `cp: cannot stat 'a': No such file or directory`."""
 _PROGRAM = r"(?:curl|wget|ssh|scp|rsync|git|docker|kubectl|terraform|helm|pip|poetry|yarn|cargo|go|aws|gcloud|az|mvn)"
+_REPORT_PREFIXES = {"fatal": "git", "error": "git", "parse error": "jq"}
+"""What some programs put in place of their name."""
+_NO_FAILURE_PATTERN = r"nothing to be done|up to date|(?:entering|leaving) directory|warning|^ok\b|success|version \d"
+"""What a program reports about itself that is no failure."""
+_SCRIPT_LINE_PATTERN = r"[\w./-]{1,120}: line \d{1,6}: \S"
 _OUTPUT_OPENING_PATTERN = r"[^\n]{0,60}\b(?:could not|cannot|can't|unable to|failed to) \w"
 """How a short output begins that says what a program could not do."""
 _OUTPUT_LINE_PATTERN = join_phrases(
@@ -509,6 +546,7 @@ _OUTPUT_LINE_PATTERN = join_phrases(
     error: (?:unrecognized|the following|process|src refspec|remote|your local)
     error (?:response from daemon|from server|command \S)
     error \d{{4}} \(
+    error: (?:in prepare|near line|stepping)\b
     \[error\] tests run: \d{{1,6}}, failures: [1-9]
     (?:g?make|ninja)(?:\[\d\])?: (?:\*\*\*|build stopped)
     (?:oci runtime|host key verification failed)
@@ -545,8 +583,6 @@ _OUTPUT_LINE_PATTERN = join_phrases(
     \S{{1,120}}:\d{{1,6}}:in [`'][^\n]{{1,300}}\(\w{{1,60}}Error\)
     command failed
     execution failed for task
-    connection (?:refused|timed out|reset)
-    permission denied\b
     """
 )
 """How other programs begin the line that says what failed."""

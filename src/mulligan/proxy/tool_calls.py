@@ -255,7 +255,9 @@ class ToolCallRequest:
         try:
             tool.check(arguments)
         except SchemaMismatchError as error:
-            failure = capture.classify_safely(error, source="tool", tool=tool.name, arguments=arguments)
+            failure = capture.classify_safely(
+                error, source="tool", tool=tool.name, arguments=arguments, category=tool.category
+            )
             min_confidence = capture.policy.min_confidence
             suggestions = suggest(
                 arguments, failure, tool.tool("repair"), run.earlier_calls(), min_confidence=min_confidence
