@@ -23,9 +23,9 @@ from mulligan.core.records import (
     Prerequisite,
 )
 from mulligan.recover.plan import AttemptMove, QueryMove, RecoveryMoves, RecoveryQueries, plan_recovery
-from mulligan.recover.retry_schedule import BackoffMove, RetryQueries
 from mulligan.recover.policy import EarlierCall, Policy, Suggestion, Tool
 from mulligan.recover.repair import suggest
+from mulligan.recover.retry_schedule import BackoffMove, RetryQueries
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f")
 SCHEMA = {

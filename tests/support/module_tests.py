@@ -15,7 +15,7 @@ MODULE_TESTS = {
     "capture.call_record": "capture/test_value_recording.py: record=",
     "capture.context": "capture/test_player.py: components.capture",
     "capture.framework_classes": "capture/test_control_flow.py",
-    "capture.wrapped_function": "capture/test_wrap.py: rules",
+    "capture.wrapped_function": "capture/test_wrap.py: find_target",
     "classify.rules": "classify/test_classifier.py",
     "classify.rules.custom": "stories/test_kinds_of_your_own.py: rules",
     "cli.analyze": "cli/test_classify.py",

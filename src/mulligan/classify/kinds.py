@@ -38,8 +38,8 @@ _OWN_EVIDENCE = ("statuses", "possible_statuses", "exit_codes")
 # Tool calls
 TOOL_TIMEOUT = declare("tool", "timeout", RETRY, UNKNOWN,
     "The call did not answer in time. If it only reads, a smaller request may succeed.",
-    statuses=(408, 522, 524, 504), exit_codes=(124,), can_occur_in_output=True, loses_answer=True, is_about_state=True,
-    is_outage=True, fallback="default", model_codes=("timeout",))
+    statuses=(408, 522, 524, 504), exit_codes=(124,), can_occur_in_output=True, loses_answer=True, is_timeout=True,
+    is_about_state=True, is_outage=True, fallback="default", model_codes=("timeout",))
 TOOL_CONNECTION_ERROR = declare("tool", "connection_error", RETRY, UNKNOWN,
     "The service could not be reached. Other arguments will not help, unless the host or port came from you.",
     can_occur_in_output=True, loses_answer=True, is_about_state=True, is_cured_by_time=True, is_about_connection=True,
