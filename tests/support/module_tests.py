@@ -17,7 +17,7 @@ MODULE_TESTS = {
     "capture.framework_classes": "capture/test_control_flow.py",
     "capture.recorded_failure": "capture/test_run.py: record_failure",
     "capture.step_values": "capture/test_marked_steps.py: set_usage",
-    "capture.wrapped_function": "capture/test_wrap.py: rules",
+    "capture.wrapped_function": "capture/test_wrap.py: find_target",
     "classify.rules": "classify/test_classifier.py",
     "classify.rules.custom": "stories/test_kinds_of_your_own.py: rules",
     "cli.analyze": "cli/test_classify.py",

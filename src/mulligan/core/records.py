@@ -47,7 +47,7 @@ FIRST_FAILURE_SEQ = 2**30
 """First step number for failures that a server receives without a step, above all regular step numbers."""
 VERIFY = "verify"
 """The source of a recovery in which `verify` found that the call had executed."""
-WAITING = "waiting"
+WAIT_METADATA = "waiting"
 """In the metadata of a failed attempt: the target that is down, and when its next probe was due."""
 RUN_SPECIFIC = "(another)"
 """In a learned change: stands for a value specific to its run, which is not shared."""
