@@ -1,4 +1,4 @@
-"""Rows of the fifth corpus: failures that nobody flagged, and innocent results, labelled without knowledge of the rules."""
+"""Rows of the fifth corpus: failures without a flag, and innocent results, labelled without knowledge of the rules."""
 
 from __future__ import annotations
 
