@@ -14,7 +14,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from mulligan.core.attempts import SENT_NAME, continue_call
+from mulligan.classify.recorded_kinds import find_fingerprint
+from mulligan.core.attempts import SENT_NAME, AttemptName, continue_call, find_rank
 from mulligan.core.failure import Failure
 from mulligan.core.records import History, Step, StepType, digest
 from mulligan.redaction.plain_data import truncate_text
@@ -307,12 +308,20 @@ class Trace:
             cost_nanos=read_cost_nanos(facts),
         )
         before = self.last.get(key)
-        if before is not None and before.name == name and (before.has_failed or step.attempt > before.attempt):
+        if before is not None and before.name == name and _is_next_attempt(attempt_name, before):
             step = continue_call(step, before)
         self.last[key] = step
         if self._holds_steps:
             run.add_step(step, ended)
         return step
+
+
+def _is_next_attempt(attempt_name: AttemptName | None, before: Step) -> bool:
+    """Return whether a span continues the call of an earlier one. Without a number, it does if that has failed."""
+    if attempt_name is None:
+        return before.has_failed
+    before_rank = find_rank(before)
+    return attempt_name.rank > (before.attempt if before_rank is None else before_rank)
 
 
 def _call_key(span: Span, type: str, name: str) -> str:
@@ -361,8 +370,9 @@ def classify_span(span: Span, type: StepType, name: str, arguments: Any, state: 
         status=find_status(span.facts),
     )
     if kind := find_named_kind(span.facts, state.kinds):
+        fingerprint = find_fingerprint(kind, failure, name, arguments)
         failure = Failure.of(
-            kind, failure.message, detail=failure.detail, status=failure.status, fingerprint=failure.fingerprint
+            kind, failure.message, detail=failure.detail, status=failure.status, fingerprint=fingerprint
         )
     events = (attributes for name, attributes in span.events if name == "exception")
     trace = next((trace for attributes in events if (trace := find_text(attributes, "error_trace"))), "")
