@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.core.attempts import AttemptTracker, join_attempts, parse_attempt_name, strip_attempt_suffix
+from mulligan.core.attempts import AttemptTracker, join_attempts, mark_attempt, parse_attempt_name
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Step
 
@@ -44,7 +44,7 @@ def test_end_of_a_name_numbers_an_attempt(name: str, parts: tuple[str, int] | No
 
 def step(seq: int, name: str = "fetch", **fields: Any) -> Step:
     fields = {"call": seq, "started_at": seq * 10_000, "duration_seconds": 1.0, **fields}
-    return strip_attempt_suffix(Step(run="r", seq=seq, name=name, **fields))
+    return mark_attempt(Step(run="r", seq=seq, name=name, **fields))
 
 
 def failed(seq: int, name: str = "fetch", **fields: Any) -> Step:

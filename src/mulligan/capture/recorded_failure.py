@@ -11,7 +11,7 @@ import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.kinds import KINDS
-from mulligan.classify.recorded_kinds import name_kind
+from mulligan.classify.recorded_kinds import find_fingerprint, name_kind
 from mulligan.core.failure import Failure, to_code
 
 _GIVEN_BY_KIND = ("kind", "remedy", "message")
@@ -25,6 +25,7 @@ def build_recorded_failure(
     *,
     source: str,
     tool: str,
+    arguments: object,
     facts: Mapping[str, Any],
 ) -> Failure:
     """Build the failure that a program describes. `source` is the type of what failed, `tool` its name.
@@ -33,14 +34,16 @@ def build_recorded_failure(
     """
     text = _to_text(message)
     type_name, code_name = to_code(type), to_code(code)
-    classified = capture.classify_safely(text=text, source=type_name or source, tool=tool)
-    kind = classified.kind
+    values = arguments if isinstance(arguments, dict) else None
+    classified = capture.classify_safely(text=text, source=type_name or source, tool=tool, arguments=values)
+    kind, fingerprint = classified.kind, classified.fingerprint
     if code_name:
         kinds = capture.kinds if capture.kinds is not None else KINDS
         kind, warning = name_kind(type_name, code_name, kinds, source=source)
         if warning and capture.kinds is not None:  # otherwise mulligan is off, and nobody has read the declared ones
             capture.warn_once(str(kind), "undeclared kind", "%s", warning)
-    return Failure.of(kind, text, **{"fingerprint": classified.fingerprint, **_check_facts(capture, facts)})
+        fingerprint = find_fingerprint(kind, msgspec.structs.replace(classified, message=text), tool, values)
+    return Failure.of(kind, text, **{"fingerprint": fingerprint, **_check_facts(capture, facts)})
 
 
 def _to_text(message: object) -> str:

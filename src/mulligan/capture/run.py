@@ -584,6 +584,7 @@ class ActiveRun(AsyncScope):
                 self.capture, type, code, message,
                 source="run" if failed_step is None else failed_step.type,
                 tool=self.record.agent if failed_step is None else failed_step.name,
+                arguments=None if failed_step is None else failed_step.arguments,
                 facts=facts,
             )
         )  # fmt: skip
@@ -1041,7 +1042,7 @@ class ActiveStep(AsyncScope):
             self._rank = attempt
         elif attempt is not None:
             self.metadata = {**self.metadata, "attempt": attempt}
-        self._arguments, self._call, self._parent = arguments, call, parent
+        self.arguments, self._call, self._parent = arguments, call, parent
         self._fields: dict[str, Any] = {}
         """What was set besides metadata: the result and the tokens."""
         self._step: Step | None = None
@@ -1105,7 +1106,7 @@ class ActiveStep(AsyncScope):
         return decorate(function, self._copy)
 
     def _copy(self, arguments: Mapping[str, Any] | None) -> ActiveStep:
-        step = ActiveStep(self.run, self.type, self.name, dict(self.metadata), arguments=self._arguments or arguments)
+        step = ActiveStep(self.run, self.type, self.name, dict(self.metadata), arguments=self.arguments or arguments)
         step._call, step._rank, step._parent = self._call, self._rank, self._parent
         return step
 
@@ -1133,13 +1134,13 @@ class ActiveStep(AsyncScope):
         is_shape = self._capture.record == "shape"
         fields: dict[str, Any] = {} if self._parent is None else {"parent": self._parent}
         with self._capture.guard("Recording arguments"):
-            fields["arguments"] = record_arguments(self._arguments, is_shape=is_shape)
+            fields["arguments"] = record_arguments(self.arguments, is_shape=is_shape)
         step = self.run.start_step(type=self.type, name=self.name, metadata=self._stored_metadata(), **fields)
         self._step = step = self.run.join_call(step, self._call, self._rank)
         self.number = step.seq
         self.run.remember_step(self, self.number)
         # What is being handled or corrected matters only after a failure.
-        self._facts = self.run.judge.call_facts(self._arguments or {}) if self.run.has_failures else None
+        self._facts = self.run.judge.call_facts(self.arguments or {}) if self.run.has_failures else None
         self._started = self._capture.timer()
         self._token = self._capture.current_scope.set(inner_scope(self._capture, self.run, self.number))
         self._capture.publish_safely(StepStarted(self._step))
@@ -1173,10 +1174,10 @@ class ActiveStep(AsyncScope):
                 self.run.reopen_call(step.call)
             self.run.note_attempt(self._ended_step)
             options: dict[str, Any] = {}
-            if self._capture.record == "shape" and self._arguments is not None:
+            if self._capture.record == "shape" and self.arguments is not None:
                 # Links are judged by the values, of which only the shapes are recorded.
                 recorder = ValueRecorder(is_shape=True, is_model=False, shareable_texts=tuple)
-                options = {"values": dict(self._arguments), "value_recorder": recorder}
+                options = {"values": dict(self.arguments), "value_recorder": recorder}
             self.run.publish_step(
                 self._ended_step,
                 facts=self._facts,

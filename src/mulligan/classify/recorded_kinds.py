@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS, TYPES, find_declared_kind, find_kind
-from mulligan.core.failure import DEFAULT_HINTS, Kind, Remedy, SettingsError
+from mulligan.core.failure import DEFAULT_HINTS, Failure, Kind, Remedy, SettingsError
 
 MAX_NAME_CHARS = 200
 MAX_WORD_CHARS = 80
@@ -33,6 +34,14 @@ def name_kind(type: str, code: str, kinds: Mapping[str, Kind] = KINDS, *, source
         kind = Kind(type_word, code_word, relative.remedy, relative.took_effect, relative.hint)
         consequence = f"Until then, such failures are stored as {str(kind)!r}, with the remedy {kind.remedy.value}."
         return kind, f"{error} {consequence}"
+
+
+def find_fingerprint(kind: Kind, classified: Failure, tool: str, arguments: object = None) -> str:
+    """Return the fingerprint of a failure with a named kind, of which `classified` is what its message alone tells."""
+    if kind == classified.kind:
+        return classified.fingerprint
+    values = arguments if isinstance(arguments, Mapping) else None
+    return compute_fingerprint(kind, tool, classified.message, values)
 
 
 def to_word(name: str) -> str:

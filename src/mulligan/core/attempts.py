@@ -18,6 +18,8 @@ from mulligan.core.records import Recovery, Step
 
 SENT_NAME = "sent_name"
 """The key in a step's metadata of the name that it was sent with, if that has a suffix."""
+SENT_RANK = "sent_attempt"
+"""The key in a step's metadata of the number of its attempt, if it was sent without its call."""
 MAX_SUFFIX_CHARS = 24
 _SUFFIX_ENDS = frozenset("0123456789)]")
 _SUFFIX = re.compile(r"[\s_.:/-]+[(\[]?(attempt|retry)[\s_.:#-]*(\d{1,3})[)\]]?\Z", re.ASCII | re.IGNORECASE)
@@ -47,15 +49,21 @@ def parse_attempt_name(name: str) -> AttemptName | None:
     return AttemptName(name[: match.start()], int(match[2]) + is_retry)
 
 
-def strip_attempt_suffix(step: Step) -> Step:
-    """Return a step with the name of its call, if the end of its name numbers the attempt."""
+def mark_attempt(step: Step, rank: int | None = None) -> Step:
+    """Return a step that was sent without its call with the name of its call, and with the rank of its attempt.
+
+    The rank stays in the metadata: an attempt may arrive before the one that it continues.
+    """
     parsed = parse_attempt_name(step.name)
-    if parsed is None:
-        return step
-    metadata = {**(step.metadata or {}), SENT_NAME: step.name}
-    # The number of a call's attempt counts from 1, whatever the program counts from.
-    attempt = parsed.number if step.attempt == 1 and step.call == step.seq else step.attempt
-    return replace(step, name=parsed.name, attempt=attempt, metadata=metadata)
+    metadata = dict(step.metadata or {})
+    if parsed is not None:
+        metadata[SENT_NAME] = step.name
+        rank = parsed.rank if rank is None else rank
+        step = replace(step, name=parsed.name)
+    if rank is not None and step.call == step.seq:
+        metadata[SENT_RANK] = rank
+        step = replace(step, attempt=max(rank, 1))
+    return replace(step, metadata=metadata) if metadata else step
 
 
 def continue_call(step: Step, before: Step) -> Step:
@@ -88,7 +96,7 @@ class AttemptTracker:
         `rank` is the attempt number that a program counts, if it may count from 0.
         """
         key = step.parent, step.type, step.server, step.name
-        rank = _find_rank(step) if rank is None else rank
+        rank = find_rank(step) if rank is None else rank
         if step.call != step.seq:
             before = self._by_call.get(self._calls.get(step.call, step.call))
         else:
@@ -120,19 +128,28 @@ class AttemptTracker:
 
 
 def join_attempts(steps: Iterable[Step]) -> list[Step]:
-    """Return the steps in order, each with the call that it belongs to."""
+    """Return the steps in order, each with the call that it belongs to. All that were sent without it find it again."""
     tracker = AttemptTracker()
-    return [tracker.add(step) for step in sorted(steps, key=lambda step: step.seq)]
+    joined_steps: list[Step] = []
+    for step in sorted(steps, key=lambda step: step.seq):
+        rank = (step.metadata or {}).get(SENT_RANK)
+        if isinstance(rank, int):
+            step = replace(step, call=step.seq, attempt=max(rank, 1), recovery=None)
+        joined_steps.append(tracker.add(step))
+    return joined_steps
 
 
 def says_attempt(step: Step) -> bool:
     """Return whether a step says that it is an attempt of a call among others."""
-    return step.attempt > 1 or step.call != step.seq or _find_rank(step) is not None
+    return step.attempt > 1 or step.call != step.seq or bool(step.metadata and SENT_RANK in step.metadata)
 
 
-def _find_rank(step: Step) -> int | None:
+def find_rank(step: Step) -> int | None:
     """Return the position that the sender gave an attempt: in its name, or as its number. None if it gave none."""
-    sent_name = (step.metadata or {}).get(SENT_NAME)
+    metadata = step.metadata or {}
+    if isinstance(rank := metadata.get(SENT_RANK), int):
+        return rank
+    sent_name = metadata.get(SENT_NAME)
     parsed = parse_attempt_name(sent_name) if isinstance(sent_name, str) else None
     if parsed is not None:
         return parsed.rank

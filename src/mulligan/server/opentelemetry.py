@@ -351,6 +351,8 @@ def _restore_run(open_trace: _OpenTrace, run: Run) -> None:
     gathering.agent, gathering.version, gathering.environment = run.agent, run.version, run.environment
     gathering.session, gathering.context = run.session, run.context or ""
     gathering.model = str((run.metadata or {}).get("model", ""))
+    gathering.user, gathering.tags = (run.metadata or {}).get("user"), (run.metadata or {}).get("tags") or []
+    gathering.parent = run.parent
     gathering.has_raised = run.end_reason == "raised"
     gathering.note_time(run.started_at)
     gathering.note_time(run.ended_at or 0)

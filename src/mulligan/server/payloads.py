@@ -17,8 +17,8 @@ from msgspec import Meta
 
 from mulligan.capture.run_judge import outcome_of
 from mulligan.classify.kinds import KINDS, check_type
-from mulligan.classify.recorded_kinds import name_kind
-from mulligan.core.attempts import join_attempts, says_attempt, strip_attempt_suffix
+from mulligan.classify.recorded_kinds import find_fingerprint, name_kind
+from mulligan.core.attempts import join_attempts, mark_attempt, parse_attempt_name, says_attempt
 from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
@@ -359,16 +359,18 @@ class PayloadConverter:
         attempt = payload.attempt or (attempts[call] if call == seq or attempts[call] > 1 else 2)
         attempt = 1 if not call and payload.attempt is None else attempt
         failure, outcome, metadata = None, payload.outcome or "success", payload.metadata
+        attempt_name = parse_attempt_name(payload.name)
+        name = payload.name if attempt_name is None else attempt_name.name
         if payload.failure is not None or outcome == "failure":
             item_path = f"{path_prefix}failure."
             failure_payload = (payload.failure or FailurePayload()).resolve_names(item_path)
-            failure = self.convert_failure(failure_payload, payload.type, payload.name, item_path, payload.arguments)
+            failure = self.convert_failure(failure_payload, payload.type, name, item_path, payload.arguments)
             outcome = outcome_of(failure)
             if payload.outcome not in (None, outcome):
                 message = f"Outcome {payload.outcome!r} contradicts the failure. Omit it, or send {outcome!r}."
                 raise invalid(message, f"{path_prefix}outcome")
-        if payload.type == "model" and payload.name:
-            metadata = {"model": payload.name, **(metadata or {})}  # Metrics filter by it.
+        if payload.type == "model" and name:
+            metadata = {"model": name, **(metadata or {})}  # Metrics filter by it.
         step = Step(
             run=run,
             seq=seq,
@@ -381,7 +383,8 @@ class PayloadConverter:
             metadata=metadata,
             **{name: getattr(payload, name) for name in COPIED_STEP_FIELDS},
         )
-        return strip_attempt_suffix(step)
+        rank = payload.attempt if payload.call is None and (payload.attempt or 0) > 1 else None
+        return step if rank is None and attempt_name is None else mark_attempt(step, rank)
 
     def merge_failure(self, step: Step, payload: FailurePayload, path_prefix: str) -> Failure | None:
         """Return the one failure of a step for which a failure was sent; None if it stays as it is."""
@@ -429,7 +432,9 @@ class PayloadConverter:
             detail=payload.detail,
             status=payload.status,
             retry_after=payload.retry_after if payload.retry_after is not None else classified.retry_after,
-            fingerprint=classified.fingerprint,
+            fingerprint=find_fingerprint(
+                kind, msgspec.structs.replace(classified, message=payload.message), tool, arguments
+            ),
             exception=payload.exception,
             trace=payload.trace,
         )

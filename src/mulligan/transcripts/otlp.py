@@ -14,12 +14,13 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from mulligan.core.attempts import SENT_NAME, continue_call
+from mulligan.classify.recorded_kinds import find_fingerprint
+from mulligan.core.attempts import SENT_NAME, AttemptName, continue_call, find_rank
 from mulligan.core.failure import Failure
 from mulligan.core.records import History, Step, StepType, digest
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_leniently, parse_json
-from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments
+from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments, derive_run_id
 from mulligan.transcripts.span_attributes import (
     ATTRIBUTES,
     UNNAMED_SERVICE_PREFIX,
@@ -31,10 +32,13 @@ from mulligan.transcripts.span_attributes import (
     find_role,
     find_session,
     find_status,
+    find_tags,
     find_task,
     find_text,
     has_error_level,
     read_cost_nanos,
+    read_evaluations,
+    read_prompt,
     read_tokens,
     unwrap_call,
 )
@@ -42,6 +46,8 @@ from mulligan.transcripts.span_attributes import (
 T = TypeVar("T")
 
 NAME = "otlp"
+NAMED_BY_TRACE = -1
+"""In place of the start of the agent's span: an attribute of the trace names the run."""
 MAX_HELD_SPANS = 50_000
 """Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
 
@@ -62,6 +68,8 @@ class Span(msgspec.Struct, gc=False):
     resource: dict[str, Any] = {}
     scope: str = ""
     """Name of the library that made the span."""
+    links: list[str] = []
+    """Ids of the traces that the span links to."""
 
 
 class Attribute(msgspec.Struct, gc=False):
@@ -75,6 +83,10 @@ class Attribute(msgspec.Struct, gc=False):
 class _SpanEvent(msgspec.Struct, gc=False):
     name: str = ""
     attributes: list[Attribute] = []
+
+
+class _SpanLink(msgspec.Struct, gc=False, rename="camel"):
+    trace_id: str = ""
 
 
 class _Status(msgspec.Struct, gc=False):
@@ -91,6 +103,7 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
     end_time_unix_nano: Any = 0
     attributes: list[Attribute] = []
     events: list[_SpanEvent] = []
+    links: list[_SpanLink] = []
     status: _Status | None = None
 
     def to_span(self, resource: dict[str, Any], scope: str) -> Span:
@@ -108,6 +121,7 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
             events=[(event.name, read_attributes(event.attributes)) for event in self.events],
             resource=resource,
             scope=scope,
+            links=[link.trace_id for link in self.links],
         )
 
 
@@ -225,6 +239,7 @@ class Trace:
             self.has_ended = True
         elif run.session is None:
             run.session = find_session(facts)
+        self._apply_run_facts(span)
         if role is None and span.parent:
             self._unrecognized[span.scope] += 1
         elif role is None:
@@ -241,11 +256,23 @@ class Trace:
         self._unrecognized_root = None
         return counts
 
+    def _apply_run_facts(self, span: Span) -> None:
+        """Take what any span may say about the whole run: Langfuse and others repeat it on every span."""
+        run, facts = self.builder, span.facts
+        if name := find_text(facts, "trace_name"):
+            run.agent, self._agent_start = name, NAMED_BY_TRACE
+        run.user = run.user or find_text(facts, "user")
+        run.tags = run.tags or find_tags(facts)
+        linked_trace = next((trace for trace in span.links if trace and trace != span.trace), None)
+        if linked_trace is not None and run.parent is None and not span.parent:
+            run.parent = derive_run_id(NAME, linked_trace)  # the trace that asked this agent
+
     def _apply_run_span(self, span: Span, role: Role | None) -> None:
         """Take agent, session and task from the root span, or from the outermost agent if the root has none."""
         run, facts, resource = self.builder, span.facts, span.resource
         agent = find_agent(facts, span.name)
         is_outermost = not span.parent or self._agent_start is None or span.start < self._agent_start
+        is_outermost = is_outermost and self._agent_start != NAMED_BY_TRACE
         if agent and is_outermost:
             run.agent, self._agent_start = agent, span.start if span.parent else 0
             run.version = find_text(facts, "agent_version") or find_text(resource, "service_version")
@@ -282,7 +309,11 @@ class Trace:
             arguments = unwrap_call(parse_json(find_text(facts, "arguments")))
         failure = classify_span(span, type, name, arguments, self._state)
         arguments = bound_arguments(arguments)
-        metadata = marks(key, model) if marks is not None else {"model": model} if model else {}
+        metadata: dict[str, Any] = marks(key, model) if marks is not None else {"model": model} if model else {}
+        if type == "model":
+            metadata |= read_prompt(facts)
+        if span.events and (evaluations := read_evaluations(span.events)):
+            metadata["evaluations"] = evaluations
         if name != sent_name:
             metadata[SENT_NAME] = sent_name
         result = None
@@ -307,12 +338,20 @@ class Trace:
             cost_nanos=read_cost_nanos(facts),
         )
         before = self.last.get(key)
-        if before is not None and before.name == name and (before.has_failed or step.attempt > before.attempt):
+        if before is not None and before.name == name and _is_next_attempt(attempt_name, before):
             step = continue_call(step, before)
         self.last[key] = step
         if self._holds_steps:
             run.add_step(step, ended)
         return step
+
+
+def _is_next_attempt(attempt_name: AttemptName | None, before: Step) -> bool:
+    """Return whether a span continues the call of an earlier one. Without a number, it does if that has failed."""
+    if attempt_name is None:
+        return before.has_failed
+    before_rank = find_rank(before)
+    return attempt_name.rank > (before.attempt if before_rank is None else before_rank)
 
 
 def _call_key(span: Span, type: str, name: str) -> str:
@@ -361,8 +400,9 @@ def classify_span(span: Span, type: StepType, name: str, arguments: Any, state: 
         status=find_status(span.facts),
     )
     if kind := find_named_kind(span.facts, state.kinds):
+        fingerprint = find_fingerprint(kind, failure, name, arguments)
         failure = Failure.of(
-            kind, failure.message, detail=failure.detail, status=failure.status, fingerprint=failure.fingerprint
+            kind, failure.message, detail=failure.detail, status=failure.status, fingerprint=fingerprint
         )
     events = (attributes for name, attributes in span.events if name == "exception")
     trace = next((trace for attributes in events if (trace := find_text(attributes, "error_trace"))), "")
@@ -394,5 +434,14 @@ def read_attributes(attributes: list[Attribute]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for attribute in attributes:
         for type, value in (attribute.value or {}).items():
-            facts[attribute.key] = parse_integer(value) if type == "intValue" else value
+            facts[attribute.key] = _read_value(type, value)
     return facts
+
+
+def _read_value(type: str, value: Any) -> Any:
+    if type == "intValue":
+        return parse_integer(value)
+    if type == "arrayValue" and isinstance(value, dict) and isinstance(items := value.get("values"), list):
+        pairs = (pair for item in items if isinstance(item, dict) for pair in item.items())
+        return [_read_value(*pair) for pair in pairs]
+    return value

@@ -126,6 +126,8 @@ class RunBuilder:
         self.context = ""
         self.model = ""
         self.project = ""
+        self.user: str | None = None
+        self.tags: list[str] = []
         self.started = 0
         self.ended = 0
         self.has_raised = False
@@ -284,7 +286,9 @@ class RunBuilder:
 
     def build_run(self) -> Run:
         """Build the run record."""
-        properties = {FORMAT_KEY: self.format, "model": self.model, "project": self.project}
+        properties = {
+            FORMAT_KEY: self.format, "model": self.model, "project": self.project, "user": self.user, "tags": self.tags,
+        }  # fmt: skip
         metadata: dict[str, Any] = {name: value for name, value in properties.items() if value}
         if self._pending:
             metadata["unanswered"] = len(self._pending)
