@@ -35,7 +35,11 @@ MAX_MEDIAN_US = 300.0
 """Target: CPU per recorded error, at the median."""
 MAX_GROWTH = 1.5
 """Target: growth of the CPU per character when a hostile text becomes ten times as long."""
-MAX_LONGEST_MS = 100.0
+MAX_P99_US = 2_000.0
+"""Target: CPU of all but one in 100 recorded errors."""
+MAX_FIRST_MS = 40.0
+"""Target: CPU of the first failure of a process."""
+MAX_LONGEST_MS = 10.0
 """Target: CPU of a text of 10 MB."""
 MAX_MANY_SECONDS = 1.0
 """Target: CPU of 2,000 different failures."""
@@ -149,7 +153,8 @@ def measure_recorded(report: Report, texts: list[str], rounds: int) -> None:
         microseconds = sorted(seconds * 1e6 for seconds in best)
         median = statistics.median(microseconds)
         p99 = microseconds[int(0.99 * (len(microseconds) - 1))]
-        report.add(f"{name}, p50", median, "us", MAX_MEDIAN_US, f"p99 {p99:.0f} us, max {microseconds[-1]:.0f} us")
+        report.add(f"{name}, p50", median, "us", MAX_MEDIAN_US, f"max {microseconds[-1]:.0f} us")
+        report.add(f"{name}, p99", p99, "us", MAX_P99_US)
 
 
 def measure_growth(report: Report, rounds: int) -> None:
@@ -214,7 +219,7 @@ def measure_first(report: Report, rounds: int) -> None:
     """Measure the first classification of a process, which compiles what it needs."""
     command = [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(ROOT / 'src')!r})\n{COLD}"]
     seconds = [float(subprocess.run(command, check=True, capture_output=True).stdout) for _ in range(rounds)]
-    report.add("first failure of a process", min(seconds) * 1e3, "ms")
+    report.add("first failure of a process", min(seconds) * 1e3, "ms", MAX_FIRST_MS)
 
 
 def main() -> None:

@@ -390,15 +390,15 @@ def test_whatever_part_of_ours_is_broken_the_functions_own_exception_comes_out(
     mulligan = mulligan_whose(part, monkeypatch)
     error.__dict__.pop("__notes__", None)
 
-    @mulligan.tool(effects="none", attempts=2)
+    @mulligan.tool(effects="none", policy=Policy(attempts=2))
     def plain(n: int) -> None:
         raise error
 
-    @mulligan.tool(effects="none", attempts=2)
+    @mulligan.tool(effects="none", policy=Policy(attempts=2))
     async def coroutine(n: int) -> None:
         raise error
 
-    @mulligan.tool(effects="none", attempts=2)
+    @mulligan.tool(effects="none", policy=Policy(attempts=2))
     def generator(n: int) -> Iterator[int]:
         raise error
         yield

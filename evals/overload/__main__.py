@@ -20,9 +20,9 @@ from pathlib import Path
 os.environ["MULLIGAN_HOME"] = tempfile.mkdtemp(prefix="mulligan-overload-")
 sys.path.insert(0, str(Path(__file__).parent))
 
-from clients import CONTENDERS, REPLACED, Client, MulliganTurn  # noqa: E402
-from scenarios import LASTING_ERRORS, LOAD_LIMITS, SCENARIOS  # noqa: E402
-from simulation import Result  # noqa: E402
+from clients import CONTENDERS, REPLACED, Client, MulliganTurn
+from scenarios import LASTING_ERRORS, LOAD_LIMITS, SCENARIOS
+from simulation import Result
 
 logging.getLogger("mulligan").setLevel(logging.ERROR)
 

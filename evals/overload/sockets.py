@@ -1,4 +1,4 @@
-"""The scenarios over real sockets, in real time, with the real libraries: tenacity, stamina and, if installed, OpenAI's.
+"""The scenarios over real sockets, in real time, with the real libraries: tenacity, stamina and OpenAI's, if installed.
 
 A server on loopback refuses, resets, limits or fails requests. Each program runs in threads, as batch jobs do.
 """
@@ -28,7 +28,9 @@ import mulligan
 
 logging.getLogger("stamina").setLevel(logging.ERROR)
 Answer = Callable[[float, str], tuple[int, dict[str, str]] | None]
-"""Returns the status and headers of a response, by the seconds since the start and the path; None resets the connection."""
+"""Returns the status and headers of a response, by the seconds since the start and the path; None means a reset."""
+Make = Callable[[mulligan.Mulligan], Callable[[str], str]]
+"""Builds a function that gets a URL."""
 ERRORS = (OSError, mulligan.AgentError)
 
 
@@ -207,7 +209,9 @@ def serve(answer: Answer) -> Iterator[Provider]:
         provider.shutdown()
 
 
-def measure(make: Callable[[mulligan.Mulligan], Callable[[str], str]], answer: Answer, calls: int, threads: int) -> float:
+def measure(
+    make: Callable[[mulligan.Mulligan], Callable[[str], str]], answer: Answer, calls: int, threads: int
+) -> float:
     """Return the percentage of calls that succeeded."""
     instance = mulligan.Mulligan(store="memory:", record="off")
     with serve(answer) as provider, ThreadPoolExecutor(threads) as pool:

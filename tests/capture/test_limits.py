@@ -19,7 +19,7 @@ import mulligan
 from mulligan import AgentError, InfraError, Policy
 from mulligan.core.events import RecoveryPlanned
 from mulligan.core.failure import SettingsError
-from mulligan.recover.target_state import NO_TOKENS, Targets, Turn
+from mulligan.recover.target_state import NO_TOKENS, RetryTurn, Targets
 from mulligan.testing import Sandbox, sandbox
 
 # A storm: many calls at once, on a virtual clock
@@ -1210,8 +1210,8 @@ def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Sandbox
 def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     played: Sandbox, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = iter([Turn(), Turn(reason=NO_TOKENS)])  # as if other calls had used the tokens up meanwhile
-    monkeypatch.setattr(Targets, "take_turn", lambda *details, **options: next(turns, Turn()))
+    turns = iter([RetryTurn(), RetryTurn(reason=NO_TOKENS)])  # as if other calls had used the tokens up meanwhile
+    monkeypatch.setattr(Targets, "take_turn", lambda *details, **options: next(turns, RetryTurn()))
 
     def fetch() -> None:
         raise ConnectionError("reset")

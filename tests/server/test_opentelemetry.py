@@ -206,6 +206,40 @@ def test_error_level_of_langfuse_is_a_failure_without_a_failed_status(serving, a
     assert (step.name, str(step.failure.kind)) == ("search", "tool/timeout")
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_span_that_is_sent_again_as_an_error_marks_its_call_failed(tmp_path, is_restarted):
+    facts = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"}
+    call = Made("a" * 32, "b" * 16, "c" * 16, "execute_tool search", BEGUN, BEGUN + 10**9, facts)
+    root = Made("a" * 32, "c" * 16, "", "agent", BEGUN, BEGUN + 10**10, {"gen_ai.operation.name": "invoke_agent"})
+    failed = call._replace(error="0 results", facts={**facts, "error.type": "retrieval/no_results"})
+    exports = [[call, root], [failed], [failed]]
+    for parts in [exports[:1], exports[1:]] if is_restarted else [exports]:
+        with served(tmp_path) as running:
+            for part in parts:
+                assert send(running.anybody(), part).status == 200
+            (history,) = running.store.export(DEFAULT_TENANT)
+    assert [(step.name, step.outcome, str(step.failure.kind)) for step in history.steps] == [
+        ("search", "failure", "retrieval/no_results")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        ({"mulligan.failure.type": "tool", "mulligan.failure.code": "crm_ticket_locked"}, "tool/crm_ticket_locked"),
+        ({"mulligan.failure.code": "rate_limit"}, "tool/rate_limit"),
+        ({"error.type": "tool/crm_ticket_locked"}, "tool/crm_ticket_locked"),
+        ({"error.type": "application/json"}, "tool/timeout"),
+    ],
+)
+def test_span_may_name_the_kind_of_its_failure(serving, anybody, facts, kind):
+    facts = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"} | facts
+    span = Made("a" * 32, "b" * 16, "", "execute_tool search", BEGUN, BEGUN + 10**9, facts, "Read timed out")
+    assert send(anybody, [span]).status == 200
+    (history,) = serving.store.export(DEFAULT_TENANT)
+    assert [str(step.failure.kind) for step in history.steps] == [kind]
+
+
 def test_agent_that_a_child_names_stays_after_a_restart_before_the_root_comes(tmp_path):
     agent = WEB_SPAN._replace(id="3" * 16, parent="2" * 16, facts={"gen_ai.operation.name": "invoke_agent",
                                                                    "gen_ai.agent.name": "scout"})  # fmt: skip

@@ -278,6 +278,9 @@ def _decide_by_rules(rules: RuleTable, text: str, tool: str, confidence: float) 
 
 def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -> Iterator[KindDecision]:
     text, tool = evidence.text, evidence.tool
+    evidence.number = find_number(text, tuple(evidence.codes))
+    if evidence.exit_code is not None and evidence.number and evidence.number.family == "exit":
+        evidence.number = None  # that of the frame
     for rpc_code, prefix, confidence in ((evidence.rpc, "", 0.97), (evidence.quoted_rpc, "text: ", 0.9)):
         if rpc_kinds := kinds_module.find_kinds_of_number("rpc", str(rpc_code)):
             tables = (words.ARGUMENTS, words.PARTICULAR_RULES, words.GENERAL_RULES)
@@ -400,7 +403,7 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         (words.GENERAL_RULES, 0.75),
         (words.PROGRAMS, 0.6),
     )
-    is_english = excerpt.isascii() and compile_rule_pattern(words.ENGLISH_WORDS).search(excerpt) is not None
+    language_tables = words.find_language_tables(excerpt)
     for rules, confidence in tables:
         if rules is words.SENTENCES:
             yield from _decide_by_exit_code(evidence, is_standard_only=True)
@@ -412,7 +415,7 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 if kind is not None and (not allowed or kind in allowed or evidence.status == 400):
                     yield KindDecision(kind, (f"code {code}", *reasons), 0.9)
             excerpt = _normalize_spelling(excerpt)
-        if is_english and rules in (words.SYSTEM_MESSAGES, words.SENTENCES):
+        if rules in (words.SYSTEM_MESSAGES, words.SENTENCES) and not language_tables:
             continue
         for rule, position in match_rules(rules, excerpt, evidence.tool, can_decide):
             if excerpt != evidence.text:
@@ -561,9 +564,6 @@ def _unwrap_evidence_text(evidence: Evidence) -> results.UnwrappedText:
     evidence.add_status(unwrapped.status)
     if evidence.status is None:
         evidence.add_status(_find_status(evidence.text))
-    evidence.number = find_number(evidence.text, tuple(evidence.codes))
-    if evidence.exit_code is not None and evidence.number and evidence.number.family == "exit":
-        evidence.number = None  # that of the frame
     return unwrapped
 
 

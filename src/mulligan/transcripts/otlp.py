@@ -14,9 +14,9 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from mulligan.core.calls import diff_arguments
-from mulligan.core.failure import Failure, Remedy
-from mulligan.core.records import History, Recovery, Step, StepType, digest
+from mulligan.core.attempts import SENT_NAME, continue_call
+from mulligan.core.failure import Failure
+from mulligan.core.records import History, Step, StepType, digest
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_leniently, parse_json
 from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments
@@ -25,7 +25,9 @@ from mulligan.transcripts.span_attributes import (
     UNNAMED_SERVICE_PREFIX,
     Role,
     find_agent,
+    find_attempt,
     find_model,
+    find_named_kind,
     find_role,
     find_session,
     find_status,
@@ -269,31 +271,28 @@ class Trace:
     ) -> Step:
         run, facts = self.builder, span.facts
         self.seq += 1
-        name = _name(span, type)
+        sent_name = _name(span, type)
+        attempt_name = find_attempt(span.facts, sent_name)
+        name = sent_name if attempt_name is None else attempt_name.name
         model = find_model(facts) if type == "model" else ""
         run.model = model or run.model
         key = _call_key(span, type, name)
         arguments: Any = None
         if type != "model":
             arguments = unwrap_call(parse_json(find_text(facts, "arguments")))
-        failure = _classify(span, type, name, arguments, self._state)
+        failure = classify_span(span, type, name, arguments, self._state)
         arguments = bound_arguments(arguments)
-        before = self.last.get(key)
-        call, attempt, recovery = self.seq, 1, None
-        if before is not None and before.has_failed and before.name == name:
-            argument_changes = diff_arguments(before.arguments, arguments)
-            backoff_seconds = max(0.0, (started - before.started_at) / 1000 - before.duration_seconds)
-            remedy = Remedy.REPAIR if argument_changes else Remedy.RETRY
-            recovery = Recovery(remedy=remedy, backoff_seconds=backoff_seconds, changes=argument_changes)
-            call, attempt = before.call, before.attempt + 1
+        metadata = marks(key, model) if marks is not None else {"model": model} if model else {}
+        if name != sent_name:
+            metadata[SENT_NAME] = sent_name
         result = None
         if self._state.keeps_results and failure is None and type != "model":
             result = bound_arguments(parse_json(find_text(facts, "result")))
         step = Step(
             run=run.id,
             seq=self.seq,
-            call=call,
-            attempt=attempt,
+            call=self.seq,
+            attempt=1 if attempt_name is None else attempt_name.number,
             type=type,
             name=name,
             server=find_text(facts, "server"),
@@ -303,11 +302,13 @@ class Trace:
             started_at=started,
             duration_seconds=max(0, span.end - span.start) / 1e9,
             failure=failure,
-            recovery=recovery,
             tokens=read_tokens(facts) if type == "model" else None,
-            metadata=marks(key, model) if marks is not None else {"model": model} if model else None,
+            metadata=metadata or None,
             cost_nanos=read_cost_nanos(facts),
         )
+        before = self.last.get(key)
+        if before is not None and before.name == name and (before.has_failed or step.attempt > before.attempt):
+            step = continue_call(step, before)
         self.last[key] = step
         if self._holds_steps:
             run.add_step(step, ended)
@@ -345,7 +346,8 @@ def _name(span: Span, type: StepType) -> str:
     return find_text(facts, "tool") or find_text(facts, "entity") or span.name.removeprefix(f"{operation} ")
 
 
-def _classify(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:
+def classify_span(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:
+    """Return the failure of a span, or None if it has not failed."""
     if not span.has_failed:
         return None
     text, exception = _error_text_and_class(span)
@@ -358,6 +360,10 @@ def _classify(span: Span, type: StepType, name: str, arguments: Any, state: Read
         exception=exception,
         status=find_status(span.facts),
     )
+    if kind := find_named_kind(span.facts, state.kinds):
+        failure = Failure.of(
+            kind, failure.message, detail=failure.detail, status=failure.status, fingerprint=failure.fingerprint
+        )
     events = (attributes for name, attributes in span.events if name == "exception")
     trace = next((trace for attributes in events if (trace := find_text(attributes, "error_trace"))), "")
     return msgspec.structs.replace(failure, exception=exception or "", trace=truncate_text(trace))

@@ -6,11 +6,17 @@ Vercel's AI SDK.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
+from mulligan.classify.kinds import TYPES
+from mulligan.classify.recorded_kinds import name_kind
+from mulligan.core.attempts import AttemptName, parse_attempt_name
+from mulligan.core.failure import Kind
 from mulligan.core.records import StepType
 from mulligan.transcripts.log_lines import parse_json
 
+MAX_ATTEMPTS = 1000
 MAX_COST = 1e6
 """Dollars. A larger cost of one span is an error."""
 Role = StepType | Literal["agent", "structure"]
@@ -62,6 +68,7 @@ ATTRIBUTES = {
     "tool": ("gen_ai.tool.name", "tool.name", "mcp.tool.name", "ai.toolCall.name"),
     "server": ("mcp.server.name", "server.address"),
     "call_id": ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id", "ai.toolCall.id"),
+    "attempt": ("mulligan.attempt",),
     "arguments": (
         "gen_ai.tool.call.arguments", "ai.toolCall.args", "traceloop.entity.input", "langfuse.observation.input",
         "input.value",
@@ -72,6 +79,8 @@ ATTRIBUTES = {
     ),
     "error": ("exception.message", "langfuse.observation.status_message", "gen_ai.tool.call.result", "output.value"),
     "error_class": ("error.type", "exception.type"),
+    "failure_type": ("mulligan.failure.type",),
+    "failure_code": ("mulligan.failure.code",),
     "error_trace": ("exception.stacktrace",),
     "level": ("langfuse.observation.level",),
     "status": ("http.response.status_code", "error.type"),
@@ -180,6 +189,25 @@ def unwrap_call(arguments: Any) -> Any:
     if isinstance(arguments, dict) and arguments.keys() == {"args", "kwargs"} and not arguments["args"]:
         return arguments["kwargs"]
     return arguments
+
+
+def find_attempt(facts: dict[str, Any], name: str) -> AttemptName | None:
+    """Return the name of a call and the number of its attempt, if an attribute or the end of the name has one."""
+    attempt_name = parse_attempt_name(name)
+    number = next((facts[key] for key in ATTRIBUTES["attempt"] if type(facts.get(key)) is int), None)
+    if number is None or not 0 <= number <= MAX_ATTEMPTS:
+        return attempt_name
+    return AttemptName(name if attempt_name is None else attempt_name.name, number)
+
+
+def find_named_kind(facts: dict[str, Any], kinds: Mapping[str, Kind]) -> Kind | None:
+    """Return the kind that a sender names: in attributes of its own, or as `error.type` as mulligan's own spans do."""
+    type, code = find_text(facts, "failure_type") or "", find_text(facts, "failure_code") or ""
+    if not code:
+        type, _, code = (find_text(facts, "error_class") or "").partition("/")
+        if type not in TYPES:
+            return None
+    return name_kind(type, code, kinds)[0] if code else None
 
 
 def find_status(facts: dict[str, Any]) -> int | None:

@@ -18,6 +18,7 @@ from mulligan.classify.rules import (
     read_rules,
     words,
 )
+from mulligan.classify.rules.numbers import find_number
 from mulligan.core.failure import Kind, Remedy
 from mulligan.redaction.regex import compile_regex, index_patterns
 
@@ -203,9 +204,12 @@ def classify_model_failure(evidence: Evidence) -> tuple[Kind, list[str], float]:
     for code, kind in (*codes, *((code, _kind_for_name(code)) for code in quoted_codes)):
         if kind is not None:
             return kind, [f"code {code}"], 0.8
-    for table in (words.PARTICULAR_RULES, words.SYSTEM_MESSAGES, words.SENTENCES):
+    for table in (words.PARTICULAR_RULES, *words.find_language_tables(text)):
         for rule, _ in match_rules(table, text, can_decide=lambda rule: bool(rule.kind.model_codes)):
             return _find_model_kinds(rule.kind)[0], [f"text: {rule.name}"], 0.7
+    stated = find_number(text, tuple(evidence.codes))
+    if stated is not None and stated.kinds[0].model_codes:
+        return _find_model_kinds(stated.kinds[0])[0], [stated.label], 0.8
     for rule, _ in match_rules(_RULES, text, can_decide=lambda rule: rule.is_vague):
         return rule.kind, [f"text: {rule.name}"], 0.6
     return MODEL_UNKNOWN, reasons, 0.3

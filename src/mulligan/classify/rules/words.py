@@ -6,7 +6,7 @@ they can refer to the call: see `Kind.can_occur_in_output`.
 
 from __future__ import annotations
 
-from mulligan.classify.rules import RuleTable, read_pattern, read_rules
+from mulligan.classify.rules import RuleTable, compile_rule_pattern, read_pattern, read_rules
 
 # Coding agents
 STOPPED_CALLS = read_rules("coding", "stopped calls")
@@ -29,7 +29,7 @@ COMMANDS = read_rules("shell", "commands")
 GENERAL_RULES = read_rules("rejections", "general rules")
 SENTENCES = read_rules("languages", "sentences")
 """General words of services in other languages than English."""
-ENGLISH_WORDS = r"\b(?:the|not|are|with|cannot|failed|found|from|and|this|you|your|has|been)\b"
+_ENGLISH_WORDS = r"\b(?:the|not|are|with|cannot|failed|found|from|and|this|you|your|has|been)\b"
 """Words that an English text has, and a text in another language that needs no accents has not."""
 ARGUMENTS = RuleTable(rule for rule in GENERAL_RULES if rule.kind.is_about_tool_name or rule.kind.rejects_arguments)
 GUESSES = read_rules("rejections", "guesses")
@@ -37,6 +37,14 @@ GUESSES = read_rules("rejections", "guesses")
 
 ARGUMENT_WORDS = read_pattern("rejections", "words about arguments")
 """A rejection with one of these may be about the arguments; without, it is about the state of an object."""
+
+
+def find_language_tables(text: str) -> tuple[RuleTable, ...]:
+    """Return the tables for a text that may be in another language than English."""
+    is_english = text.isascii() and compile_rule_pattern(_ENGLISH_WORDS).search(text) is not None
+    return () if is_english else (SYSTEM_MESSAGES, SENTENCES)
+
+
 FIRST_ERROR_PATTERN = (
     r"^\s{0,40}--- FAIL: .{1,200}|^(?:FAILED|ERROR) \S{1,300}::.{1,200}|^E   +\S.{1,200}|^test .{1,200} \.\.\. FAILED|"
     r"^error\[E\d{4}\].{1,200}|^\S{1,200}:\d{1,9}:\d{1,9}: .{1,200}|^\S{1,200}\(\d{1,9},\d{1,9}\): error .{1,200}|"
