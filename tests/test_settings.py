@@ -460,5 +460,5 @@ def test_a_removed_setting_of_a_file_or_the_environment_is_ignored_and_names_its
 
 
 def test_a_removed_setting_of_the_program_is_refused_with_its_replacement() -> None:
-    with pytest.raises(SettingsError, match="configure: retry_budget_burst was removed. Use retry_tokens"):
+    with pytest.raises(SettingsError, match=r"configure: retry_budget_burst was removed\. Use retry_tokens"):
         settings.check_overrides({"retry_budget_burst": 50})
