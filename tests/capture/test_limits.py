@@ -17,9 +17,11 @@ from msgspec.structs import force_setattr
 
 import mulligan
 from mulligan import AgentError, InfraError, Policy
-from mulligan.core.events import RecoveryPlanned
+from mulligan.core.events import RecoveryPlanned, StepEnded
 from mulligan.core.failure import SettingsError
+from mulligan.logging import format_event, iter_records
 from mulligan.recover.target_state import NO_TOKENS, RetryTurn, Targets
+from mulligan.report.run_text import render_run
 from mulligan.testing import Sandbox, sandbox
 
 # A storm: many calls at once, on a virtual clock
@@ -906,14 +908,19 @@ def test_a_call_waits_for_its_target_and_says_so(is_async: bool) -> None:
 
         tool = mulligan.tool(effects="none")(afetch if is_async else fetch)
         assert (asyncio.run(tool("db-a")) if is_async else tool("db-a")) == "ok"
-        last_failed, recovered = played.steps[-2:]
+        last_failed, recovered = next(step for step in played.steps if step.metadata), played.steps[-1]
         assert recovered.recovery is not None
-        assert recovered.recovery.waits_for == "db-a"
         assert recovered.recovery.backoff_seconds == pytest.approx(executed[-1] - executed[-2], abs=0.1)
-        assert last_failed.metadata is not None
-        assert last_failed.metadata["waiting"]["target"] == "db-a"
-        waits = [event for event in played.events if isinstance(event, RecoveryPlanned) and event.recovery.waits_for]
-        assert waits
+        waiting = {"target": "db-a", "next_probe_seconds": pytest.approx(2.8, abs=0.1)}
+        assert last_failed.metadata == {"waiting": waiting}
+        assert "; waiting for db-a, next probe in 2.8 s" in format_event(StepEnded(last_failed))
+        planned = [event for event in played.events if isinstance(event, RecoveryPlanned) and event.step.metadata]
+        (line,) = iter_records(planned[0])
+        assert (line.fields["waiting_for"], line.fields["next_probe_seconds"]) == (
+            "db-a",
+            waiting["next_probe_seconds"],
+        )
+        assert "> waiting for db-a, next probe in 2.8 s" in "\n".join(render_run(played.runs[0], 0))
 
 
 def test_a_target_that_is_down_affects_no_other_target_of_the_tool(played: Sandbox) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.call_origin import mark_exception
-from mulligan.capture.call_record import RecordedCall, find_call
+from mulligan.capture.call_record import RecordedCall
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CallBlockedError, CallLimits, SchemaMismatchError
 from mulligan.capture.player import (
@@ -189,13 +189,14 @@ class CallExecution(RecordedCall, eq=False):
             take_turn=limits.take_turn,
         )
 
-    def _find_waiting_call(self) -> RecordedCall | None:
+    def _find_waiting_call(self) -> CallExecution | None:
         """Return the outermost call that answers a model, this one or one around it."""
-        call: RecordedCall | None = self
-        waiting_call: RecordedCall | None = None
-        while call is not None:
-            waiting_call = call if call.answers_model else waiting_call
-            call = find_call(call.enclosing)
+        waiting_call: CallExecution | None = None
+        scope: CallScope | None = self
+        while scope is not None:
+            if isinstance(scope, CallExecution) and scope.answers_model:
+                waiting_call = scope
+            scope = scope.enclosing
         return waiting_call
 
     def _describe_target(self) -> str:
