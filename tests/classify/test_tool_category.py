@@ -13,7 +13,8 @@ from mulligan.classify.tool_category import find_category, find_category_of_name
         ("shell", "Bash run_command execute_bash exec terminal run_shell_command functions.exec powershell"),
         (
             "file",
-            "Read read_file get_file_contents list_directory Glob view cat fs.readFile get_logs git_diff",
+            "Read read_file get_file_contents list_directory Glob view cat fs.readFile get_logs git_diff "
+            "directory_tree kubectl_logs get_content listComments",
         ),
         ("fetch", "WebFetch fetch fetch_url get_page scrape http_request open_url getUrl"),
         ("search", "search web_search Grep grep_search codebase_search tavily search_flights search_order_history"),

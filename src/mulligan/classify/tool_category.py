@@ -42,8 +42,11 @@ _GET_WORDS = frozenset("get list load show open fetch download inspect extract p
 """Verbs that say so with the name of something that has content."""
 _FILE_WORDS = frozenset(
     "file files directory dir folder document documents doc docs log logs transcript transcripts emails mails inbox "
-    "readme wiki attachment attachments pdf csv spreadsheet diff contents".split()
+    "readme wiki attachment attachments pdf csv spreadsheet diff content contents text note notes article articles "
+    "markdown messages comments thread threads changelog conversation".split()
 )
+_STORED_WORDS = frozenset("logs docs readme transcript transcripts inbox directory wiki journalctl dmesg".split())
+"""Names that say without a verb that a tool returns what is stored: `kubectl_logs`, `directory_tree`."""
 _PAGE_WORDS = frozenset("url urls web page pages html site website link webpage".split())
 _CHANGE_WORDS = frozenset(
     "write edit update create delete remove move rename copy insert replace apply patch set add put upload save append "
@@ -133,7 +136,7 @@ def _fetches_pages(words: frozenset[str]) -> bool:
 
 
 def _reads_documents(words: frozenset[str]) -> bool:
-    if not words.isdisjoint(_READ_WORDS) or words == {"ls"} or "git" in words:
+    if not words.isdisjoint(_READ_WORDS | _STORED_WORDS) or words == {"ls"} or "git" in words:
         return True
     return not words.isdisjoint(_GET_WORDS) and not words.isdisjoint(_FILE_WORDS | _PAGE_WORDS)
 
