@@ -200,18 +200,24 @@ def _seconds_until_clock(clock: str, zone: str, now: float) -> float | None:
         hour = hour % 12 + 12 * (match[3] == "p")
     if hour > 24 or minute > 59:
         return None
-    current = datetime.fromtimestamp(now, zone_info)
-    reset_time = current.replace(hour=hour % 24, minute=minute, second=0, microsecond=0)
-    if reset_time <= current:
-        reset_time += timedelta(days=1)
-    return reset_time.timestamp() - now
+    try:
+        current = datetime.fromtimestamp(now, zone_info)
+        reset_time = current.replace(hour=hour % 24, minute=minute, second=0, microsecond=0)
+        if reset_time <= current:
+            reset_time += timedelta(days=1)
+        return reset_time.timestamp() - now
+    except (OverflowError, ValueError, OSError):  # the server's clock is at the end of all years
+        return None
 
 
-def _seconds_until_next_month(now: float) -> float:
+def _seconds_until_next_month(now: float) -> float | None:
     from datetime import UTC, datetime, timedelta  # lazy, as above
 
-    current = datetime.fromtimestamp(now, UTC)
-    month = current.replace(day=28, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=4)
+    try:
+        current = datetime.fromtimestamp(now, UTC)
+        month = current.replace(day=28, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=4)
+    except (OverflowError, ValueError, OSError):
+        return None
     return month.replace(day=1).timestamp() - now
 
 
