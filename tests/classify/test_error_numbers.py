@@ -95,6 +95,13 @@ def test_a_point_in_time_is_a_wait_until_then(text: str, seconds: float | None) 
     assert parse_retry_after({}, text, NEW_YEAR) == seconds
 
 
+@pytest.mark.parametrize("text", ["resets at 3pm", "resets at 3pm Pacific time", "resets on the 1st"])
+@pytest.mark.parametrize("date", ["Fri, 31 Dec 9999 23:59:59 GMT", "Mon, 01 Jan 0001 00:00:00 GMT", "nonsense"])
+def test_any_clock_of_a_server_gives_a_wait_or_none(text: str, date: str) -> None:
+    seconds = parse_retry_after({"date": date}, text)
+    assert seconds is None or 0 <= seconds <= MAX_RETRY_AFTER_SECONDS
+
+
 @pytest.mark.parametrize(
     ("headers", "seconds"),
     [

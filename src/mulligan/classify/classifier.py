@@ -38,7 +38,7 @@ MAX_CACHED_TEXT_CHARS = 1000
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
 _MAX_LIMIT_SECONDS = 3600.0
-"""A quota that ends earlier is a rate limit: nobody has to act."""
+"""A quota that ends earlier is a rate limit: no person has to act."""
 SOURCES = ("tool", "model", "retrieval", "orchestration")
 _CACHED_TYPES = frozenset((str, int, bool, type(None)))
 
@@ -528,6 +528,8 @@ def _fallback_decision(evidence: Evidence) -> KindDecision:
     """Return the decision for a failure without evidence: `execution_failed`, or `unknown` if it may be none."""
     if evidence.source in ("model", "retrieval", "orchestration"):
         return KindDecision(_unknown_kind(evidence.source), tuple(evidence.names[:1]), 0.2)
+    if evidence.rpc is not None:
+        return KindDecision(kinds_module.TOOL_API_ERROR, (f"JSON-RPC {evidence.rpc}",), 0.4)
     has_failed = (
         evidence.is_error
         or (evidence.is_shell and results.is_shell_output(evidence.text))

@@ -35,11 +35,11 @@ _DATE = (
     r"(\d{4}-\d\d-\d\d[T ][\d:.]{5,18}(?:Z| ?[+-]\d\d:?\d\d| ?UTC)?|[a-z]{3}, \d\d [a-z]{3} \d{4} [\d:]{8} gmt|"
     r"(?<=[:= \"'])1\d{9}(?:\d{3})?(?!\d))"
 )
-_MOMENT_FIELD = (
+_RESET_FIELD = (
     r"""["']?\b(?:retry[-_]?after|(?:\w{1,20}[-_]?)?resets?(?:[-_]?(?:at|time(?:[-_]?stamp)?|date))?)["']?"""
     rf"""\s{{0,3}}[:=]\s{{0,3}}["']?{_DATE}"""
 )
-_MOMENT = rf"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b[^\n.]{{0,40}}?{_DATE}"
+_RESET_TIME = rf"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b[^\n.]{{0,40}}?{_DATE}"
 _CLOCK = (
     r"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b(?: \w{1,12}){0,3}? (?:at |by )?"
     r"(midnight|noon|\d{1,2}(?::\d\d)?\s?[ap]\.?m\b\.?|\d{1,2}:\d\d(?::\d\d)?)"
@@ -106,9 +106,9 @@ def _parse_time(value: str, headers: Mapping[str, str], now: float | None) -> fl
 
 def _from_text(text: str, headers: Mapping[str, str], now: float | None) -> float | None:
     lower = text.lower()
-    for pattern in (_MOMENT_FIELD, _MOMENT):
+    for pattern in (_RESET_FIELD, _RESET_TIME):
         if match := search_likely(pattern, text, lower):
-            return _parse_reset(match.group(1), headers, now) or None  # a moment that has passed tells nothing
+            return _parse_reset(match.group(1), headers, now) or None  # a time that has passed tells nothing
     if (seconds := parse_delay(text)) is not None:
         return seconds
     if match := search_likely(_CLOCK, text, lower):
@@ -200,18 +200,24 @@ def _seconds_until_clock(clock: str, zone: str, now: float) -> float | None:
         hour = hour % 12 + 12 * (match[3] == "p")
     if hour > 24 or minute > 59:
         return None
-    current = datetime.fromtimestamp(now, zone_info)
-    moment = current.replace(hour=hour % 24, minute=minute, second=0, microsecond=0)
-    if moment <= current:
-        moment += timedelta(days=1)
-    return moment.timestamp() - now
+    try:
+        current = datetime.fromtimestamp(now, zone_info)
+        reset_time = current.replace(hour=hour % 24, minute=minute, second=0, microsecond=0)
+        if reset_time <= current:
+            reset_time += timedelta(days=1)
+        return reset_time.timestamp() - now
+    except (OverflowError, ValueError, OSError):  # the server's clock is at the end of all years
+        return None
 
 
-def _seconds_until_next_month(now: float) -> float:
+def _seconds_until_next_month(now: float) -> float | None:
     from datetime import UTC, datetime, timedelta  # lazy, as above
 
-    current = datetime.fromtimestamp(now, UTC)
-    month = current.replace(day=28, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=4)
+    try:
+        current = datetime.fromtimestamp(now, UTC)
+        month = current.replace(day=28, hour=0, minute=0, second=0, microsecond=0) + timedelta(days=4)
+    except (OverflowError, ValueError, OSError):
+        return None
     return month.replace(day=1).timestamp() - now
 
 

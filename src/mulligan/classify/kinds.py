@@ -133,7 +133,8 @@ TOOL_INVALID_ARGUMENTS = declare("tool", "invalid_arguments", REPAIR, UNKNOWN,
     "Compare the arguments with the tool's schema: names, types, allowed values, required arguments.",
     statuses=(400, 411, 413, 414, 415, 431, 422), possible_statuses=(405, 406), is_refusal=True,
     rejects_if_declared=True, rejects_arguments=True, rejects_values=True, retrieval_code="invalid_query",
-    numbers="EINVAL E2BIG ENAMETOOLONG EILSEQ EDOM ERANGE EMSGSIZE E_INVALIDARG ERR_INVALID_URL INVALID_PARAMETER; "
+    numbers="WRONGTYPE EINVAL E2BIG ENAMETOOLONG EILSEQ EDOM ERANGE EMSGSIZE E_INVALIDARG ERR_INVALID_URL "
+    "INVALID_PARAMETER; "
     "errno 22 7 36 63 84 33 34 90; windows 87 123 160 206 10022 INVALID_PARAMETER INVALID_NAME FILENAME_EXCED_RANGE; "
     "hresult C000000D; sqlstate 22; grpc 3 11; oracle 1438 1722 12899 1840 1841 1843 1847 1858 1861 1830; mysql "
     "1210 1153 "

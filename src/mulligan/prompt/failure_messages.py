@@ -48,10 +48,10 @@ MAX_NAMED_ARGUMENTS, MAX_ENUM_MEMBERS, MAX_ARGUMENT_HINT_CHARS = 8, 8, 400
 
 
 def _join_names(names: Sequence[str]) -> str:
-    shown = list(names[:MAX_NAMED_ARGUMENTS])
-    if len(names) > len(shown):
-        shown.append(f"{len(names) - len(shown)} more")
-    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
+    labels = list(names[:MAX_NAMED_ARGUMENTS])
+    if len(names) > len(labels):
+        labels.append(f"{len(names) - len(labels)} more")
+    return " and ".join(filter(None, (", ".join(labels[:-1]), labels[-1])))
 
 
 def _to_be(names: Sequence[str]) -> str:
@@ -131,8 +131,8 @@ class FailureMessages(Sanitizer):
         names = [name for name in map(self._name, islice(properties, MAX_SCHEMA_NAMES)) if name]
         stated = schema.get("required")
         required = [name for name in names if isinstance(stated, list | tuple) and name in stated]
-        needed = [self._allow(name, properties) for name in required]
-        parts = [f"required {_to_be(needed)} {_join_names(needed)}"] if needed else []
+        labels = [self._allow(name, properties) for name in required]
+        parts = [f"required {_to_be(labels)} {_join_names(labels)}"] if labels else []
         if missing := [name for name in required if name not in arguments]:
             parts.append(f"missing {_to_be(missing)} {_join_names(missing)}")
         if not schema.get("additionalProperties"):
