@@ -113,7 +113,7 @@ class AttemptTracker:
         `rank` is the attempt number that a program counts, if it may count from 0.
         """
         key = step.parent, step.type, step.server, step.name
-        rank = find_rank(step) if rank is None else rank
+        rank = _read_sent_rank(step) if rank is None else rank
         if step.call != step.seq:
             before = self._by_call.get(self._calls.get(step.call, step.call))
         else:
@@ -162,12 +162,9 @@ def says_attempt(step: Step) -> bool:
 
 
 def find_rank(step: Step) -> int | None:
-    """Return the position that the sender gave an attempt: in its name, or as its number. None if it gave none."""
-    if (rank := _read_sent_rank(step)) is not None:
-        return rank
-    if (parsed := parse_attempt_name(sent_name(step))) is not None:
-        return parsed.rank
-    return step.attempt if step.attempt > 1 else None
+    """Return the position that the sender gave an attempt: in its name, or as its number; None if it gave none."""
+    parsed = parse_attempt_name(sent_name(step))
+    return parsed.rank if parsed is not None else _read_sent_rank(step)
 
 
 def _read_sent_rank(step: Step) -> int | None:
