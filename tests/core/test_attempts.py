@@ -44,7 +44,8 @@ def test_end_of_a_name_numbers_an_attempt(name: str, parts: tuple[str, int] | No
 
 def step(seq: int, name: str = "fetch", **fields: Any) -> Step:
     fields = {"call": seq, "started_at": seq * 10_000, "duration_seconds": 1.0, **fields}
-    return mark_attempt(Step(run="r", seq=seq, name=name, **fields))
+    rank = fields.get("attempt") if fields["call"] == seq else None
+    return mark_attempt(Step(run="r", seq=seq, name=name, **fields), rank)
 
 
 def failed(seq: int, name: str = "fetch", **fields: Any) -> Step:
@@ -91,6 +92,12 @@ def test_attempts_of_another_parent_or_tool_are_other_calls() -> None:
 def test_attempt_number_continues_the_latest_call_of_the_tool() -> None:
     steps = [failed(1), failed(2, attempt=2), step(3, "send"), step(4, attempt=3)]
     assert calls_of(*steps) == [("fetch", 1, 1), ("fetch", 1, 2), ("send", 3, 1), ("fetch", 1, 3)]
+
+
+def test_number_of_another_convention_joins_nothing() -> None:
+    """Spans have ids of their calls: the number of an attempt alone could be that of any call."""
+    second = Step(run="r", seq=2, call=2, attempt=2, name="fetch")
+    assert [step.call for step in join_attempts([failed(1), second])] == [1, 2]
 
 
 def test_step_that_names_its_call_is_the_next_attempt_of_it() -> None:

@@ -65,6 +65,35 @@ def test_ending_a_run_changes_only_what_is_sent(world, sender):
     assert (part["environment"], part["calls"]) == ("prod", 1)
 
 
+@pytest.mark.parametrize("level", ["local", "shared"])
+def test_attempts_that_are_sent_apart_are_one_call_at_each_level_and_may_be_sent_again(tmp_path, level):
+    from servers import served
+
+    attempts = [
+        {"run": "r", "seq": seq, "name": f"fetch_attempt_{seq - 1}", "started_at": STARTED + seq * 10_000,
+         **({"failure": {"message": "Read timed out"}} if seq < 3 else {})}
+        for seq in (1, 2, 3)
+    ]  # fmt: skip
+    with served(tmp_path, level=level) as running:
+        for attempt in (attempts[2], attempts[0], attempts[1], *attempts):
+            post(running.anybody(), "/v1/steps", attempt)
+        post(running.anybody(), "/v1/runs", {"id": "r", "ended_at": STARTED + 60_000})
+        steps = running.store.run(DEFAULT_TENANT, "r").steps
+        assert [(step.name, step.call, step.attempt) for step in steps] == [
+            ("fetch", 1, 1), ("fetch", 1, 2), ("fetch", 1, 3),
+        ]  # fmt: skip
+        assert [step.recovery and step.recovery.backoff_seconds for step in steps] == [None, 10.0, 10.0]
+        assert running.person().get("/v1/runs/r").json["status"] == "recovered"
+
+
+def test_user_and_tags_of_a_run_are_metadata_and_may_come_later(world, sender):
+    post(sender, "/v1/runs", {"id": "r", "metadata": {"team": "a"}, "user": "u-1"})
+    post(sender, "/v1/runs", {"id": "r", "tags": ["nightly"]})
+    assert read_run(world).run.metadata == {"team": "a", "user": "u-1", "tags": ["nightly"]}
+    refused = sender.post("/v1/runs", {"id": "r", "tags": "nightly"})
+    assert (refused.status, refused.json["pointer"]) == (400, "/tags")
+
+
 def test_a_run_that_was_sent_without_a_start_keeps_its_first_one(world, sender):
     post(sender, "/v1/runs", {"id": "r"})
     started_at = read_run(world).run.started_at

@@ -7,8 +7,8 @@ A step continues a call if it names the call, or if its attempt number or the en
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -19,7 +19,8 @@ from mulligan.core.records import Recovery, Step
 SENT_NAME = "sent_name"
 """The key in a step's metadata of the name that it was sent with, if that has a suffix."""
 SENT_RANK = "sent_attempt"
-"""The key in a step's metadata of the number of its attempt, if it was sent without its call."""
+"""The key in a step's metadata of the number of its attempt as text, if it was sent without its call."""
+MAX_RANK_DIGITS = 4
 MAX_SUFFIX_CHARS = 24
 _SUFFIX_ENDS = frozenset("0123456789)]")
 _SUFFIX = re.compile(r"[\s_.:/-]+[(\[]?(attempt|retry)[\s_.:#-]*(\d{1,3})[)\]]?\Z", re.ASCII | re.IGNORECASE)
@@ -61,9 +62,25 @@ def mark_attempt(step: Step, rank: int | None = None) -> Step:
         rank = parsed.rank if rank is None else rank
         step = replace(step, name=parsed.name)
     if rank is not None and step.call == step.seq:
-        metadata[SENT_RANK] = rank
+        metadata[SENT_RANK] = str(rank)
         step = replace(step, attempt=max(rank, 1))
     return replace(step, metadata=metadata) if metadata else step
+
+
+def sent_name(step: Step) -> str:
+    """Return the name with which a step was sent."""
+    name = (step.metadata or {}).get(SENT_NAME)
+    return name if isinstance(name, str) else step.name
+
+
+def is_marked(step: Step) -> bool:
+    """Return whether a step was sent as an attempt without its call."""
+    return bool(step.metadata) and SENT_RANK in (step.metadata or {})
+
+
+def without_marks(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Return the metadata that a sender set."""
+    return {name: value for name, value in (metadata or {}).items() if name not in (SENT_NAME, SENT_RANK)} or None
 
 
 def continue_call(step: Step, before: Step) -> Step:
@@ -96,7 +113,7 @@ class AttemptTracker:
         `rank` is the attempt number that a program counts, if it may count from 0.
         """
         key = step.parent, step.type, step.server, step.name
-        rank = find_rank(step) if rank is None else rank
+        rank = _read_sent_rank(step) if rank is None else rank
         if step.call != step.seq:
             before = self._by_call.get(self._calls.get(step.call, step.call))
         else:
@@ -132,8 +149,8 @@ def join_attempts(steps: Iterable[Step]) -> list[Step]:
     tracker = AttemptTracker()
     joined_steps: list[Step] = []
     for step in sorted(steps, key=lambda step: step.seq):
-        rank = (step.metadata or {}).get(SENT_RANK)
-        if isinstance(rank, int):
+        rank = _read_sent_rank(step)
+        if rank is not None:
             step = replace(step, call=step.seq, attempt=max(rank, 1), recovery=None)
         joined_steps.append(tracker.add(step))
     return joined_steps
@@ -141,16 +158,15 @@ def join_attempts(steps: Iterable[Step]) -> list[Step]:
 
 def says_attempt(step: Step) -> bool:
     """Return whether a step says that it is an attempt of a call among others."""
-    return step.attempt > 1 or step.call != step.seq or bool(step.metadata and SENT_RANK in step.metadata)
+    return step.attempt > 1 or step.call != step.seq or is_marked(step)
 
 
 def find_rank(step: Step) -> int | None:
-    """Return the position that the sender gave an attempt: in its name, or as its number. None if it gave none."""
-    metadata = step.metadata or {}
-    if isinstance(rank := metadata.get(SENT_RANK), int):
-        return rank
-    sent_name = metadata.get(SENT_NAME)
-    parsed = parse_attempt_name(sent_name) if isinstance(sent_name, str) else None
-    if parsed is not None:
-        return parsed.rank
-    return step.attempt if step.attempt > 1 else None
+    """Return the position that the sender gave an attempt: in its name, or as its number; None if it gave none."""
+    parsed = parse_attempt_name(sent_name(step))
+    return parsed.rank if parsed is not None else _read_sent_rank(step)
+
+
+def _read_sent_rank(step: Step) -> int | None:
+    rank = (step.metadata or {}).get(SENT_RANK)
+    return int(rank) if isinstance(rank, str) and rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS else None

@@ -225,6 +225,14 @@ class RunProgress(msgspec.Struct, frozen=True):
         matches = [match]
         intent = self._intent_of(match.failure)
         if match.carried:
+            # A failure that was recorded after its step had ended has no decision: equal arguments suffice.
+            late_failures = [
+                failure
+                for failure in reversed(self.open)
+                if not failure.call.last.links_decided and may_be_reissue(failure, call, facts)
+            ]
+            late_matches = (_find_same_arguments(failure, call, facts) for failure in late_failures)
+            matches += [late_match for late_match in late_matches if late_match is not None]
             return matches + [
                 Match.from_link(failure, match.carried)
                 for failure in reversed(self.open)
@@ -382,7 +390,14 @@ class Match(msgspec.Struct, frozen=True):
             # Clients are untrusted: link only calls of this intent, and only to this call.
             intent = frozenset(self.failure.failed_calls)
             position: dict[str, Any] = {"run": call.first.run, "recovering_call": call.id}
-            return [
+            # A failure that was recorded after its step had ended has no decision, but the same values.
+            late_calls = [member.call.id for member in self.failure.members if not member.call.last.links_decided]
+            late_links = [
+                Link(failed_call=id, method="retry", evidence=("same_arguments",), **position)
+                for id in late_calls
+                if id not in self.carried
+            ]
+            return late_links + [
                 replace(link, **position, provisional=link.provisional and not is_final)
                 for link in self.carried.values()
                 if link.failed_call in intent

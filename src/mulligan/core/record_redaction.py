@@ -458,9 +458,10 @@ _BOOKKEEPING = {
     "span": (_ID_LETTERS := LazyRegex(r"[a-p]{4}(?: [a-p]{1,40}){3}")),
     "of": _ID_LETTERS,
     "format": LazyRegex(r"[a-z][a-z-]{0,30}"),
+    "sent_attempt": LazyRegex(r"[0-9]{1,4}"),
 }
-"""Metadata that mulligan itself writes, by its form: span ids and call keys as letters, and the format of a log.
-A server that restarts continues a trace by them."""
+"""Metadata that mulligan itself writes, by its form: span ids and call keys as letters, the format of a log, and the
+number of an attempt. A server that restarts continues a trace by them."""
 
 
 def _bookkeeping(fields: Any, redactor: Redactor) -> dict[str, str]:

@@ -170,21 +170,31 @@ SCHEMAS: dict[str, Any] = {
                 "items": {
                     "type": "object",
                     "required": ["pointer", "field", "message"],
-                    "properties": {name: {"type": "string"} for name in ("pointer", "field", "message")},
+                    "properties": {
+                        "pointer": {"type": "string"},
+                        "field": {"type": "string"},
+                        "message": {"type": "string", "minLength": 1},
+                    },
                 },
             },
             "code": {"type": "integer"},
         },
+        "if": {"properties": {"error": {"const": "invalid"}}},
+        "then": {"required": ["pointer", "errors"]},
     },
     "Exported": {"type": "object", "properties": {"partialSuccess": {"type": "object"}}},
     **{name: {"type": "object", "required": list(fields)} for name, fields in REQUIRED_FIELDS.items()},
 }
+INVALID_TIME = (
+    "Invalid started_at 1794700000: it is in seconds (2026-11-14 23:46:40). Use UTC milliseconds: 1794700000000."
+)
 ERROR_EXAMPLES = {
     400: {
         "error": "invalid",
         "field": "started_at",
-        "message": "Invalid started_at 1794700000: it is in seconds (2026-11-14 23:46:40). "
-        "Use UTC milliseconds: 1794700000000.",
+        "pointer": "/started_at",
+        "message": INVALID_TIME,
+        "errors": [{"pointer": "/started_at", "field": "started_at", "message": INVALID_TIME}],
     },
     404: {"error": "not_found", "message": "No run with the id 'job-1', and none that starts with it."},
     409: {

@@ -76,6 +76,7 @@ Name = Annotated[str, Meta(max_length=200)]
 Trace = Annotated[str, Meta(pattern="^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
 T = TypeVar("T")
 Items = Annotated[list[T], Meta(max_length=MAX_BODY_ITEMS)]
+Tags = Annotated[list[Name], Meta(max_length=50)]
 Attempt = Annotated[int, Meta(ge=1, le=1000)]
 Offset = Annotated[int, Meta(ge=1, le=2**62)]
 Number = Annotated[int, Meta(ge=1, le=2**31 - 1)]
@@ -164,6 +165,8 @@ class RunPayload(Payload, frozen=True):
     traceparent: Annotated[Trace | None, Meta(description="W3C traceparent of the calling span.")] = None
     context: Annotated[str | None, Meta(description="Task description.")] = None
     metadata: Annotated[dict[str, Any] | None, Meta(description="Further data. The key model names the model.")] = None
+    user: Annotated[Name | None, Meta(description="The user whom it serves. Stored in the metadata.")] = None
+    tags: Annotated[Tags | None, Meta(description="Stored in the metadata.")] = None
     started_at: Annotated[Timestamp | None, Meta(description="Default: start of the first step, else now.")] = None
     ended_at: Annotated[Timestamp | None, Meta(description="Without it and end_reason, the run is in progress.")] = None
     end_reason: Annotated[EndReason | None, Meta(description="Default: finished, if ended_at is set.")] = None
@@ -276,6 +279,9 @@ class PayloadConverter:
         self, payload: RunPayload, now: int, path_prefix: str = ""
     ) -> SlicedWork[tuple[str, list[AnyEvent]]]:
         """Convert a run with its steps and failures. Return the run's id and its events."""
+        facts = {name: fact for name in ("user", "tags") if (fact := getattr(payload, name)) is not None}
+        if facts:
+            payload = msgspec.structs.replace(payload, metadata={**(payload.metadata or {}), **facts})
         started_at, ended_at, end_reason = payload.started_at, payload.ended_at, payload.end_reason
         faults = FaultCollector()
         with faults:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from mulligan.core.attempts import is_marked, sent_name, without_marks
 from mulligan.core.events import AnyEvent, StepEnded
 from mulligan.core.failure import RecordConflictError
 from mulligan.core.records import FIRST_FAILURE_SEQ, Run, Step, encode
@@ -102,9 +103,12 @@ def _find_differences(stored_step: Step, step: Step) -> list[str]:
 
     def read(step: Step) -> dict[str, Any]:
         fields = {name: getattr(step, name) for name in COMPARED_STEP_FIELDS}
+        fields |= {"name": sent_name(step), "metadata": without_marks(step.metadata)}
         return dict(msgspec.json.decode(encode(fields)))  # as JSON: a stored list may have been sent as a tuple
 
     if stored_step.failure is not None and step.failure is None and step.outcome == "success":
         step = replace(step, outcome=stored_step.outcome)  # its failure was sent apart
+    if is_marked(stored_step) or is_marked(step):
+        step = replace(step, call=stored_step.call)  # found by the store
     stored_fields, fields = read(stored_step), read(step)
     return [name for name in COMPARED_STEP_FIELDS if stored_fields[name] != fields[name]]
