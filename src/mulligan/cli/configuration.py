@@ -7,7 +7,6 @@ import shlex
 from collections.abc import Mapping
 
 import click
-import msgspec
 from click.shell_completion import get_completion_class
 
 from mulligan import settings as settings_file
