@@ -318,7 +318,7 @@ def broken(*args: Any, **kwargs: Any) -> Any:
 def with_parts(**parts: Any) -> Mulligan:
     mulligan = Mulligan()
     mulligan._components = Components(
-        Settings(store="memory:", policy=Policy(initial_backoff=0)),
+        Settings(store="memory:", policy=Policy(initial_backoff=0, down_after=0)),
         open_store=parts.pop("opening", MemoryStore),
         **parts,
     )

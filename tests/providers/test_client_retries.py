@@ -172,7 +172,7 @@ def call_until_it_fails(function: Function) -> Exception:
 @pytest.mark.parametrize("make_call", CLIENTS)
 def test_a_client_that_retries_in_a_wrapped_call_is_the_only_layer(make_call, wrap, server, monkeypatch) -> None:
     monkeypatch.setattr("time.sleep", lambda seconds: None)  # botocore has no setting for its backoff
-    with sandbox() as played:
+    with sandbox(attempts=LIMIT) as played:
         call_until_it_fails(wrap(make_call(server)))
 
     assert server.requests == LIMIT
@@ -185,7 +185,7 @@ def test_a_client_that_retries_in_a_wrapped_call_is_the_only_layer(make_call, wr
 @pytest.mark.parametrize("max_retries", [0, 1, 2, 4])
 def test_a_client_with_another_limit_makes_its_own_number_of_requests(max_retries, wrap, server) -> None:
     client = openai_client(server, max_retries=max_retries)
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(wrap(lambda: client.chat.completions.create(model="m", messages=HELLO)))
 
     assert server.requests == (max_retries + 1 if max_retries else LIMIT)
@@ -193,7 +193,7 @@ def test_a_client_with_another_limit_makes_its_own_number_of_requests(max_retrie
 
 def test_a_wrapped_client_leaves_all_retries_to_mulligan(server) -> None:
     client = mulligan.wrap_client(openai_client(server, max_retries=2))
-    with sandbox() as played:
+    with sandbox(attempts=LIMIT) as played:
         call_until_it_fails(lambda: client.chat.completions.create(model="m", messages=HELLO))
 
         assert (server.requests, len(played.steps)) == (LIMIT, LIMIT)
@@ -201,7 +201,7 @@ def test_a_wrapped_client_leaves_all_retries_to_mulligan(server) -> None:
 
 def test_a_copy_of_a_wrapped_client_does_not_retry_by_itself(server) -> None:
     client = mulligan.wrap_client(openai_client(server)).with_options(max_retries=5)
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(lambda: client.chat.completions.create(model="m", messages=HELLO))
 
     assert server.requests == LIMIT
@@ -221,7 +221,7 @@ def test_a_wrapped_client_under_a_retry_library_makes_as_many_requests_as_that(i
         async with openai.AsyncOpenAI(base_url=server.url, api_key="key", max_retries=2) as client:
             return await mulligan.wrap_client(client).chat.completions.create(model="m", messages=HELLO)
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         call_until_it_fails(aask if is_async else ask)
 
     assert server.requests == LIMIT
@@ -249,7 +249,7 @@ def test_a_wrapped_function_in_the_transport_of_a_client_is_retried_by_one_layer
     options = {"base_url": server.url, "api_key": "key", "max_retries": 2}
     http_client = server.closing(httpx.Client(transport=Transport()))
     monkeypatch.setattr("time.sleep", lambda seconds: None)
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         if package == "openai":
             client = pytest.importorskip("openai").OpenAI(http_client=http_client, **options)
             call_until_it_fails(lambda: client.chat.completions.create(model="m", messages=HELLO))
@@ -281,7 +281,7 @@ def test_a_transport_that_repeats_connections_is_the_only_layer(is_async) -> Non
         async with httpx.AsyncClient(transport=httpx.AsyncHTTPTransport(retries=2)) as client:
             return await client.get("http://127.0.0.1:9", extensions={"trace": atrace})
 
-    with sandbox():
+    with sandbox(attempts=LIMIT):
         error = call_until_it_fails(afetch if is_async else fetch)
 
     assert len(connections) == LIMIT
