@@ -21,7 +21,7 @@ from mulligan.cli import SECTIONS, cli
 from mulligan.core import records
 from mulligan.core.events import EVENTS
 from mulligan.core.failure import Failure
-from mulligan.recover.policy import Policy
+from mulligan.recover.policy import REMOVED_SETTINGS, Policy
 from mulligan.report.stats import render_metrics, render_unrecognized_spans
 from mulligan.server.routes import api_document
 from mulligan.settings import NOT_FOR_PROJECTS, STRICTNESS, TABLE_NAMES, Settings
@@ -216,7 +216,7 @@ def _render_settings() -> str:
     rows = [
         (name, annotation, default, _variable(name), _project_rule(name), meaning)
         for name, annotation, default, meaning in itertools.chain(_field_rows(Settings), _field_rows(Policy))
-        if name != "`policy`"
+        if name != "`policy`" and name.strip("`") not in REMOVED_SETTINGS
     ]
     columns = ("setting", "type", "default", "environment variable", "in a project file", "meaning")
     return _join("Settings", "[Change settings](../settings.md) says where to set them.", _table(columns, rows))

@@ -171,8 +171,9 @@ OTHER_NAMES = (
     "mulligan.service",
     "mulligan.example",
     "mulligan.tenant",
+    "mulligan.failure.",
 )
-"""Files, a host, and a setting of PostgreSQL."""
+"""Files, a host, a setting of PostgreSQL, and attributes of spans that other programs send."""
 
 
 def test_documented_python_names_exist() -> None:

@@ -41,6 +41,8 @@ OTHER_NAMES = frozenset(
         "mulligan.cost",
         "mulligan.cost_usd",
         "mulligan.end_reason",
+        "mulligan.failure.code",
+        "mulligan.failure.type",
         "mulligan.fingerprint",
         "mulligan.operation.id",
         "mulligan.outcome",

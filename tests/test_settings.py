@@ -447,3 +447,21 @@ def test_a_rule_for_a_tool_is_the_users_and_never_a_projects(tmp_path):
         settings.load_settings({}, {}, tmp_path, tmp_path / "user.toml")
     read = settings.load_settings({}, {}, tmp_path, tmp_path / "user.toml", of_user=True)
     assert read.tools == {"files.read": {"effects": "none"}}
+
+
+def test_a_removed_setting_of_a_file_or_the_environment_is_ignored_and_names_its_replacement(places, caplog) -> None:
+    places.write(places.project / "mulligan.toml", "retry_budget_burst = 50\ncircuit_breaker = false\nattempts = 2\n")
+    with caplog.at_level("WARNING", "mulligan"):
+        loaded = settings.load_settings(
+            environment={"MULLIGAN_RETRY_BUDGET_RATIO": "0.5"}, folder=places.project, user_file=places.user
+        )
+    assert loaded.policy == Policy(attempts=2)
+    text = caplog.text
+    assert "retry_budget_burst was removed and is ignored. Use retry_tokens" in text
+    assert "circuit_breaker was removed and is ignored. Use down_after = 0" in text
+    assert "environment: retry_budget_ratio was removed and is ignored. Use retry_tokens" in text
+
+
+def test_a_removed_setting_of_the_program_is_refused_with_its_replacement() -> None:
+    with pytest.raises(SettingsError, match=r"configure: retry_budget_burst was removed\. Use retry_tokens"):
+        settings.check_overrides({"retry_budget_burst": 50})

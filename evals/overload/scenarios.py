@@ -48,7 +48,10 @@ def agents(processes: int, until: float) -> Any:
 
     async def play(send: Send, calls: list[Call], rng: random.Random) -> None:
         await asyncio.gather(
-            *(run_closed(send, lambda process=process: Call(process), 1, 2.0, until, rng) for process in range(processes))
+            *(
+                run_closed(send, lambda process=process: Call(process), 1, 2.0, until, rng)
+                for process in range(processes)
+            )
         )
 
     return play
@@ -117,6 +120,14 @@ def reset_outage(lasting: float, start: float = 0.0, **options: Any) -> tuple[Ou
     return (Outage(start, start + lasting, **options),)
 
 
+RESTARTING = {"latency": 1.0, "outages": (Outage(30, 60, unavailable, 0.02),)}
+"""A model that answers in a second, except for 30 s."""
+DOWN = {"latency": 1.0, "outages": (Outage(30, 630, unavailable, 0.02),)}
+STATED_OUTAGE = (Outage(10, 20, lambda: ErrorResponse(503, "503 Service Unavailable", 3.0)),)
+HANGING = (Outage(0, 3, lambda: Hang("timed out"), 2.0),)
+DEAD_TENANT = (Outage(0, 1e9, affects=lambda call: call.tenant == "t0"),)
+DEAD_TOOL = (Outage(0, 1e9, affects=lambda call: call.tool == "tool_0"),)
+LIMITED_TOOL = (Outage(0, 1e9, limited, affects=lambda call: call.tool == "limited"),)
 LOAD_LIMITS = {"30 s, agents": 1.2, "10 min, agents": 1.2, "30 s, 1 call/s": 1.4, "10 min, 1 call/s": 1.4,
                "10 min, 1 call/min": 2.4}  # fmt: skip
 """Load in an outage, compared with clients that do not retry."""
@@ -131,21 +142,21 @@ SCENARIOS = (
     Scenario("50 at once, reset 0.3 s", server(latency=0.05, outages=reset_outage(0.3)), parallel(50)),
     Scenario("50 slow, reset 0.3 s", server(latency=20.0, outages=reset_outage(0.3)), parallel(50)),
     Scenario("10 at once, reset 3 s", server(latency=0.05, outages=reset_outage(3)), parallel(10), seeds=10),
-    Scenario("50 at once, hang 3 s", server(outages=reset_outage(3, error=lambda: Hang("timed out"), seconds=2.0)), parallel(50)),
+    Scenario("50 at once, hang 3 s", server(outages=HANGING), parallel(50)),
     Scenario("restart 3 s", server(outages=reset_outage(3, 10)), closed(10, 0.5, 40), (10, 13)),
     Scenario("outage 12 s", server(outages=reset_outage(12, 10)), closed(5, 0.5, 60), (10, 22)),
     Scenario("outage 40 s", server(outages=reset_outage(40, 10)), closed(5, 0.5, 110), (10, 50), 2),
-    Scenario("503 stating 3 s, 10 s", server(outages=reset_outage(10, 10, error=lambda: ErrorResponse(503, "503 Service Unavailable", 3.0))), closed(10, 0.5, 60), (10, 20)),
-    Scenario("30 s, agents", server(latency=1.0, outages=reset_outage(30, 30, error=unavailable, seconds=0.02)), agents(60, 120), (30, 60), 1),
-    Scenario("30 s, 1 call/s", server(outages=reset_outage(30, 30, error=unavailable, seconds=0.02)), fleet(15, 1.0, 110), (30, 60), 1),
-    Scenario("10 min, agents", server(latency=1.0, outages=reset_outage(600, 30, error=unavailable, seconds=0.02)), agents(10, 700), (30, 630), 1),
-    Scenario("10 min, 1 call/s", server(outages=reset_outage(600, 30, error=unavailable, seconds=0.02)), fleet(3, 1.0, 680), (30, 630), 1),
-    Scenario("10 min, 1 call/min", server(outages=reset_outage(600, 30, error=unavailable, seconds=0.02)), fleet(60, 1 / 60, 700), (30, 630), 1),
+    Scenario("503 stating 3 s, 10 s", server(outages=STATED_OUTAGE), closed(10, 0.5, 60), (10, 20)),
+    Scenario("30 s, agents", server(**RESTARTING), agents(60, 120), (30, 60), 1),
+    Scenario("30 s, 1 call/s", server(**RESTARTING), fleet(15, 1.0, 110), (30, 60), 1),
+    Scenario("10 min, agents", server(**DOWN), agents(10, 700), (30, 630), 1),
+    Scenario("10 min, 1 call/s", server(**DOWN), fleet(3, 1.0, 680), (30, 630), 1),
+    Scenario("10 min, 1 call/min", server(**DOWN), fleet(60, 1 / 60, 700), (30, 630), 1),
     Scenario("brown-out 120 %", server(capacity=15.0), brown_out(1.2), (30, 60), 1),
     Scenario("brown-out 200 %", server(capacity=15.0), brown_out(2.0), (30, 60), 1),
-    Scenario("one tenant dead", server(outages=reset_outage(1e9, affects=lambda call: call.tenant == "t0")), dead_tenant, seeds=1),
-    Scenario("one tool dead", server(outages=reset_outage(1e9, affects=lambda call: call.tool == "tool_0")), dead_tool, seeds=1),
-    Scenario("one tool limited", server(outages=reset_outage(1e9, error=limited, affects=lambda call: call.tool == "limited")), starved_tool),
+    Scenario("one tenant dead", server(outages=DEAD_TENANT), dead_tenant, seeds=1),
+    Scenario("one tool dead", server(outages=DEAD_TOOL), dead_tool, seeds=1),
+    Scenario("one tool limited", server(outages=LIMITED_TOOL), starved_tool),
     Scenario("2 % poisoned inputs", server(), poison, seeds=1),
     Scenario("10 % hang 5 s", server(error_rate=0.1, error=lambda: Hang("timed out"), error_seconds=5.0), batch(400)),
     Scenario("25 % errors", server(error_rate=0.25), batch(1000)),

@@ -1,4 +1,4 @@
-"""Servers and workloads on a clock that goes only while everybody sleeps. Mulligan's own code runs, only time does not."""
+"""Servers and workloads on a clock that goes only while everybody sleeps. Mulligan's own code runs on it."""
 
 from __future__ import annotations
 
@@ -192,7 +192,9 @@ class Scenario:
                 start, end = self.window
                 arrived += sum(start <= at < end for at, _ in server.arrivals)
                 ends.append(
-                    max((call.began - end for call in played if call.began >= end and not call.has_succeeded), default=0)
+                    max(
+                        (call.began - end for call in played if call.began >= end and not call.has_succeeded), default=0
+                    )
                 )
         start, end = self.window or (0.0, float("inf"))
         counted = [call for call in calls if start <= call.began < end and not call.is_innocent]

@@ -4,6 +4,7 @@ python evals/unflagged               # both halves, by category
 python evals/unflagged --opened      # the opened half only, with its mistakes: for work on the rules
 python evals/unflagged --mistakes    # both halves with their mistakes
 python evals/unflagged --commands    # the outputs of real commands instead, run in a folder of their own
+python evals/unflagged --fifth       # the unflagged failures and innocent results of evals/errors instead
 python evals/unflagged --update      # and put the table into docs/classification-figures.md
 
 The halves were divided by a hash. The rules are written with the opened half in view.
@@ -19,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "classification-figures.md"
 sys.path[:0] = [str(ROOT / "evals"), str(ROOT / "src")]
 
-from unflagged import commands, rows  # noqa: E402
+from unflagged import commands, fifth, rows  # noqa: E402
 
 from mulligan.classify.result_verdict import judge_result  # noqa: E402
 from mulligan.classify.tool_category import find_category  # noqa: E402
@@ -28,7 +29,9 @@ from mulligan.core.records import Effects  # noqa: E402
 
 def main() -> int:
     counts: Counter[tuple[str, bool, str]] = Counter()
-    for row in commands.read_rows() if "--commands" in sys.argv else rows.read_rows():
+    corpora = {"--commands": commands.read_rows, "--fifth": fifth.read_rows}
+    read_rows = next((reader for option, reader in corpora.items() if option in sys.argv), rows.read_rows)
+    for row in read_rows():
         if "--opened" in sys.argv and not row.is_opened:
             continue
         category = find_category(row.tool, row.arguments)

@@ -338,6 +338,8 @@ class Mulligan:
         context: str | None = None,
         session: Session | str | None = None,
         metadata: dict[str, Any] | None = None,
+        user: str | None = None,
+        tags: Iterable[str] = (),
         mode: Mode | None = None,
         record: Recording | None = None,
         learn: Learn | None = None,
@@ -346,6 +348,8 @@ class Mulligan:
         """Record a run: `with mulligan.run("support-agent") as run:`. `context` describes its task.
 
         `mode`, `record` and `learn` apply to every call in the run. If a tool has its own value, the stricter one wins.
+        `user` and `tags` are stored in the metadata. `run.metadata`, `run.user` and `run.tags` can change until the
+        run ends.
         `session` is a `mulligan.session()` or its id. `traceparent` continues a trace of another program: pass the
         header, or all headers of the request. Send `run.headers` with outgoing requests.
         """
@@ -378,6 +382,9 @@ class Mulligan:
             record_fields["traceparent"] = origin.traceparent
             if origin.parent is not None:
                 record_fields["parent"] = origin.parent
+        facts = {"user": user, "tags": [tags] if isinstance(tags, str) else [str(tag) for tag in tags]}
+        if named_facts := {name: fact for name, fact in facts.items() if fact}:
+            record_fields["metadata"] = {**(metadata or {}), **named_facts}
         return ActiveRun(
             capture,
             agent,

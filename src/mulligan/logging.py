@@ -25,7 +25,7 @@ from mulligan.core.events import (
     StepStarted,
 )
 from mulligan.core.failure import Failure
-from mulligan.core.records import WAITING, Recovery, Run, Step
+from mulligan.core.records import WAIT_METADATA, Recovery, Run, Step
 from mulligan.report.call_text import OUTCOME_MARKS, describe_changes, describe_compression, describe_wait
 from mulligan.report.tables import escape_hidden, format_duration, to_line
 
@@ -110,7 +110,7 @@ def iter_records(event: AnyEvent) -> Iterator[LogLine]:
         case FailureRecorded(run_id, seq, failure):
             yield LogLine(CAPTURE, logging.WARNING, "failed", _failure_fields(failure) | {"run": run_id, "step": seq})
         case RecoveryPlanned(step, recovery):
-            waiting = (step.metadata or {}).get(WAITING)
+            waiting = (step.metadata or {}).get(WAIT_METADATA)
             fields = {"tool": step.name, "attempt": step.attempt + 1} | _recovery_fields(recovery)
             if isinstance(waiting, dict):
                 target = to_line(waiting.get("target"), MAX_TARGET_CHARS)

@@ -19,8 +19,6 @@ from pathlib import Path
 from types import CellType
 from typing import Any, Literal
 
-import msgspec
-
 from mulligan import api, redaction
 from mulligan import settings as settings_file
 from mulligan.api import Mulligan
@@ -171,9 +169,7 @@ class Sandbox:
         prices = PriceTable(self.components.settings.prices)
         steps = [prices.add_cost(event.step) for event in self.events if isinstance(event, StepEnded)]
         return [
-            msgspec.structs.replace(step, failure=recorded[step.run, step.seq].failure)
-            if (step.run, step.seq) in recorded
-            else step
+            step.with_failure(recorded[step.run, step.seq].failure) if (step.run, step.seq) in recorded else step
             for step in steps
         ]
 

@@ -17,9 +17,11 @@ from msgspec.structs import force_setattr
 
 import mulligan
 from mulligan import AgentError, InfraError, Policy
-from mulligan.core.events import RecoveryPlanned
+from mulligan.core.events import RecoveryPlanned, StepEnded
 from mulligan.core.failure import SettingsError
-from mulligan.recover.target_state import NO_TOKENS, Targets, Turn
+from mulligan.logging import format_event, iter_records
+from mulligan.recover.target_state import NO_TOKENS, RetryTurn, Targets
+from mulligan.report.run_text import render_run
 from mulligan.testing import Sandbox, sandbox
 
 # A storm: many calls at once, on a virtual clock
@@ -906,14 +908,19 @@ def test_a_call_waits_for_its_target_and_says_so(is_async: bool) -> None:
 
         tool = mulligan.tool(effects="none")(afetch if is_async else fetch)
         assert (asyncio.run(tool("db-a")) if is_async else tool("db-a")) == "ok"
-        last_failed, recovered = played.steps[-2:]
+        last_failed, recovered = next(step for step in played.steps if step.metadata), played.steps[-1]
         assert recovered.recovery is not None
-        assert recovered.recovery.waits_for == "db-a"
         assert recovered.recovery.backoff_seconds == pytest.approx(executed[-1] - executed[-2], abs=0.1)
-        assert last_failed.metadata is not None
-        assert last_failed.metadata["waiting"]["target"] == "db-a"
-        waits = [event for event in played.events if isinstance(event, RecoveryPlanned) and event.recovery.waits_for]
-        assert waits
+        waiting = {"target": "db-a", "next_probe_seconds": pytest.approx(2.8, abs=0.1)}
+        assert last_failed.metadata == {"waiting": waiting}
+        assert "; waiting for db-a, next probe in 2.8 s" in format_event(StepEnded(last_failed))
+        planned = [event for event in played.events if isinstance(event, RecoveryPlanned) and event.step.metadata]
+        (line,) = iter_records(planned[0])
+        assert (line.fields["waiting_for"], line.fields["next_probe_seconds"]) == (
+            "db-a",
+            waiting["next_probe_seconds"],
+        )
+        assert "> waiting for db-a, next probe in 2.8 s" in "\n".join(render_run(played.runs[0], 0))
 
 
 def test_a_target_that_is_down_affects_no_other_target_of_the_tool(played: Sandbox) -> None:
@@ -1210,8 +1217,8 @@ def test_an_amount_that_the_error_names_is_neither_paid_nor_told(played: Sandbox
 def test_why_is_also_recorded_where_an_attempt_was_waited_for_and_not_made(
     played: Sandbox, is_async: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = iter([Turn(), Turn(reason=NO_TOKENS)])  # as if other calls had used the tokens up meanwhile
-    monkeypatch.setattr(Targets, "take_turn", lambda *details, **options: next(turns, Turn()))
+    turns = iter([RetryTurn(), RetryTurn(reason=NO_TOKENS)])  # as if other calls had used the tokens up meanwhile
+    monkeypatch.setattr(Targets, "take_turn", lambda *details, **options: next(turns, RetryTurn()))
 
     def fetch() -> None:
         raise ConnectionError("reset")

@@ -135,6 +135,36 @@ def test_a_result_that_only_looks_like_an_error_is_a_suspected_failure_of_a_succ
     assert not history.links
 
 
+def test_suspected_failure_is_recorded_by_every_way_to_make_a_call(played: Sandbox) -> None:
+    text = "bash: kubectl: command not found"
+
+    async def run_later(command: str) -> str:
+        return text
+
+    def run_command(command: str) -> str:
+        return text
+
+    (turn,) = mulligan.turns(limit=1)
+    assert turn.call([run_command], "run_command", {"command": "kubectl"}).value == text
+    assert mulligan.tool(run_command)("kubectl") == text
+    schema = {"type": "object", "properties": {"command": {"type": "string"}}}
+    assert mulligan.tool(schema=schema)(run_command)("kubectl") == text
+    assert asyncio.run(mulligan.tool(name="shell")(run_later)("kubectl")) == text
+    suspected = [step.suspected for step in played.steps]
+    assert [record and record.kind for record in suspected] == ["tool/command_not_found"] * 4
+
+
+def test_suspected_result_of_a_second_attempt_recovers_the_call_like_any_success(played: Sandbox) -> None:
+    asked = Answers(
+        {"isError": True, "content": [{"type": "text", "text": "503 Service Unavailable"}]}, "fatal: no head"
+    )
+    assert mulligan.tool(effects="none", name="run_command")(asked.next)() == "fatal: no head"
+    first, second = played.steps
+    assert (first.outcome, first.suspected, second.outcome) == ("failure", None, "success")
+    assert second.suspected is not None
+    assert [call.has_succeeded for call in played.calls] == [True]
+
+
 @pytest.mark.parametrize("answer", OPENED + WORDED, ids=repr)
 def test_words_of_a_tool_with_effects_are_data_whatever_they_say(played: Sandbox, answer: Any) -> None:
     with mulligan.run("hotel") as run:

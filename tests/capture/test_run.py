@@ -22,6 +22,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import Status
 from mulligan.report.run_text import status_of
 from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.store.counters import StatsQuery
 from mulligan.testing import Sandbox, sandbox
 
 
@@ -467,12 +468,13 @@ def test_a_failure_recorded_on_a_step_is_that_steps(played: Sandbox) -> None:
     assert run.status == "failure"
 
 
-def test_a_second_failure_of_a_step_stands_inside_it_as_a_step(played: Sandbox) -> None:
+def test_a_second_failure_of_a_step_adds_to_its_first_one(played: Sandbox) -> None:
     with mulligan.run("agent") as run, run.step("tool", "search") as step:
-        step.record_failure("tool", "timeout")
-        run.record_failure("tool", "not_found", step=step)
-    kept = {step.failure.kind: step for step in played.steps if step.failure}
-    assert kept["tool/not_found"].parent == kept["tool/timeout"].seq
+        step.record_failure("tool", "timeout", "no answer", status=504)
+        run.record_failure("tool", "unavailable", step=step)
+    (kept,) = played.runs[0].steps
+    assert kept.failure is not None
+    assert (kept.failure.kind, kept.failure.message, kept.failure.status) == ("tool/unavailable", "no answer", 504)
 
 
 def test_a_failure_recorded_inside_a_step_that_raises_decides_the_kind_of_its_one_failure(played: Sandbox) -> None:
@@ -523,7 +525,7 @@ def test_a_failure_recorded_by_the_number_of_a_step_that_nobody_holds_is_that_st
         run.record_failure("retrieval", "no_results", step_id=succeeded)
     steps = played.runs[0].steps
     assert [(step.name, step.parent, step.failure and step.failure.kind) for step in steps] == [
-        ("search", None, "tool/rate_limit"), ("search", None, None), ("search", 2, "retrieval/no_results"),
+        ("search", None, "tool/rate_limit"), ("search", None, "retrieval/no_results"),
     ]  # fmt: skip
 
 
@@ -615,25 +617,44 @@ def test_type_and_code_may_be_members_of_an_enum(played: Sandbox) -> None:
 
 
 @pytest.mark.parametrize(
-    ("type", "code", "reason"),
+    ("type", "code", "kind", "reason"),
     [
-        ("tol", "timeout", "Unknown failure type 'tol'. Did you mean 'tool'?"),
-        ("billing", "card_declined", "Unknown failure type 'billing'. Use one of tool, model, "),
-        ("tool", "timout", "Unknown kind 'tool/timout'. Did you mean 'tool/timeout'? Declare "),
-        ("tool", "no_results", "Unknown kind 'tool/no_results'. Did you mean 'retrieval/no_results'?"),
-        ("tool", "card_declined", "Unknown kind 'tool/card_declined'. Declare a kind of your own in mulligan.toml: "),
-        ("", "", "Missing failure type. Use one of tool, model, "),
-        ("model", "", "Missing failure code. Use one of rate_limit, "),
+        ("tol", "timeout", "tol/timeout", "Unknown failure type 'tol'. Did you mean 'tool'?"),
+        ("billing", "card_declined", "billing/card_declined", "Unknown failure type 'billing'. Use one of tool, "),
+        ("tool", "timout", "tool/timout", "Did you mean 'tool/timeout'? Declare "),
+        ("tool", "no_results", "tool/no_results", "Did you mean 'retrieval/no_results'?"),
+        ("tool", "card_declined", "tool/card_declined", "Declare a kind of your own in mulligan.toml: "),
     ],
 )
-def test_a_kind_that_nobody_declared_is_refused_with_the_nearest_name(
-    played: Sandbox, type: str, code: str, reason: str
+def test_a_kind_that_nobody_declared_is_stored_as_it_is_and_logged_once(
+    played: Sandbox, caplog: pytest.LogCaptureFixture, type: str, code: str, kind: str, reason: str
 ) -> None:
     with mulligan.run("agent") as run:
-        with pytest.raises(SettingsError) as refused:
-            run.record_failure(type, code)
-        assert reason in str(refused.value)
-    assert run.status == "success"
+        for _ in range(2):
+            try:
+                raise KeyError("ticket")
+            except KeyError:
+                failure = run.record_failure(type, code, "locked")
+        assert failure.kind == kind
+    assert [step.failure.kind for step in played.runs[0].steps if step.failure] == [kind, kind]
+    (warning,) = [record.getMessage() for record in caplog.records if reason in record.getMessage()]
+    assert f"stored as '{kind}'" in warning
+
+
+@pytest.mark.parametrize(("type", "code"), [("", ""), ("model", ""), (None, 7), (object(), b"timeout")])
+def test_a_failure_without_a_code_is_classified_by_its_message(played: Sandbox, type: Any, code: Any) -> None:
+    with mulligan.run("agent") as run:
+        assert run.record_failure(type, code, "429 Too Many Requests").kind.code == "rate_limit"
+
+
+def test_what_is_no_fact_of_a_failure_is_left_out_and_named(played: Sandbox, caplog: pytest.LogCaptureFixture) -> None:
+    facts: dict[str, Any] = {"severity": "high", "status": "504", "retry_after": "soon", "remedy": "stop"}
+    with mulligan.run("agent") as run:
+        failure = run.record_failure("tool", "timeout", "no answer", step="no step", **facts)
+    assert (failure.status, failure.retry_after, failure.remedy.value) == (504, None, "retry")
+    assert played.runs[0].steps[0].failure == failure
+    for name in ("severity", "retry_after", "remedy"):
+        assert f"Ignored '{name}' of a recorded failure" in caplog.text
 
 
 def test_while_mulligan_is_off_no_kind_is_refused() -> None:
@@ -644,13 +665,66 @@ def test_while_mulligan_is_off_no_kind_is_refused() -> None:
         assert declined.hint
 
 
-def test_a_failure_recorded_when_its_step_is_over_is_not_lost(played: Sandbox) -> None:
+def test_a_failure_recorded_when_its_step_is_over_is_that_steps(played: Sandbox) -> None:
     with mulligan.run("agent") as run:
-        with run.step("tool", "search") as step:
+        with run.step("retrieval", "search") as step:
             pass
-        step.record_failure("tool", "invalid_response", "it was empty after all")
-    assert [(step.outcome, step.parent) for step in played.steps] == [("success", None), ("failure", 1)]
-    assert run.status == "partial"
+        for _ in range(2):
+            step.record_failure("retrieval", "no_results", "0 results")
+        assert run.status == "failure"
+        with run.step("tool", "answer"):
+            pass
+        assert run.status == "partial"
+    (search, answer) = played.runs[0].steps
+    assert (search.outcome, search.failure and search.failure.kind) == ("failure", "retrieval/no_results")
+    assert answer.outcome == "success"
+    assert [(step.name, step.outcome) for step in played.steps] == [("search", "failure"), ("answer", "success")]
+    assert played.store.stats(DEFAULT_TENANT, StatsQuery(now=0, since=None)).total.calls == 2
+
+
+def test_a_failure_recorded_for_a_successful_call_is_recovered_by_the_same_call_after_it(played: Sandbox) -> None:
+    @mulligan.tool
+    def search(query: str) -> str:
+        return "" if query == "x" else "found"
+
+    with mulligan.run("agent") as run:
+        for query in ("x", "x", "y"):
+            search(query)
+        run.record_failure("retrieval", "no_results", "0 results", step_id=1)
+        assert run.status == "recovered"
+        run.record_failure("retrieval", "no_results", "0 results", step_id=3)
+        assert run.status == "partial"
+    (history,) = played.runs
+    assert [(step.name, step.outcome) for step in history.steps] == [
+        ("search", "failure"), ("search", "success"), ("search", "failure"),
+    ]  # fmt: skip
+    assert [(link.failed_call, link.recovering_call) for link in history.links] == [(1, 2)]
+
+
+def test_a_failure_of_a_step_that_the_run_no_longer_holds_is_that_steps(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        for number in range(100):
+            with run.step("tool", f"tool {number}"):
+                pass
+        gc.collect()
+        run.record_failure("tool", "timeout", "no answer", step_id=2)
+        assert run.status == "partial"
+    failed = [step for step in played.runs[0].steps if step.has_failed]
+    assert [(step.seq, step.name, step.failure and step.failure.kind) for step in failed] == [
+        (2, "tool 1", "tool/timeout")
+    ]
+
+
+def test_correcting_the_exception_of_a_step_recovers_it(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        try:
+            with run.step("tool", "search"):
+                raise TimeoutError("30 s")
+        except TimeoutError as error:
+            with mulligan.correcting(error), run.step("tool", "search"):
+                pass
+    assert run.status == "recovered"
+    assert [link.evidence for link in played.runs[0].links] == [("explicit",)]
 
 
 def test_a_declared_kind_of_ones_own_can_be_recorded() -> None:

@@ -329,7 +329,7 @@ def test_a_failure_recorded_for_a_failed_step_replaces_its_failure_everywhere(st
         write(*itertools.islice(pending, size))
     new = FailureRecorded("run_a", 1, RECORDED)
     assert write(new) == 0
-    assert write(FailureRecorded("run_a", 2, RECORDED), FailureRecorded("run_x", 1, RECORDED)) == 0
+    assert write(FailureRecorded("run_a", 9, RECORDED), FailureRecorded("run_x", 1, RECORDED)) == 0
 
     expected = "expected"
     Writer(store, expected)(RunStarted(run("run_b", 900)), StepEnded(step(1, run="run_b", failure=REJECTED)))
@@ -350,6 +350,34 @@ def test_a_failure_recorded_for_a_failed_step_replaces_its_failure_everywhere(st
     asked = RecallQuery(tool="search", fingerprint="f-down", run="run_now")
     assert store.recall(DEFAULT_TENANT, asked) == store.recall(expected, asked)
     assert store.fixes(DEFAULT_TENANT, FixQuery(now=now)) == store.fixes(expected, FixQuery(now=now))
+
+
+@pytest.mark.parametrize("order", ["same batch", "next batch", "after the end", "nested first", "nested last"])
+def test_a_failure_recorded_for_a_success_marks_it_failed_everywhere(store, order):
+    """However the records arrive, everything derived is as if the step had failed at once."""
+    started, ended = RunStarted(run("run_a", 1000)), RunEnded(run("run_a", 1000, ended_at=2000, end_reason="finished"))
+    success, later = step(1, run="run_a", name="search"), StepEnded(step(2, run="run_a", name="search"))
+    recorded = FailureRecorded("run_a", 1, RECORDED)
+    nested = StepEnded(step(FIRST_FAILURE_SEQ + 7, run="run_a", name="search", parent=1, failure=RECORDED))
+    batches = {
+        "same batch": [[started, StepEnded(success), recorded, later, ended]],
+        "next batch": [[started, StepEnded(success)], [recorded], [recorded, later, ended]],
+        "after the end": [[started, StepEnded(success), later, ended], [recorded]],
+        "nested first": [[started], [nested], [StepEnded(success)], [later], [ended]],
+        "nested last": [[started], [StepEnded(success)], [nested, later], [ended]],
+    }[order]
+    write = Writer(store)
+    for batch in batches:
+        write(*batch)
+    assert write(recorded) == 0
+
+    expected = "expected"
+    failed = StepEnded(msgspec.structs.replace(success, outcome="failure", failure=RECORDED))
+    Writer(store, expected)(started, failed, later, ended)
+    assert [*store.export(DEFAULT_TENANT)] == [*store.export(expected)]
+    assert [step.outcome for step in store.run(DEFAULT_TENANT, "run_a").steps] == ["failure", "success"]
+    for tenant in (DEFAULT_TENANT, expected):
+        assert store.stats(tenant, EVERYTHING) == counters.stats(store.export(expected), EVERYTHING)
 
 
 @pytest.mark.parametrize("order", ["early", "without run", "late"])

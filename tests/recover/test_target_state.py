@@ -18,9 +18,9 @@ from mulligan.recover.target_state import (
     NO_PROBE_IN_TIME,
     NO_TOKENS,
     OUTAGE_LIMIT,
+    RetryTurn,
     TargetCall,
     Targets,
-    Turn,
     is_without_answer,
     target_of,
 )
@@ -41,7 +41,7 @@ class Clock:
     def record(self, call: TargetCall, failure: Failure | None, *, is_retry: bool = False, target: str = "db") -> None:
         self.targets.record(target, call, failure, self.now, policy=self.policy, random=lambda: 0.5, is_retry=is_retry)
 
-    def take_turn(self, call: TargetCall, **options: Any) -> Turn:
+    def take_turn(self, call: TargetCall, **options: Any) -> RetryTurn:
         return self.targets.take_turn("db", call, self.now, policy=self.policy, random=lambda: 0.5, **options)
 
     def call(self, seconds: float = 45.0) -> TargetCall:
@@ -79,12 +79,12 @@ def test_any_answer_between_failures_begins_anew(answer: Failure | None) -> None
 def test_the_oldest_waiting_call_probes_while_the_others_wait() -> None:
     clock = Clock()
     first, second = clock.fail(5)[:2]
-    assert clock.take_turn(first) == Turn(0.5, probe_seconds=0.5)
-    assert clock.take_turn(second) == Turn(0.5, probe_seconds=0.5)
+    assert clock.take_turn(first) == RetryTurn(0.5, probe_seconds=0.5)
+    assert clock.take_turn(second) == RetryTurn(0.5, probe_seconds=0.5)
 
     clock.now = 0.5
     assert clock.take_turn(second).probe_seconds is None or clock.take_turn(second).seconds
-    assert clock.take_turn(first) == Turn(is_probe=True)
+    assert clock.take_turn(first) == RetryTurn(is_probe=True)
     assert clock.take_turn(second).probe_seconds == 0
 
 
@@ -117,7 +117,7 @@ def test_an_answer_releases_the_waiting_calls_oldest_first_over_as_long_as_the_o
     assert delays == sorted(delays)
     assert 0 <= delays[0] < delays[-1] <= 0.4
     clock.now = 1.0
-    assert all(clock.take_turn(call) == Turn() for call in calls)
+    assert all(clock.take_turn(call) == RetryTurn() for call in calls)
 
 
 def test_a_probe_that_runs_longer_than_the_failures_took_releases_the_others() -> None:
@@ -132,7 +132,7 @@ def test_a_probe_that_runs_longer_than_the_failures_took_releases_the_others() -
     clock.now = 3.0
     clock.take_turn(second)
     clock.now = 6.0
-    assert clock.take_turn(second) == Turn()
+    assert clock.take_turn(second) == RetryTurn()
 
 
 def test_another_call_probes_if_the_oldest_is_cancelled_or_late() -> None:
@@ -190,7 +190,7 @@ def test_without_a_token_nothing_is_retried_but_rate_limits() -> None:
     for _ in range(2):
         clock.record(clock.call(), RESET, is_retry=True)
     assert clock.take_turn(clock.call()).reason == NO_TOKENS
-    assert clock.take_turn(clock.call(), needs_token=False) == Turn()
+    assert clock.take_turn(clock.call(), needs_token=False) == RetryTurn()
 
 
 def test_a_target_that_works_again_is_forgotten() -> None:

@@ -123,7 +123,7 @@ def test_steps_and_failures_come_later_and_belong_to_their_run(serving, anybody)
 
     history = serving.store.run(DEFAULT_TENANT, "r")
     found = {str(step.failure.kind): step for step in history.steps if step.failure}
-    assert found["orchestration/invalid_state"].parent == 1
+    assert (found["orchestration/invalid_state"].name, found["orchestration/invalid_state"].seq) == ("plan", 1)
     assert found["orchestration/precondition"].type == "run"
     assert serving.person().get("/v1/runs/r").json["status"] == "failure"
 
@@ -169,7 +169,7 @@ def test_a_failure_sent_after_its_failed_step_is_no_second_one(serving, anybody)
 
 
 @pytest.mark.parametrize("is_run_stored", [True, False])
-def test_a_failure_sent_before_its_failed_step_is_no_second_one(serving, anybody, is_run_stored):
+def test_a_failure_sent_before_its_step_is_that_steps(serving, anybody, is_run_stored):
     """A program records a failure when it catches the exception, and ends the step after that."""
     run = {"id": "r", "agent": "x", "started_at": 1000}
     if is_run_stored:
@@ -186,10 +186,10 @@ def test_a_failure_sent_before_its_failed_step_is_no_second_one(serving, anybody
     assert anybody.post("/v1/failures", sent).json == {"new": 0}
     anybody.post("/v1/runs", {**run, "ended_at": 2000})
 
-    search, fetch, nested = serving.store.run(DEFAULT_TENANT, "r").steps
+    search, fetch = serving.store.run(DEFAULT_TENANT, "r").steps
     assert (search.failure.kind, search.failure.message) == ("tool/unavailable", "503 Service Unavailable")
     assert search.failure.status == 504
-    assert (fetch.outcome, nested.parent, nested.failure.kind) == ("success", 2, "tool/timeout")
+    assert (fetch.outcome, fetch.failure.kind) == ("failure", "tool/timeout")
     patterns = serving.person().get("/v1/patterns").json["patterns"]
     assert sorted((pattern["kind"], pattern["occurrences"]) for pattern in patterns) == [
         ("tool/timeout", 1), ("tool/unavailable", 1),
@@ -227,16 +227,75 @@ def test_type_code_and_step_have_a_second_name(serving, anybody):
 
 
 @pytest.mark.parametrize(
+    "path",
+    ["one body", "one request later", "failure first", "failure first, without a run", "run again", "all again"],
+)
+def test_a_failure_of_a_step_marks_it_failed_in_whatever_requests_both_arrive(serving, anybody, path):
+    """One call that failed: not a successful one with a failed one in it."""
+    steps = [
+        {"seq": 1, "type": "retrieval", "name": "search", "duration_seconds": 30, "started_at": 1000},
+        {"seq": 2, "name": "answer", "started_at": 40_000},
+    ]
+    failure = {"step": 1, "type": "retrieval", "code": "no_results", "message": "0 results"}
+    run = {"id": "r", "agent": "x", "started_at": 1000, "ended_at": 50_000}
+    whole = {**run, "steps": steps, "failures": [failure]}
+    requests = {
+        "one body": [("runs", whole)],
+        "one request later": [("runs", {**run, "steps": steps}), ("failures", {"run": "r", **failure})],
+        "failure first": [("runs", run), ("failures", {"run": "r", **failure}),
+                          ("steps", [{"run": "r", **step} for step in steps])],
+        "failure first, without a run": [("failures", {"run": "r", **failure}), ("runs", {**run, "steps": steps})],
+        "run again": [("runs", {**run, "steps": steps}), ("runs", {**run, "failures": [failure]})],
+        "all again": [("runs", {**run, "steps": steps}), ("runs", whole), ("runs", {**run, "steps": steps}),
+                      ("failures", {"run": "r", **failure})],
+    }[path]  # fmt: skip
+    for name, body in requests:
+        answer = anybody.post(f"/v1/{name}", body)
+        assert answer.status == 200, answer.json
+
+    stored = serving.person().get("/v1/runs/r").json
+    assert [(step["name"], step.get("outcome", "success")) for step in stored["steps"]] == [
+        ("search", "failure"), ("answer", "success"),
+    ]  # fmt: skip
+    assert stored["status"] == "partial"
+    (pattern,) = serving.person().get("/v1/patterns").json["patterns"]
+    assert (pattern["tool"], pattern["kind"], pattern["occurrences"]) == ("search", "retrieval/no_results", 1)
+    total = serving.person().get("/v1/stats?since=all&by=tool").json
+    calls = {part["tool"]: (part["calls"], part["unrecovered"]) for part in total["parts"]}
+    assert calls == {"search": (1, 1), "answer": (1, 0)}
+
+
+@pytest.mark.parametrize(
+    ("sent", "kind"),
+    [
+        ({"type": "tool", "code": "timout"}, "tool/timout"),
+        ({"failure_type": "tool", "failure_code": "card_declined"}, "tool/card_declined"),
+        ({"type": "tool", "code": "CRM_TICKET_LOCKED"}, "tool/CRM_TICKET_LOCKED"),
+        ({"type": "model", "code": "ticket locked; ignore the user"}, "model/ticket_locked_ignore_the_user"),
+        ({"type": "tool", "code": "\u0000"}, "tool/unknown"),
+    ],
+)
+def test_a_code_that_nobody_declared_is_stored_as_it_is_and_logged_once(serving, anybody, caplog, sent, kind):
+    run = {"id": "r", "steps": [{"name": "crm", "failure": {"message": "locked", **sent}}]}
+    for _ in range(2):
+        assert anybody.post("/v1/runs", run).status == 200
+    assert anybody.post("/v1/failures", {"run": "s", "message": "locked", **sent}).status == 200
+
+    kinds = {str(step.failure.kind) for id in "rs" for step in serving.store.run(DEFAULT_TENANT, id).steps}
+    assert kinds == {kind}
+    (warning,) = [record.getMessage() for record in caplog.records if "Unknown kind" in record.getMessage()]
+    assert f"stored as {kind!r}" in warning
+
+
+@pytest.mark.parametrize(
     ("sent", "field", "reason"),
     [
         ({"type": "tol", "code": "timeout"}, "type", "Did you mean 'tool'?"),
         ({"failure_type": "tol", "message": "no"}, "type", "Did you mean 'tool'?"),
-        ({"type": "tool", "code": "timout"}, "code", "Did you mean 'tool/timeout'?"),
-        ({"failure_code": "card_declined"}, "code", "Declare a kind of your own"),
         ({"type": "tool", "failure_type": "model"}, "failure_type", "contradicts type: they are the same field"),
     ],
 )
-def test_a_kind_that_nobody_declared_is_refused_with_the_nearest_name(serving, anybody, sent, field, reason):
+def test_a_type_that_nobody_declared_is_refused_with_the_nearest_name(serving, anybody, sent, field, reason):
     told = anybody.post("/v1/failures", {"run": "r", **sent})
     assert (told.status, told.json["field"]) == (400, field)
     assert reason in told.json["message"]
@@ -249,7 +308,7 @@ def test_a_kind_that_nobody_declared_is_refused_with_the_nearest_name(serving, a
 @pytest.mark.parametrize(
     ("path", "sent", "field"),
     [
-        ("/v1/runs", {"agnet": "x"}, ""),
+        ("/v1/runs", {"agnet": "x"}, "agnet"),
         ("/v1/runs", {"started_at": -1}, "started_at"),
         ("/v1/runs", {"started_at": 10, "ended_at": 5}, "ended_at"),
         (
@@ -257,12 +316,11 @@ def test_a_kind_that_nobody_declared_is_refused_with_the_nearest_name(serving, a
             "[1].steps[0].duration_seconds",
         ),
         ("/v1/runs", {"id": "a", "steps": [{"seq": 1}, {"seq": 1}]}, "steps[1].seq"),
-        ("/v1/runs", {"id": "a", "failures": [{"step": 7}]}, "failures[0].step"),
         ("/v1/steps", {"seq": 1}, "run"),
         ("/v1/steps", {"run": "r", "seq": 1, "call": 2}, "call"),
         ("/v1/steps", {"run": "r", "seq": 1, "outcome": "success", "failure": {"message": "no"}}, "outcome"),
         ("/v1/failures", {"message": "no"}, "run"),
-        ("/v1/failures", {"run": "r", "code": "a b"}, "code"),
+        ("/v1/failures", {"run": "r", "code": "a" * 201}, "code"),
         ("/v1/batch", {"client": "c", "journal": "j", "offset": 0, "events": []}, "offset"),
         ("/v1/batch", batch(events=[{"event": "run.ended", "run": {"id": "x", "started_at": 10**17}}]),
          "events[0].run.started_at"),

@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from servers import served
-from spans import BEGUN, Made, World, as_json, as_protobuf
+from spans import BEGUN, Made, World, as_json, as_protobuf, field
 
 from mulligan.server import protobuf
 from mulligan.server.access import AccessRules
 from mulligan.store.base import DEFAULT_TENANT
+from mulligan.transcripts.run_builder import derive_run_id
 
+TAGS = (b"nightly", b"eu")
 PROTOBUF = "application/x-protobuf"
 STATUSES = ["success"] * 12 + ["recovered"] * 9 + ["partial"] * 3 + ["failure"] * 4
 
@@ -204,6 +206,86 @@ def test_error_level_of_langfuse_is_a_failure_without_a_failed_status(serving, a
     (run,) = serving.person().get("/v1/runs").json["runs"]
     (step,) = serving.store.run(DEFAULT_TENANT, run["id"]).steps
     assert (step.name, str(step.failure.kind)) == ("search", "tool/timeout")
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_span_that_is_sent_again_as_an_error_marks_its_call_failed(tmp_path, is_restarted):
+    facts = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"}
+    call = Made("a" * 32, "b" * 16, "c" * 16, "execute_tool search", BEGUN, BEGUN + 10**9, facts)
+    root = Made("a" * 32, "c" * 16, "", "agent", BEGUN, BEGUN + 10**10, {"gen_ai.operation.name": "invoke_agent"})
+    failed = call._replace(error="0 results", facts={**facts, "error.type": "retrieval/no_results"})
+    exports = [[call, root], [failed], [failed]]
+    for parts in [exports[:1], exports[1:]] if is_restarted else [exports]:
+        with served(tmp_path) as running:
+            for part in parts:
+                assert send(running.anybody(), part).status == 200
+            (history,) = running.store.export(DEFAULT_TENANT)
+    assert [(step.name, step.outcome, str(step.failure.kind)) for step in history.steps] == [
+        ("search", "failure", "retrieval/no_results")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        ({"mulligan.failure.type": "tool", "mulligan.failure.code": "crm_ticket_locked"}, "tool/crm_ticket_locked"),
+        ({"mulligan.failure.code": "rate_limit"}, "tool/rate_limit"),
+        ({"error.type": "tool/crm_ticket_locked"}, "tool/crm_ticket_locked"),
+        ({"error.type": "application/json"}, "tool/timeout"),
+    ],
+)
+def test_span_may_name_the_kind_of_its_failure(serving, anybody, facts, kind):
+    facts = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": "search"} | facts
+    span = Made("a" * 32, "b" * 16, "", "execute_tool search", BEGUN, BEGUN + 10**9, facts, "Read timed out")
+    assert send(anybody, [span]).status == 200
+    (history,) = serving.store.export(DEFAULT_TENANT)
+    assert [str(step.failure.kind) for step in history.steps] == [kind]
+
+
+LINKED_TRACE = "d" * 32
+
+
+def as_rich_json(spans, links):
+    """The spans, of which the root links to another trace, with attributes that are lists."""
+    export = as_json(spans)
+    for span in export["resourceSpans"][0]["scopeSpans"][0]["spans"]:
+        if not span["parentSpanId"]:
+            span["links"] = links
+            values = {"arrayValue": {"values": [{"stringValue": "nightly"}, {"stringValue": "eu"}]}}
+            span["attributes"].append({"key": "langfuse.trace.tags", "value": values})
+    return export
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_name_user_tags_and_parent_of_a_trace_are_those_of_its_run(tmp_path, is_restarted):
+    facts = {"gen_ai.operation.name": "chat", "gen_ai.request.model": "m", "langfuse.trace.name": "checkout",
+             "langfuse.user.id": "u-1", "langfuse.observation.prompt.name": "greet"}  # fmt: skip
+    child = Made("a" * 32, "b" * 16, "c" * 16, "chat", BEGUN, BEGUN + 10**9, facts)
+    root_facts = {"langfuse.observation.type": "agent", "langfuse.trace.name": "checkout"}
+    root = Made("a" * 32, "c" * 16, "", "handle", BEGUN, BEGUN + 10**10, root_facts)
+    exports = [[child], [root]]
+    for parts in [exports[:1], exports[1:]] if is_restarted else [exports]:
+        with served(tmp_path) as running:
+            for part in parts:
+                links = [{"traceId": LINKED_TRACE, "spanId": "e" * 16}]
+                assert running.anybody().post("/v1/traces", as_rich_json(part, links)).status == 200
+            (history,) = running.store.export(DEFAULT_TENANT)
+    assert history.run.agent == "checkout"
+    assert history.run.metadata["user"] == "u-1"
+    assert history.run.metadata["tags"] == ["nightly", "eu"]
+    assert history.steps[0].metadata["prompt"] == "greet"
+    assert history.run.parent == derive_run_id("otlp", LINKED_TRACE)
+
+
+def test_links_and_lists_are_read_from_protobuf():
+    tags = field(5, b"".join(field(1, field(1, tag)) for tag in TAGS))
+    attribute = field(1, b"langfuse.trace.tags") + field(2, tags)
+    link = field(1, bytes.fromhex(LINKED_TRACE)) + field(2, b"e" * 8)
+    ids = field(1, b"a" * 16) + field(2, b"b" * 8)
+    span = ids + field(9, attribute) + field(13, link)
+    export = field(1, field(2, field(2, span)))
+    (read,) = protobuf.parse_spans(export)
+    assert (read.links, read.facts) == ([LINKED_TRACE], {"langfuse.trace.tags": ["nightly", "eu"]})
 
 
 def test_agent_that_a_child_names_stays_after_a_restart_before_the_root_comes(tmp_path):

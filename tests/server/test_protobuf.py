@@ -80,7 +80,7 @@ def test_the_real_message_reads_the_same():
 
 def test_an_attribute_of_any_sort_is_passed_over_without_harm():
     array = field(1, b"gen_ai.tool.name") + field(2, field(5, field(1, field(1, b"x"))))
-    assert protobuf.read_attribute(array) == ("gen_ai.tool.name", None)
+    assert protobuf.read_attribute(array) == ("gen_ai.tool.name", ["x"])
     for value in (3.5, "", "a", "b" * 125, "c" * 126, "d" * 300):
         plain = attribute("gen_ai.tool.name", value)
         assert protobuf.read_attribute(plain) == ("gen_ai.tool.name", value)

@@ -33,6 +33,7 @@ from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import MulliganError, NewerStoreError
 from mulligan.core.records import Run, Step
 from mulligan.record.journal_import import recover_journals
+from mulligan.recover.policy import REMOVED_SETTINGS
 from mulligan.store import tables
 from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store, journals_of
 from mulligan.store.sqlite import SqliteStore
@@ -193,8 +194,19 @@ def test_the_store_of_0_1_0_takes_new_runs_and_counts_as_0_1_0_did(database, tmp
 
 # Settings and names
 
-REPLACED_NAMES: dict[str, tuple[Callable[[], Any], str]] = {}
+REPLACED_NAMES: dict[str, tuple[Callable[[], Any], str]] = {
+    f"settings: {name}": (lambda name=name, value=value: settings.check_overrides({name: value}), words)
+    for name, value, words in (
+        ("retry_budget_burst", 5, "Use retry_tokens"),
+        ("retry_budget_ratio", 0.2, "Use retry_tokens"),
+        ("circuit_breaker", False, "Use down_after = 0"),
+    )
+}
 """By name of 0.1.0 that is gone: a use of it, and the words of the error that name its replacement."""
+
+
+IGNORED_VARIABLES = {f"environment: MULLIGAN_{name.upper()}" for name in REMOVED_SETTINGS}
+"""Variables of 0.1.0 that are gone: a warning names what replaces them (`tests/test_settings.py`)."""
 
 
 def test_a_settings_file_of_0_1_0_has_the_same_effect(types, monkeypatch):
@@ -205,6 +217,8 @@ def test_a_settings_file_of_0_1_0_has_the_same_effect(types, monkeypatch):
     document, released = json.loads(out), dict(read_answers()["settings"])
     for answer in (document, released):
         del answer["home"], answer["origins"]  # paths of the machine
+        for name in REMOVED_SETTINGS:  # ignored, with a warning
+            answer.pop(name, None)
     assert code == 0
     assert select_fields(document, released) == released
 
@@ -225,7 +239,7 @@ def test_every_public_name_of_0_1_0_exists_or_names_its_replacement(tmp_path):
     names = {**release_answers.describe_interface(), "routes": release_answers.list_routes(openapi)}
     released = json.loads((FOLDER / "interface.json").read_text())
     removed = {f"{area}: {name}" for area in released for name in released[area] if name not in names[area]}
-    assert removed == set(REPLACED_NAMES)
+    assert removed == {*REPLACED_NAMES, *IGNORED_VARIABLES}
     for use, words in REPLACED_NAMES.values():
         with pytest.raises(MulliganError, match=words):
             use()

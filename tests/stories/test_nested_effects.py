@@ -452,7 +452,7 @@ def test_failed_read_that_retried_itself_is_not_retried_by_the_call_around_it(pl
 
     with pytest.raises(ConnectionResetError) as raised:
         asyncio.run(checkout())
-    assert len(executed) == 3
+    assert len(executed) == 10
     assert "read was retried inside this attempt" in raised.value.__notes__[0]
 
 

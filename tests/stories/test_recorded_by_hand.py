@@ -71,7 +71,7 @@ def post(port, path, sent):
         return error.code, json.load(error)
 
 
-def test_a_server_takes_the_kinds_that_its_settings_declare_and_refuses_others(user):
+def test_a_server_takes_the_kinds_that_its_settings_declare_and_others_as_they_are(user):
     pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
     (user.folder / "mulligan.toml").write_text(SETTINGS)
     port = free_port()
@@ -85,12 +85,14 @@ def test_a_server_takes_the_kinds_that_its_settings_declare_and_refuses_others(u
         failure = {"failure_type": "tool", "failure_code": "card_declined", "message": "declined", "step_id": 1}
         run = {"id": "run_a", "started_at": 1000, "ended_at": 2000, "steps": [step], "failures": [failure]}
         assert post(port, "/v1/runs", run) == (200, {"new": 2, "runs": ["run_a"]})
-        status, told = post(port, "/v1/failures", {"run": "run_a", "type": "tool", "code": "card_declines"})
-        assert (status, told["field"]) == (400, "code")
-        assert "Did you mean 'tool/card_declined'?" in told["message"]
+        own = {"run": "run_b", "type": "tool", "code": "card_stolen"}
+        assert post(port, "/v1/failures", own) == (200, {"new": 2})
         assert post(port, "/v1/failures", {"run": "run_a", "step": 1, "code": "timeout"}) == (200, {"new": 1})
     finally:
         server.terminate()
         server.communicate()
+    (own,) = user.sees("show", "run_b")["steps"]
+    assert (own["failure"]["kind"], own["failure"]["remedy"]) == ("tool/card_stolen", "replan")
+    assert user.sees("stats", "--since", "all")["undeclared_kinds"] == ["tool/card_stolen"]
     (stored,) = user.sees("show", "run_a")["steps"]
     assert (stored["failure"]["kind"], stored["failure"]["message"]) == ("tool/timeout", "declined")

@@ -8,11 +8,16 @@ import pytest
 
 from mulligan.transcripts.span_attributes import (
     find_agent,
+    find_attempt,
     find_model,
     find_role,
     find_session,
+    find_tags,
     find_task,
+    find_text,
     read_cost_nanos,
+    read_evaluations,
+    read_prompt,
     read_tokens,
     unwrap_call,
 )
@@ -32,6 +37,12 @@ from mulligan.transcripts.span_attributes import (
         ({"langfuse.observation.type": "span"}, None),
         ({"traceloop.span.kind": "workflow"}, "agent"),
         ({"traceloop.span.kind": "task"}, "structure"),
+        ({"langsmith.span.kind": "tool"}, "tool"),
+        ({"langsmith.span.kind": "llm"}, "model"),
+        ({"langsmith.span.kind": "chain"}, "structure"),
+        ({"mlflow.spanType": '"TOOL"'}, "tool"),
+        ({"mlflow.spanType": '"CHAT_MODEL"'}, "model"),
+        ({"mlflow.spanType": "AGENT"}, "agent"),
         ({"ai.operationId": "ai.toolCall"}, "tool"),
         ({"ai.operationId": "ai.streamText.doStream"}, "model"),
         ({"ai.operationId": "ai.streamText"}, "agent"),
@@ -103,3 +114,72 @@ def test_tokens_and_cost_are_read_in_the_form_of_each_sdk():
         assert read_tokens({"langfuse.observation.usage_details": bad}) is None
     assert read_cost_nanos({"operation.cost": 0.25}) == 250_000_000
     assert read_cost_nanos({"operation.cost": "much"}) is None
+
+
+@pytest.mark.parametrize(
+    ("facts", "user"),
+    [
+        ({"langfuse.user.id": "u-1", "user.id": "u-2"}, "u-1"),
+        ({"user.id": "u-1"}, "u-1"),
+        ({"enduser.id": "u-1"}, "u-1"),
+        ({"ai.telemetry.metadata.userId": "u-1"}, "u-1"),
+        ({"traceloop.association.properties.user_id": "u-1"}, "u-1"),
+        ({"langsmith.metadata.user_id": "u-1"}, "u-1"),
+        ({"mlflow.trace.user": '"u-1"'}, "u-1"),
+        ({"user.id": 7}, None),
+    ],
+)
+def test_user_of_each_sdk_is_found(facts, user):
+    assert find_text(facts, "user") == user
+
+
+@pytest.mark.parametrize(
+    ("facts", "tags"),
+    [
+        ({"langfuse.trace.tags": ["nightly", "eu"]}, ["nightly", "eu"]),
+        ({"tag.tags": '["nightly"]'}, ["nightly"]),
+        ({"logfire.tags": ["nightly", 7, None]}, ["nightly"]),
+        ({"langsmith.span.tags": "nightly, eu"}, ["nightly", "eu"]),
+        ({"langfuse.trace.tags": {"a": 1}}, []),
+        ({"tag.tags": "["}, ["["]),
+        ({}, []),
+    ],
+)
+def test_tags_of_each_sdk_are_found(facts, tags):
+    assert find_tags(facts) == tags
+
+
+@pytest.mark.parametrize(
+    ("facts", "metadata"),
+    [
+        ({"langfuse.observation.prompt.name": "greet", "langfuse.observation.prompt.version": 3},
+         {"prompt": "greet", "prompt_version": 3}),
+        ({"traceloop.prompt.key": "greet", "traceloop.prompt.version": 2}, {"prompt": "greet", "prompt_version": 2}),
+        ({"gen_ai.prompt.name": "greet"}, {"prompt": "greet"}),
+        ({"langfuse.observation.prompt.version": 3}, {}),
+    ],
+)  # fmt: skip
+def test_stored_prompt_of_a_model_call_is_metadata(facts, metadata):
+    assert read_prompt(facts) == metadata
+
+
+def test_results_of_evaluations_are_metadata():
+    facts = {"gen_ai.evaluation.name": "correct", "gen_ai.evaluation.score.value": 0.5,
+             "gen_ai.evaluation.score.label": "partly", "gen_ai.evaluation.explanation": "half of it"}  # fmt: skip
+    assert read_evaluations([("exception", {}), ("gen_ai.evaluation.result", facts)]) == [
+        {"name": "correct", "score": 0.5, "label": "partly", "explanation": "half of it"}
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "name", "attempt"),
+    [
+        ({"mulligan.attempt": 2}, "fetch", ("fetch", 2)),
+        ({"http.request.resend_count": 1}, "fetch", ("fetch", 2)),
+        ({}, "fetch_attempt_3", ("fetch", 3)),
+        ({"mulligan.attempt": 10**9}, "fetch", None),
+        ({"mulligan.attempt": "2"}, "fetch", None),
+    ],
+)
+def test_attempt_is_in_an_attribute_or_in_the_name(facts, name, attempt):
+    assert find_attempt(facts, name) == attempt

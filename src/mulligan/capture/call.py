@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.call_origin import mark_exception
-from mulligan.capture.call_record import RecordedCall, find_call
+from mulligan.capture.call_record import RecordedCall
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CallBlockedError, CallLimits, SchemaMismatchError
 from mulligan.capture.player import (
@@ -42,7 +42,7 @@ from mulligan.core.fast_path import IMMUTABLE_TYPES
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     VERIFY,
-    WAITING,
+    WAIT_METADATA,
     AdvisedFix,
     Fix,
     Outcome,
@@ -172,7 +172,7 @@ class CallExecution(RecordedCall, eq=False):
 
     def _build_retry_queries(self) -> RetryQueries:
         limits, waiting_call = self.limits, self._find_waiting_call()
-        limits.began = self.start_time if waiting_call is None else waiting_call.start_time
+        limits.started_at = self.start_time if waiting_call is None else waiting_call.start_time
         limits.retry_limits = self.policy.limit_retries(
             answers_model=waiting_call is not None,
             has_timeout=self.wrapped.options.timeout is not None,
@@ -189,13 +189,14 @@ class CallExecution(RecordedCall, eq=False):
             take_turn=limits.take_turn,
         )
 
-    def _find_waiting_call(self) -> RecordedCall | None:
-        """Return the outermost call that answers a model, this one or one around it: somebody waits for it."""
-        call: RecordedCall | None = self
-        waiting_call: RecordedCall | None = None
-        while call is not None:
-            waiting_call = call if call.answers_model else waiting_call
-            call = find_call(call.enclosing)
+    def _find_waiting_call(self) -> CallExecution | None:
+        """Return the outermost call that answers a model, this one or one around it."""
+        waiting_call: CallExecution | None = None
+        scope: CallScope | None = self
+        while scope is not None:
+            if isinstance(scope, CallExecution) and scope.answers_model:
+                waiting_call = scope
+            scope = scope.enclosing
         return waiting_call
 
     def _describe_target(self) -> str:
@@ -996,7 +997,7 @@ def _note_wait(step: Step, move: BackoffMove) -> Step:
     if not move.waits_for:
         return step
     waiting = {"target": move.waits_for, "next_probe_seconds": round(move.probe_seconds, 1)}
-    return msgspec.structs.replace(step, metadata={**(step.metadata or {}), WAITING: waiting})
+    return msgspec.structs.replace(step, metadata={**(step.metadata or {}), WAIT_METADATA: waiting})
 
 
 def _prove_not_executed(failure: Failure) -> Failure:

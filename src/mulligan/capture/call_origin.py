@@ -92,6 +92,13 @@ def find_marked_step(error: BaseException | None, run: str) -> int | None:
     return None
 
 
+def find_marked_steps(error: BaseException) -> tuple[tuple[str, int], ...]:
+    """Return the innermost step of each run that an exception has left, as pairs of run and number."""
+    with contextlib.suppress(Exception):  # an exception without a dictionary cannot be marked
+        return tuple(vars(error).get(FAILED_STEPS, {}).items())
+    return ()
+
+
 def find_marked_calls(error: BaseException | None) -> tuple[tuple[str, int], ...]:
     """Return the failed calls, each with its run, that an exception or one in its chain has left."""
     pending, visited_count = [error], 0

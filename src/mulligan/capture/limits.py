@@ -21,7 +21,7 @@ from mulligan.core.failure import Failure, Kind, TookEffect
 from mulligan.core.records import StepType
 from mulligan.recover.plan import BLOCKED
 from mulligan.recover.policy import Policy, RetryLimits, Tool
-from mulligan.recover.target_state import TargetCall, Targets, Turn
+from mulligan.recover.target_state import RetryTurn, TargetCall, Targets
 
 if TYPE_CHECKING:
     from mulligan.recover.lost_answers import LostAnswer
@@ -80,7 +80,7 @@ class CallLimits(msgspec.Struct):
     deadline: float | None = None
     """When the call must have ended, by the context's timer."""
     retry_limits: RetryLimits = msgspec.field(default_factory=lambda: Policy().limit_retries())
-    began: float = 0.0
+    started_at: float = 0.0
     """When the call began whose caller waits: this one, or one around it that answers a model."""
     can_block: bool = False
     """Whether the first attempt may be blocked. Set before it, only for calls that answer a model in our own loop or
@@ -132,7 +132,7 @@ class CallLimits(msgspec.Struct):
             return failure
         if self.targets.states and (self.tool.circuit_breaker or has_substitute is not None):
             self._target = self.target_resolver(arguments, None)
-            self._target_call.began = self.began
+            self._target_call.started_at = self.started_at
             if seconds := self.targets.admit_first(self._target.key, self._target_call, now):
                 kind = MODEL_UNAVAILABLE if self.type == "model" else TOOL_UNAVAILABLE
                 message = self.capture.prompt.target_down(self.tool.name, seconds)
@@ -186,8 +186,8 @@ class CallLimits(msgspec.Struct):
         return f"the limit of {limit} {'repair' if limit == 1 else 'repairs'} per run is reached"
 
     def elapsed(self) -> float:
-        """Return the seconds since the call began."""
-        return self.capture.timer() - self.began
+        """Return the seconds since the call started_at."""
+        return self.capture.timer() - self.started_at
 
     def find_obstacle(self) -> str:
         """Return why no attempt may follow any more, or an empty string."""
@@ -217,18 +217,18 @@ class CallLimits(msgspec.Struct):
         outage_seconds: float,
         can_wait: bool = True,
         needs_token: bool = True,
-    ) -> Turn:
+    ) -> RetryTurn:
         """Return what a call does whose backoff has passed: go, wait for its target, or stop."""
         if reason := self.find_obstacle():
             self.leave_target()
-            return Turn(reason=reason)
+            return RetryTurn(reason=reason)
         if arguments is not None:
             self._target = self.target_resolver(arguments, function)
         if self._target is None:
-            return Turn()
+            return RetryTurn()
         call, now = self._target_call, self.capture.timer()
-        call.began = self.began
-        call.limit = self.began + outage_seconds if can_wait and not self.tool.circuit_breaker else now
+        call.started_at = self.started_at
+        call.limit = self.started_at + outage_seconds if can_wait and not self.tool.circuit_breaker else now
         if self.deadline is not None:
             call.limit = min(call.limit, self.deadline)
         return self.targets.take_turn(

@@ -20,12 +20,17 @@ Empty = Literal["success", "failure"]
 
 DATA_TYPES = frozenset({type(None), bool, int, float, str, list, tuple, set, frozenset})
 """Types that are never errors, nor content blocks."""
-FAILURE_PHRASES = ("not found", "t exist", "timed out", "quota", "unavailable", "invalid", "is down")
+FAILURE_PHRASES = (
+    "not ", "n't ", "nothing ", "timed out", "quota", "unavailable", "invalid", "unable", "expired", "unknown",
+    "missing", "no longer", "you ", "in to ", "down", "offline", "fail", "denied", "ended",
+)  # fmt: skip
 """Phrases of which one is in every short sentence that says what failed."""
+NAMED_FAILURES = ("error", "exception", "fail", "not found", "no such", "denied", "not recognized")
+"""Words for a failure after the name of what failed and a colon."""
 CONTENT_STATUS_KEYS = frozenset({"status_code", "statusCode", "stdout", "stderr", "output", "stdErr"})
 """Keys with which a result that is content may be an error whatever else it holds."""
 RESULT_STATUS_KEYS = frozenset(
-    "isError is_error content returncode exit_code exitCode error Error fault errors ok success status".split()
+    "isError is_error content returncode exit_code exitCode error Error fault errors ok success status state".split()
 )
 """Keys with which a dictionary may be an error whatever else it holds."""
 ENVELOPE_STATUS_KEYS = frozenset(
@@ -66,7 +71,7 @@ class ResultChecker:
     """Checks the results of one tool, as its developer declared: for errors, and for empty results."""
 
     __slots__ = (
-        *("_content_category", "_is_empty_failure", "_name", "_reads_sentences", "_type"),
+        *("_content_category", "_is_empty_failure", "_name", "_type"),
         *("category", "detect_errors", "effects", "returns"),
     )
 
@@ -90,7 +95,6 @@ class ResultChecker:
         self.returns: Returns = returns or ("content" if returns_content(category) else "status")
         is_believed = self.returns == "content" and self.detect_errors != "text"
         self._content_category = category if is_believed else None
-        self._reads_sentences = self.effects != "once"
 
     @property
     def is_needed(self) -> bool:
@@ -99,7 +103,7 @@ class ResultChecker:
     def may_fail(self, result: Any, arguments: Mapping[str, Any]) -> bool:
         """Return whether a result may be a failure or look like one. Cheap: every result is checked."""
         try:
-            if may_be_error(result, self._content_category, self._reads_sentences):
+            if may_be_error(result, self._content_category):
                 return self.is_needed
             return self._is_empty_failure and is_empty(result)
         except Exception:  # noqa: BLE001 - the result may be any object
@@ -169,10 +173,10 @@ class ResultChecker:
         return None
 
 
-def may_be_error(result: Any, content_category: ToolCategory | None = None, reads_sentences: bool = True) -> bool:
+def may_be_error(result: Any, content_category: ToolCategory | None = None) -> bool:
     """Return whether a result may be an error. Most results pass this check in a third of a microsecond.
 
-    `content_category` is that of a tool that returns content. `reads_sentences` says that other words may be suspected.
+    `content_category` is that of a tool that returns content.
     """
     kind = type(result)
     if kind is dict:
@@ -187,7 +191,7 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None, read
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is not None and result[:MAX_START_CHARS].lower().startswith(starts):
             return True
-        if reads_sentences and len(result) <= MAX_HEAD_CHARS:
+        if result[:1].isupper() and len(result) <= MAX_HEAD_CHARS:
             sentence = result.lower()
             for phrase in FAILURE_PHRASES:  # any() with a generator takes three times as long
                 if phrase in sentence:
@@ -196,7 +200,10 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None, read
         if result.find(":", 0, MAX_HEAD_CHARS) < 0:
             return False
         head = result[:MAX_HEAD_CHARS].lower()
-        return "error" in head or "exception" in head or "fail" in head
+        for word in NAMED_FAILURES:  # noqa: SIM110 - as above
+            if word in head:
+                return True
+        return False
     if kind is list or kind is tuple:
         # The content blocks of MCP and of model providers, as dictionaries or objects.
         return (

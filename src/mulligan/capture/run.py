@@ -7,11 +7,11 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar, Token
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeVar, get_args
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -21,21 +21,34 @@ from mulligan.capture.call_origin import (
     enter_task,
     find_marked_calls,
     find_marked_step,
+    find_marked_steps,
     mark_exception,
     mark_step,
 )
 from mulligan.capture.context import NO_OPTIONS, CaptureContext, RunOptions, reset
 from mulligan.capture.framework_classes import is_interruption
 from mulligan.capture.propagation import lost_run_watch
+from mulligan.capture.recorded_failure import build_recorded_failure
 from mulligan.capture.run_judge import TOOL_STEP_TYPES, RunJudge, outcome_of
+from mulligan.capture.step_values import (
+    STATUS_NOTE,
+    decorate,
+    merge_metadata,
+    parse_usage,
+    record_arguments,
+    record_result,
+)
 from mulligan.capture.value_recording import ValueRecorder, shapes
-from mulligan.classify.kinds import KINDS, ORCHESTRATION_UNCAUGHT_EXCEPTION, find_kind
+from mulligan.classify.kinds import ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.core import fork_safety
+from mulligan.core.attempts import SENT_NAME, AttemptTracker, parse_attempt_name
 from mulligan.core.call_facts import CallFacts
 from mulligan.core.events import FailureRecorded, RunEnded, RunStarted, StepEnded, StepStarted
-from mulligan.core.failure import DEFAULT_HINTS, Failure, Kind, Remedy, SettingsError, to_code
+from mulligan.core.failure import Failure, SettingsError, to_code
 from mulligan.core.fast_path import MAX_INLINE_CHARS, SuccessRecord, restore_value
+from mulligan.core.links import STAGES
 from mulligan.core.records import (
+    FIRST_FAILURE_SEQ,
     AvoidedTurn,
     EndReason,
     Link,
@@ -55,6 +68,7 @@ if TYPE_CHECKING:
     from mulligan.recover.loop_detection import LoopDetector
     from mulligan.recover.lost_answers import LostAnswer, UserMessages
 
+F = TypeVar("F", bound=Callable[..., Any])
 Raised = type[BaseException] | None
 
 
@@ -203,6 +217,7 @@ def _reset_in_child() -> None:
 
 
 fork_safety.run_in_child(_reset_in_child)
+MAX_ATTEMPTS = 1000
 MAX_REMEMBERED_CALLS = 32
 """Earlier calls of a run that are remembered; repairs may take an id from them."""
 
@@ -241,12 +256,14 @@ class ActiveRun(AsyncScope):
     Later ones may be results of tools: some programs send these as messages of the user."""
     repairs = 0
     loop_detector: LoopDetector | None = None
-    has_success = False
-    """Whether a step marked by the user has succeeded, except stages."""
+    success_count = 0
+    """How many published steps have succeeded, except stages."""
     marked_steps: WeakValueDictionary[int, ActiveStep] | None = None
     """The steps marked by the user, by number."""
     messages: RunMessages | None = None
     """The recorded messages, if a model of the run records conversations."""
+    _attempts: AttemptTracker | None = None
+    """The latest calls whose attempts are marked steps."""
     _recent_steps: deque[ActiveStep] | None = None
     """The latest of them. A program that has only the number of a step has let go of the step itself."""
     _outer_trace: tuple[str, str | None] | None = None
@@ -271,8 +288,9 @@ class ActiveRun(AsyncScope):
         record_fields.setdefault("environment", capture.environment)
         self.options: RunOptions = options
         self.capture = capture if options.record is None else capture.recording(options.record)
+        self._metadata = dict(record_fields.get("metadata") or {})
         if self.capture.record == "shape":
-            record_fields.update(context=None, metadata=shapes(record_fields.get("metadata") or {}) or None)
+            record_fields.update(context=None, metadata=self._stored_metadata())
         record_fields.setdefault("id", new_id())
         record_fields.setdefault("started_at", capture.now())
         self.id: str = record_fields["id"]
@@ -371,12 +389,16 @@ class ActiveRun(AsyncScope):
         """The status of the run so far: success, recovered, partial or failure."""
         with _lock:
             progress = self.judge.progress
-            if not progress.has_success and (self.recent or self.has_success):
+            if not progress.has_success and (self.recent or self.success_count):
                 progress = msgspec.structs.replace(progress, has_success=True)
             record = self.record
             if record.end_reason is None and self.judge.cut_off:
                 record = msgspec.structs.replace(record, cut_off=tuple(self.judge.cut_off))
         return progress.status(record)
+
+    @status.setter
+    def status(self, status: object) -> None:
+        raise AttributeError(STATUS_NOTE)
 
     @property
     def headers(self) -> dict[str, str]:
@@ -453,11 +475,81 @@ class ActiveRun(AsyncScope):
             notes, self._notes = self._notes, []
         return [note for note, _ in notes]
 
-    def step(self, type: StepType = "custom", name: str = "", **metadata: Any) -> ActiveStep:
-        """Mark a step of your own: `with run.step("plan", "read the question"):`."""
+    def step(
+        self,
+        type: StepType = "custom",
+        name: str = "",
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        call: ActiveStep | int | None = None,
+        attempt: int | None = None,
+        **metadata: Any,
+    ) -> ActiveStep:
+        """Mark a step of your own: `with run.step("plan", "read the question"):`. Also a decorator.
+
+        `call` is an earlier attempt of the same call: its step or its number. `attempt` numbers the attempt: a later
+        one continues the latest call of the same tool. So does a name such as `fetch_attempt_2`.
+        """
         if type not in get_args(StepType) or type in ("run", "reflection"):
             raise SettingsError(f"Invalid step type {type!r}. Use plan, tool, model, retrieval, respond or custom.")
-        return ActiveStep(self, type, name, metadata)
+        return ActiveStep(self, type, name, metadata, arguments=arguments, call=call, attempt=attempt)
+
+    def join_call(self, step: Step, call: ActiveStep | int | None, rank: int | None) -> Step:
+        """Return a step that starts as an attempt of the call that it continues, if any."""
+        number = call.number if isinstance(call, ActiveStep) else call
+        if isinstance(number, int) and 0 < number < step.seq:
+            step = msgspec.structs.replace(step, call=number)
+        if rank is not None and rank > 1:
+            step = msgspec.structs.replace(step, attempt=rank)
+        with _lock:
+            if self._attempts is None:
+                self._attempts = AttemptTracker(MAX_REMEMBERED_CALLS)
+            return self._attempts.add(step, rank)
+
+    def reopen_call(self, call: int) -> None:
+        """Take back the judgement of a failed call: another attempt of it has ended."""
+        with _lock:
+            self.judge.reopen_call(call)
+
+    def note_attempt(self, step: Step) -> None:
+        """Note how an attempt of a marked step has ended."""
+        with _lock:
+            if self._attempts is not None:
+                self._attempts.note(step)
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the run. What you change until the run ends is stored with its end."""
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = {}
+        merge_metadata(self._metadata, metadata, {})
+
+    def add_metadata(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Add to the metadata of the run: `run.add_metadata(order=7)`."""
+        merge_metadata(self._metadata, values, more)
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of the run, in its metadata."""
+        tags = self._metadata.get("tags")
+        return list(tags) if isinstance(tags, list | tuple) else []
+
+    @tags.setter
+    def tags(self, tags: Iterable[str]) -> None:
+        self._metadata["tags"] = [tags] if isinstance(tags, str) else [str(tag) for tag in tags]
+
+    @property
+    def user(self) -> str | None:
+        """The user whom the run serves, in its metadata."""
+        user = self._metadata.get("user")
+        return None if user is None else str(user)
+
+    @user.setter
+    def user(self, user: str | None) -> None:
+        self._metadata["user"] = None if user is None else str(user)
 
     def record_failure(
         self,
@@ -473,40 +565,77 @@ class ActiveRun(AsyncScope):
     ) -> Failure:
         """Record a failure by hand, of a step or of the run itself. Return the failure that is stored.
 
-        `type` and `code` name a kind of mulligan (`tool`, `timeout`) or one that the settings declare. `failure_type`,
-        `failure_code` and `step_id` are other names for the same. `facts` are further fields of `Failure`, such as
-        `status` or `hint`.
+        `type` and `code` name a kind of mulligan (`tool`, `timeout`) or one of your own, which settings may declare.
+        `failure_type`, `failure_code` and `step_id` are other names for the same. `facts` are further fields of
+        `Failure`, such as `status` or `hint`. It raises nothing, whatever you pass.
 
-        A step that raised has one failure, inside the step and after it: yours decides its kind. While you handle its
-        exception, it is the default step, except for failures of the type `orchestration`.
+        A step has one failure, recorded inside the step or after it: yours decides its kind. While you handle the
+        exception of a step, it is the default step, except for failures of the type `orchestration`.
         """
-        try:
-            text = str(message)
-        except Exception:  # noqa: BLE001 - it may be an exception, which the user is handling
-            text = message.__class__.__name__
-        type, code = to_code(type or failure_type), to_code(code or failure_code)
-        if self.capture.kinds is not None:
-            kind = find_kind(type, code, self.capture.kinds)
-        else:  # mulligan is off, and nobody has read which kinds are declared
-            kind = KINDS.get(f"{type}/{code}") or Kind(type, code, hint=DEFAULT_HINTS[Remedy.REPLAN])
+        type, code = type or failure_type, code or failure_code
         target = step if step is not None else step_id
-        failed_step = self._find_step(target) if isinstance(target, int) else target
-        if target is None and kind.type != "orchestration":
+        failed_step: ActiveStep | Step | None = target if isinstance(target, ActiveStep) else None
+        if isinstance(target, int):
+            failed_step = self._find_step(target)
+        elif target is None and to_code(type).lower() != "orchestration":
             failed_step = self._find_handled_step()
-        name = self.record.agent if failed_step is None else failed_step.name
-        classified = self.capture.classify_safely(text=text, source=type, tool=name)
-        failure = self.reduce_failure(Failure.of(kind, text, **{"fingerprint": classified.fingerprint, **facts}))
+        failure = self.reduce_failure(
+            build_recorded_failure(
+                self.capture, type, code, message,
+                source="run" if failed_step is None else failed_step.type,
+                tool=self.record.agent if failed_step is None else failed_step.name,
+                arguments=None if failed_step is None else failed_step.arguments,
+                facts=facts,
+            )
+        )  # fmt: skip
         if isinstance(failed_step, ActiveStep):
             return failed_step.set_failure(failure)
         if failed_step is not None:
             if failed_step.failure is not None:
                 return failed_step.failure
-            self.record_child_failure(failed_step.type, name, failure, parent=failed_step.seq)
+            if failed_step.started_at:
+                self.fail_step(failed_step, failure)
+            else:
+                self._record_failure_of_unknown_step(failed_step, failure)
             return failure
         if (error := sys.exception()) is not None:
             mark_exception(error, self.id)  # leaving the run, it adds no second failure
         self.record_child_failure("run", self.record.agent, failure)
         return failure
+
+    def fail_step(self, step: Step, failure: Failure) -> None:
+        """Give a step that has ended as a success the failure that was recorded for it afterwards."""
+        self.capture.publish_safely(FailureRecorded(self.id, step.seq, failure))
+        self.note_attempt(step.with_failure(failure))
+        with _lock:
+            later_successes = [success for success in self._successes() if success.seq > step.seq]
+            self._forget_success(step.seq)
+        self.judge_step(step.with_failure(failure), self.capture)
+        for success in later_successes:  # one of them may be what recovered it
+            if success.tool_key == step.tool_key:
+                with _lock:
+                    facts = CallFacts(failures_before=self.judge.progress.delivered, task=enter_task())
+                    self.judge.judge(success, facts)
+
+    def _successes(self) -> list[Step]:
+        """Return the latest successful attempts, in order."""
+        recent = [success.to_step(success.template.name, success.arguments, None) for success in tuple(self.recent)]
+        return sorted((*recent, *self._judged_successes), key=lambda step: step.seq)
+
+    def _forget_success(self, number: int) -> None:
+        for success in [success for success in tuple(self.recent) if success.seq == number]:
+            self.recent.remove(success)
+        for step in [step for step in self._judged_successes if step.seq == number]:
+            self._judged_successes.remove(step)
+            self.success_count -= step.type not in STAGES
+        has_success = bool(self.recent or self.success_count)
+        self.judge.progress = msgspec.structs.replace(self.judge.progress, has_success=has_success)
+
+    def _record_failure_of_unknown_step(self, step: Step, failure: Failure) -> None:
+        """Record the failure of a step that the run no longer holds. The store gives it to the step."""
+        seq = FIRST_FAILURE_SEQ + step.seq % FIRST_FAILURE_SEQ
+        nested_step = Step(run=self.id, seq=seq, call=seq, parent=step.seq, started_at=self.capture.now())
+        self.publish_step(nested_step.with_failure(failure))
 
     def remember_step(self, step: ActiveStep, number: int) -> None:
         with _lock:
@@ -516,13 +645,14 @@ class ActiveRun(AsyncScope):
         self._recent_steps.append(step)
 
     def _find_step(self, number: int) -> ActiveStep | Step:
-        """Return the step with this number: in use, among the latest failed ones, or else one without a name."""
+        """Return the step with this number: in use, among the latest ones, or else one without a name and a time."""
         marked_step = self.marked_steps.get(number) if self.marked_steps is not None else None
         if marked_step is not None:
             return marked_step
         with _lock:
-            failed_step = next((step for step in self._failed if step.seq == number), None)
-        return failed_step or Step(run=self.id, seq=number, call=number)
+            latest_steps = (*self._failed, *self._successes())
+            step = next((step for step in latest_steps if step.seq == number), None)
+        return step or Step(run=self.id, seq=number, call=number)
 
     def _find_handled_step(self) -> ActiveStep | Step | None:
         """Return the failed step that has left the exception being handled, if any."""
@@ -736,14 +866,13 @@ class ActiveRun(AsyncScope):
                 )
         if capture.is_recording_off and not self.capture.is_recording_off:
             return None  # the status of a recorded run must not depend on unrecorded steps
-        self.has_success = self.has_success or (step.outcome == "success" and step.type not in ("plan", "respond"))
+        self.success_count += step.outcome == "success" and step.type not in STAGES
         if step.outcome == "success" and not self.is_implicit:
             self._judged_successes.append(msgspec.structs.replace(step, result=None))
         if is_cut_off and self.is_open and not self.is_implicit and step.type not in ("plan", "respond"):
             with _lock:
                 self.has_failures = True  # from now on, successes are judged: one may make the call again
-                recent = [success.to_step("", success.arguments, None) for success in tuple(self.recent)]
-                self.judge.note_cut_off(step, (*recent, *self._judged_successes))
+                self.judge.note_cut_off(step, self._successes())
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
         judge = self.judge
@@ -791,6 +920,7 @@ class ActiveRun(AsyncScope):
             self.record,
             ended_at=self.capture.now(),
             end_reason=end_reason,
+            metadata=self._stored_metadata(),
             withdrawn=self.judge.withdrawn,
             cut_off=() if is_abandoned else tuple(sorted(self.judge.cut_off)),
             advice=self.judge.advised_fixes,
@@ -802,6 +932,10 @@ class ActiveRun(AsyncScope):
         if self.capture.reflector is not None:
             with self.capture.guard("Judging the reflections of a run"):
                 self.capture.reflector.settle(self.id, self.judge.links)
+
+    def _stored_metadata(self) -> dict[str, Any] | None:
+        metadata = {name: value for name, value in self._metadata.items() if value is not None}
+        return (shapes(metadata) if self.capture.record == "shape" else metadata) or None
 
     def as_current(self) -> ContextValue:
         """Make the run the current one in this context: `with run.as_current():`."""
@@ -866,7 +1000,7 @@ def mark_corrected(error: BaseException) -> ContextValue:
     """Return a context manager that links the next successful call to the one that raised the error."""
     if not isinstance(error, BaseException):
         raise SettingsError(f"Invalid argument {error!r:.80} of correcting. Pass the exception that a call raised.")
-    calls = find_marked_calls(error)
+    calls = (*find_marked_calls(error), *find_marked_steps(error))
     return ContextValue(corrected_calls, lambda: (*corrected_calls.get(), *calls))
 
 
@@ -883,50 +1017,130 @@ def scope(capture: CaptureContext, run: ActiveRun | None = None) -> ActiveRun | 
 class ActiveStep(AsyncScope):
     """A step marked by the user, in progress."""
 
-    def __init__(self, run: ActiveRun, type: StepType, name: str, metadata: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        run: ActiveRun,
+        type: StepType,
+        name: str,
+        metadata: dict[str, Any],
+        *,
+        arguments: Mapping[str, Any] | None = None,
+        call: ActiveStep | int | None = None,
+        attempt: int | None = None,
+        parent: int | None = None,
+    ) -> None:
         self._capture = run.capture
         self.run = run
         self.type: StepType = type
-        self.name = name
-        self.metadata = metadata
+        attempt_name = parse_attempt_name(name) if isinstance(name, str) else None
+        self.name = name if attempt_name is None else attempt_name.name
+        self.metadata = metadata if attempt_name is None else {**metadata, SENT_NAME: name}
         self.failure: Failure | None = None
         self.number: int | None = None
-        self._has_raised = False
+        self._rank = None if attempt_name is None else attempt_name.rank
+        if isinstance(attempt, int) and 0 <= attempt <= MAX_ATTEMPTS:
+            self._rank = attempt
+        elif attempt is not None:
+            self.metadata = {**self.metadata, "attempt": attempt}
+        self.arguments, self._call, self._parent = arguments, call, parent
+        self._fields: dict[str, Any] = {}
+        """What was set besides metadata: the result and the tokens."""
         self._step: Step | None = None
-        self._token: Token[Any] | None = None
+        self._ended_step: Step | None = None
 
     @property
     def step_id(self) -> int | None:
         """The number of the step in its run; None before the step has started."""
         return self.number
 
+    def step(self, type: StepType = "custom", name: str = "", **options: Any) -> ActiveStep:
+        """Mark a step inside this one, also from another thread. The options are those of `run.step`."""
+        step = self.run.step(type, name, **options)
+        step._parent = self.number
+        return step
+
+    def add_metadata(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Add to the metadata of the step while it is in progress: `step.add_metadata(rows=3)`."""
+        if self._can_change("add_metadata"):
+            merge_metadata(self.metadata, values, more)
+
+    def set_result(self, result: Any) -> None:
+        """Set the result of the step while it is in progress."""
+        if self._can_change("set_result"):
+            with self._capture.guard("Recording a result"):
+                self._fields["result"] = record_result(result, is_shape=self._capture.record == "shape")
+
+    def set_usage(
+        self, usage: Any = None, *, model: str | None = None, cost: float | None = None, **counts: int
+    ) -> None:
+        """Set the token usage of the step while it is in progress.
+
+        `usage` is the answer of a model or its usage, in the form of any provider. Or pass counts: `input=900,
+        output=20`. `cost` is in US dollars.
+        """
+        if self._can_change("set_usage"):
+            with self._capture.guard("Reading a token usage"):
+                token_usage = parse_usage(counts if usage is None else usage)
+                self._fields["tokens"] = token_usage.tokens if token_usage is not None else None
+                model = model or (token_usage.model if token_usage is not None else None)
+                facts = {"model": model, "cost": cost}
+                self.metadata.update({name: fact for name, fact in facts.items() if fact is not None})
+
+    def _can_change(self, method: str) -> bool:
+        if self._ended_step is not None:
+            message = "%s of the step %.80r was called after its end: it changes nothing. Call it inside the step."
+            self._capture.warn_once(str(self.name), method, message, method, self.name)
+        return self._ended_step is None
+
+    @property
+    def status(self) -> Outcome | None:
+        """The outcome of the step; None before its end."""
+        return self._ended_step.outcome if self._ended_step is not None else None
+
+    @status.setter
+    def status(self, status: object) -> None:
+        raise AttributeError(STATUS_NOTE)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function: each of its calls is such a step."""
+        return decorate(function, self._copy)
+
+    def _copy(self, arguments: Mapping[str, Any] | None) -> ActiveStep:
+        step = ActiveStep(self.run, self.type, self.name, dict(self.metadata), arguments=self.arguments or arguments)
+        step._call, step._rank, step._parent = self._call, self._rank, self._parent
+        return step
+
     def record_failure(self, type: str | Enum = "", code: str | Enum = "", message: str = "", **facts: Any) -> Failure:
         """Record a failure of this step by hand, as `run.record_failure` does."""
         return self.run.record_failure(type, code, message, step=self, **facts)
 
     def set_failure(self, failure: Failure) -> Failure:
-        """Set the failure of the step, and return the one that it has. A step that raised has only one.
-
-        A second failure of any other step, or one after it has ended, becomes a nested step.
-        """
-        if self._has_raised and self.failure is not None and self.number is not None:
-            recorded = self.failure.with_recorded(failure)
-            if recorded != self.failure and failure.is_failure:
-                self.failure = recorded
-                self._capture.publish_safely(FailureRecorded(self.run.id, self.number, recorded))
-            return self.failure
-        if self.failure is None and self._step is not None:
-            self.failure = failure
-        else:
-            self.run.record_child_failure(self.type, self.name, failure, parent=self.number)
+        """Set the failure of the step, which may have ended, and return it. A later one adds to an earlier one."""
+        if self.failure is not None and self.failure.is_failure:
+            if not failure.is_failure:
+                return self.failure
+            failure = self.failure.with_recorded(failure)
+        is_changed, had_failure = failure != self.failure, self.failure is not None
+        self.failure = failure
+        if self._ended_step is not None and is_changed:
+            if had_failure:
+                self._capture.publish_safely(FailureRecorded(self.run.id, self._ended_step.seq, failure))
+            else:
+                self.run.fail_step(self._ended_step, failure)
         return failure
 
     def __enter__(self) -> Self:
-        self.failure = None
-        self._has_raised = False
-        self._step = self.run.start_step(type=self.type, name=self.name, metadata=self._stored_metadata())
-        self.number = self._step.seq
+        self.failure = self._ended_step = None
+        is_shape = self._capture.record == "shape"
+        fields: dict[str, Any] = {} if self._parent is None else {"parent": self._parent}
+        with self._capture.guard("Recording arguments"):
+            fields["arguments"] = record_arguments(self.arguments, is_shape=is_shape)
+        step = self.run.start_step(type=self.type, name=self.name, metadata=self._stored_metadata(), **fields)
+        self._step = step = self.run.join_call(step, self._call, self._rank)
+        self.number = step.seq
         self.run.remember_step(self, self.number)
+        # What is being handled or corrected matters only after a failure.
+        self._facts = self.run.judge.call_facts(self.arguments or {}) if self.run.has_failures else None
         self._started = self._capture.timer()
         self._token = self._capture.current_scope.set(inner_scope(self._capture, self.run, self.number))
         self._capture.publish_safely(StepStarted(self._step))
@@ -941,7 +1155,6 @@ class ActiveStep(AsyncScope):
                 mark_step(error, self.run.id, self.number)
             failure = self.run.reduce_failure(self._capture.classify_safely(error, source=self.type, tool=self.name))
             self.failure = failure if self.failure is None else failure.with_recorded(self.failure)
-            self._has_raised = True
         outcome: Outcome = "success"
         if self.failure is not None:
             outcome = outcome_of(self.failure)
@@ -949,14 +1162,26 @@ class ActiveStep(AsyncScope):
             outcome = "cancelled"
         step, self._step = self._step, None
         if step is not None:
+            self._ended_step = msgspec.structs.replace(
+                step,
+                outcome=outcome,
+                failure=self.failure,
+                duration_seconds=self._capture.timer() - self._started,
+                metadata=self._stored_metadata(),
+                **self._fields,
+            )
+            if step.attempt > 1:
+                self.run.reopen_call(step.call)
+            self.run.note_attempt(self._ended_step)
+            options: dict[str, Any] = {}
+            if self._capture.record == "shape" and self.arguments is not None:
+                # Links are judged by the values, of which only the shapes are recorded.
+                recorder = ValueRecorder(is_shape=True, is_model=False, shareable_texts=tuple)
+                options = {"values": dict(self.arguments), "value_recorder": recorder}
             self.run.publish_step(
-                msgspec.structs.replace(
-                    step,
-                    outcome=outcome,
-                    failure=self.failure,
-                    duration_seconds=self._capture.timer() - self._started,
-                    metadata=self._stored_metadata(),
-                ),
+                self._ended_step,
+                facts=self._facts,
+                **options,
                 is_cut_off=outcome == "cancelled" and error is not None and self._capture.cuts_call_off(error),
             )
 

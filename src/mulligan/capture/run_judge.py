@@ -258,6 +258,19 @@ class RunJudge:
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
 
+    def reopen_call(self, call: int) -> None:
+        """Take back the judgement of a failed call, of which another attempt follows."""
+        reopened = next((failure for failure in self.progress.open if failure.call.id == call), None)
+        if reopened is None:
+            return
+        self._attempts[call] = list(reopened.call.steps)
+        # Earlier calls of its intent are open again by themselves.
+        earlier = tuple(OpenFailure(member.call, reopened.facts, reopened.number) for member in reopened.members)
+        remaining = tuple(failure for failure in self.progress.open if failure is not reopened)
+        self.progress = msgspec.structs.replace(
+            self.progress, open=(*earlier, *remaining), failed=self.progress.failed - 1
+        )
+
     def note_advice(self, tool: str, advice: Sequence[AdvisedFix]) -> None:
         """Note the fixes shown to the run after a failure of a tool: what then succeeds may have followed them."""
         self.advised_fixes = tuple(dict.fromkeys((*self.advised_fixes, *advice)))[-MAX_ADVISED_FIX_RECORDS:]

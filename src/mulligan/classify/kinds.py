@@ -39,7 +39,7 @@ _OWN_EVIDENCE = ("statuses", "possible_statuses", "numbers", "possible_numbers",
 # Tool calls
 TOOL_TIMEOUT = declare("tool", "timeout", RETRY, UNKNOWN,
     "The call did not answer in time. If it only reads, a smaller request may succeed.",
-    statuses=(408, 522, 524, 504), can_occur_in_output=True, loses_answer=True, is_about_state=True,
+    statuses=(408, 522, 524, 504), can_occur_in_output=True, loses_answer=True, is_timeout=True, is_about_state=True,
     is_outage=True, fallback="default", model_codes=("timeout",),
     numbers="exit 124; ETIMEDOUT ESOCKETTIMEDOUT ETIME ERR_TIMED_OUT ERR_CONNECTION_TIMED_OUT "
     "UND_ERR_CONNECT_TIMEOUT UND_ERR_HEADERS_TIMEOUT UND_ERR_BODY_TIMEOUT IO_TIMEOUT; errno 110 60; windows 121 258 "

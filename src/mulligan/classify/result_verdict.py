@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from mulligan.classify.evidence import to_integer
 from mulligan.classify.results import (
+    describes_failure,
     find_error_message,
     find_exit_code,
     is_error_result,
@@ -15,7 +16,6 @@ from mulligan.classify.results import (
     read_object,
     read_text,
 )
-from mulligan.classify.rules import compile_rule_pattern
 from mulligan.classify.tool_category import PROGRAM_CATEGORIES, returns_content
 from mulligan.classify.unflagged_failures import (
     calls_service,
@@ -95,18 +95,14 @@ def _judge_status(result: object, effects: Effects) -> ResultVerdict:
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if is_error else SUCCESS
     if text and text[:1] != "{" and is_error_text(text):
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if effects == "once" else FAILURE
-    is_sentence = isinstance(result, str) and text is not None and compile_rule_pattern(_SENTENCE_PATTERN).match(text)
-    if effects != "once" and (is_sentence or is_error_result(result)):
+    fields = result if isinstance(result, Mapping) else read_object(text or "")
+    if fields is not None:
+        is_suspected = effects != "once" and (describes_failure(fields) or is_error_result(result))
+    else:
+        is_suspected = bool(text) and isinstance(result, str) and bool(find_unflagged_failure(text or "", "other"))
+    if is_suspected:
         return ResultVerdict("suspected", result, WORDS_CONFIDENCE)
     return SUCCESS
-
-
-_SENTENCE_PATTERN = (
-    r"(?-i:[A-Z])[\w '\"#-]{1,60}\b(?:not found|(?:does not|doesn't) exist|timed out|quota exceeded|"
-    r"(?:service|server|api|database) is (?:currently |temporarily )?(?:unavailable|down))[.!]?\Z|"
-    r"(?-i:Invalid) \w{1,30}: ['\"][^\n]{0,80}\Z"
-)
-"""A whole text of one sentence that says what failed, without beginning as an error."""
 
 
 def _judge_content(result: object, category: ToolCategory, arguments: Mapping[str, Any] | None) -> ResultVerdict:
@@ -129,7 +125,7 @@ def _states_own_failure(
     if category in ("fetch", "browser") and any((to_integer(fields.get(name)) or 0) >= 400 for name in _STATUS_KEYS):
         return True
     if not is_error_result(fields, needs_mark=True):
-        return False
+        return category not in ("file", *PROGRAM_CATEGORIES) and describes_failure(fields)
     if category in PROGRAM_CATEGORIES:
         return calls_service(arguments)
     may_be_read = category == "file" and is_read and may_name_file(arguments)

@@ -527,6 +527,45 @@ def read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
+def describes_failure(result: Mapping[Any, Any]) -> bool:
+    """Return whether a dictionary without data describes a failure under names that state no error.
+
+    Such as `{"status": 200, "data": null, "message": "could not be found"}`, or GraphQL's errors beside empty data.
+    """
+    if len(result) > _MAX_DESCRIPTION_KEYS or _is_record(result):
+        return False
+    errors = result.get("errors") if "data" in result else None
+    if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and "message" in errors[0]:
+        return not _is_data(result["data"])
+    values = [value for name, value in result.items() if name not in _DESCRIPTION_KEYS and name not in _STATUS_KEYS]
+    if any(map(_is_data, values)) and "state" not in result:
+        return False
+    is_empty = any(name in result and not result[name] for name in _DATA_KEYS)
+    state = result.get("state", result.get("status"))
+    if is_empty and isinstance(state, str) and state[:20].lower() in _FAILED_STATES:
+        return True
+    texts = [value for name in _DESCRIPTION_KEYS if isinstance(value := result.get(name), str) and value]
+    if result.get("ok") is False and texts:
+        return True
+    return is_empty and any(map(_is_error_sentence, texts))
+
+
+def _is_data(value: Any) -> bool:
+    """Return whether a value holds data: an object or a list with something in it, a number, a name."""
+    if isinstance(value, Mapping):
+        return any(member is not None for member in islice(value.values(), _MAX_KEYS))
+    return bool(value) and not isinstance(value, bool)
+
+
+_MAX_DESCRIPTION_KEYS = 6
+_DESCRIPTION_KEYS = frozenset(
+    "message Message msg detail info Information Note warning reason cause problem why explanation errors error".split()
+)
+"""Keys of sentences about a call."""
+_DATA_KEYS = (*_EMPTY_KEYS, "rows", "items", "payload", "records")
+_FAILED_STATES = frozenset("error fail failed failure timed_out timeout declined rejected invalid_request".split())
+
+
 def find_error_message(result: Mapping[Any, Any]) -> str:
     """Return the message of a dictionary that is an error, from its error object too."""
     for name in _SURE_MESSAGE_KEYS:

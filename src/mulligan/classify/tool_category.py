@@ -23,6 +23,8 @@ MAX_NAME_CHARS = 200
 _WORD = r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+"
 _SHELL_WORDS = frozenset("bash shell sh zsh terminal console powershell pwsh cmd exec command subprocess ssh".split())
 _CODE_WORDS = frozenset("python python3 repl interpreter notebook jupyter ipython javascript eval sandbox".split())
+_RUNNABLE_WORDS = frozenset("code script scripts test tests build program".split())
+"""What a tool runs whose result is the output of a program."""
 _SQL_WORDS = frozenset(
     "sql database db postgres postgresql psql mysql mariadb sqlite duckdb bigquery snowflake clickhouse redshift "
     "athena mssql cypher table tables".split()
@@ -106,8 +108,8 @@ def _category_of_name(name: str, is_read_only: bool | None) -> ToolCategory:
     for category, category_words in _PROGRAMS:
         if unique_words & category_words:
             return category
-    if "code" in unique_words and unique_words & {"run", "execute"}:
-        return "code"
+    if unique_words & {"run", "execute"} and unique_words & _RUNNABLE_WORDS:
+        return "code" if "code" in unique_words else "shell"
     if is_read_only is None:
         # The first verb decides: `get_order` reads, `order_copy` does not.
         verb = next((word for word in words if word in _READING_WORDS or word in _CHANGING_WORDS), "")

@@ -12,11 +12,13 @@ from typing import Any
 
 from mulligan.classify.results import is_error_text, strip_control_chars
 from mulligan.classify.rules import compile_rule_pattern
+from mulligan.classify.tool_category import CONTENT_CATEGORIES
 from mulligan.core.failure import ToolCategory
 
 MAX_REPORT_CHARS = 700
 """Longer texts of tools other than programs are content, unless they are pages."""
 MAX_REPORT_LINES = 4
+MAX_SENTENCE_CHARS = 160
 MAX_PAGE_TEXT_CHARS = 1500
 """Longer pages without markup are content: those that block a reader say little."""
 MAX_PAGE_HEAD_CHARS = 6000
@@ -47,10 +49,14 @@ def find_unflagged_failure(text: str, category: ToolCategory, arguments: Mapping
         return ""
     if category == "file":
         return text if is_file_report(text, arguments) else ""
+    lines = text.splitlines()
+    if category not in CONTENT_CATEGORIES and len(lines) <= 2 and any(map(_ends_program, lines)):
+        return text
     pattern = _REPORT_PATTERNS.get(category)
     if pattern is not None and compile_rule_pattern(pattern).search(text):
         return text
-    return text if category != "model" and is_error_text(text) else ""
+    is_reported = is_error_text(text) or (len(text) <= MAX_SENTENCE_CHARS and _says_no(text))
+    return text if category != "model" and is_reported else ""
 
 
 def may_report_failure(text: str, category: ToolCategory) -> bool:
@@ -79,6 +85,38 @@ _OUTPUT_MARKS = (
     "return", "no module", "no rule", "missing", "required", "unexpected", "usage:", "conflict",
 )  # fmt: skip
 """Words of which one is in every error of a program, and in the frame with its exit code."""
+
+
+def _ends_program(line: str) -> bool:
+    """Return whether a line is one with which a shell, a build or a test run ends in failure."""
+    patterns = _SHELL_LINE_PATTERN, _OUTPUT_LINE_PATTERN
+    return any(compile_rule_pattern(pattern).match(line) for pattern in patterns)
+
+
+def _says_no(text: str) -> bool:
+    """Return whether a short text says in its first sentence that the call did not do what it was for."""
+    return compile_rule_pattern(_REFUSAL_PATTERN).match(text) is not None
+
+
+_SUBJECT = r"(?-i:[A-Z])[\w '\"`#@/-]{1,60}"
+_REFUSAL_PATTERN = join_phrases(
+    rf"""
+    {_SUBJECT}\b(?:not found|(?:does not|doesn't) exist|timed out|quota exceeded)[.!]?\Z
+    {_SUBJECT}\b(?:service|server|api|database) is (?:currently |temporarily )?(?:unavailable|down)\b
+    {_SUBJECT}\b(?:is|are|was|were) (?:currently |temporarily |no longer )?(?:unavailable|offline|forbidden)\b
+    {_SUBJECT}\b(?:could|can|was|were|is|are|did|do|does) ?n[o']t (?:be )?(?:\w{{3,14}}ed|found|understood|sent)\b
+    {_SUBJECT}\b(?:is|are) no longer \w{{4,14}}ed\b
+    {_SUBJECT}\b(?:has|have) (?:expired|run out|reached the (?:limit|maximum))\b
+    (?:sorry, )?I (?:cannot|can't|could not|couldn't|(?:was|am) unable|am not (?:allowed|permitted)|do not understand)\b
+    (?-i:Not|Nothing) (?:was |has been )?(?:saved|changed|sent|created|deleted|cancelled|updated|allowed|permitted)\b
+    (?-i:Invalid|Unknown|Missing|Unsupported) \w{{1,30}}(?:[:.]| '| \"| -)
+    (?:please )?(?-i:[Ll]og|[Ss]ign) in (?:to|again|first)\b
+    (?-i:You) (?:need (?:access|permission|to (?:log|sign))|must (?:be|log|sign|first)|do not have)\b
+    (?-i:You) are not (?:allowed|permitted|authorized)\b
+    (?-i:Your) (?:session|token|trial|subscription|key|password) (?:\w{{1,12}} )?(?:ended|expired|timed out)\b
+    (?-i:This) site can't be reached\b
+    """
+)
 
 
 def _is_log(text: str) -> bool:
@@ -167,7 +205,8 @@ def _find_in_page(text: str) -> str:
     if compile_rule_pattern(_BLOCK_TEXT_PATTERN).search(text) or compile_rule_pattern(_LOGIN_TEXT_PATTERN).search(text):
         return text
     is_short = len(text) <= MAX_REPORT_CHARS and text.count("\n") < MAX_REPORT_LINES and not _is_log(text)
-    return text if is_short and (compile_rule_pattern(_FETCH_PATTERN).match(text) or is_error_text(text)) else ""
+    is_reported = compile_rule_pattern(_FETCH_PATTERN).match(text) is not None or is_error_text(text)
+    return text if is_short and (is_reported or (len(text) <= MAX_SENTENCE_CHARS and _says_no(text))) else ""
 
 
 def _find_in_markup(text: str, head: str) -> str:
@@ -575,7 +614,7 @@ _OUTPUT_LINE_PATTERN = join_phrases(
     an error occurred \(\w{{1,60}}\) when calling
     \s{{0,4}}\u2577?\s{{0,4}}\u2502 ?error:
     the connection to the server [^\n]{{1,100}} was refused
-    \S{{1,60}}: error:
+    (?!subject)\S{{1,60}}: error:
     unknown (?:command|flag|option|subcommand)\b
     no rule to make
     automatic merge failed

@@ -75,7 +75,7 @@ def settings(context: CommandContext) -> None:
     current_settings = settings_file.load_settings()
     names = [name for name in settings_file.SETTING_NAMES if name not in settings_file.POLICY_NAMES]
     values = {name: getattr(current_settings, name) for name in names}
-    values |= msgspec.structs.asdict(current_settings.policy)
+    values |= {name: getattr(current_settings.policy, name) for name in settings_file.POLICY_NAMES}
     values |= {name: "(set)" for name in ("token", "reflect_key", "alert_webhook") if values[name]}
     values |= {"store": redact_password(current_settings.store_url), "home": str(current_settings.folder)}
     origins = {name: source for source, names in settings_file.read_sources(os.environ).items() for name in names}

@@ -27,8 +27,8 @@ from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
 from mulligan.report import conversation_text, memory_text, overview, run_text
 from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
-from mulligan.report.stats import compare_stats, count_older_runs, started_runs
-from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, truncate
+from mulligan.report.stats import compare_stats, count_older_runs, list_undeclared_kinds, started_runs
+from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, to_line, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
@@ -211,13 +211,17 @@ def stats(
         by = query.by or ""
         rows = overview.limit_rows(overview.rank_parts(answer.parts, by), by, limit)
         csv_lines = render_csv(rows, [by, *STATS_SPEC.csv_columns])
-        context.print(overview.build_answer(answer, limit), csv_lines)
+        undeclared_kinds = list_undeclared_kinds(answer.total, context.settings.kinds)
+        context.print(overview.build_answer(answer, limit) | {"undeclared_kinds": undeclared_kinds}, csv_lines)
         return
     if query.by is None and query.kind is None:
         tools, agents, series = (
             _compute_stats(store, replace(query, by=by, detail=by == "tool")) for by in ("tool", "agent", "time")
         )
         print_lines(overview.render_overview(answer, tools, agents, series, context.width))
+        if undeclared_kinds := list_undeclared_kinds(answer.total, context.settings.kinds):
+            click.echo(f"\nNot declared: {', '.join(map(to_line, undeclared_kinds[:10]))}.")
+            click.echo(f'To give one a remedy and a hint: [kinds."{to_line(undeclared_kinds[0])}"] in mulligan.toml.')
     else:
         _print_by_dimension(context, store, query, answer, limit or DEFAULT_ROW_LIMIT)
     if not (answer.total.calls or started_runs(answer.total) or query.since is None):

@@ -51,9 +51,9 @@ class StepEnded(Event, frozen=True, gc=False, omit_defaults=True, tag="step.ende
 class FailureRecorded(Event, frozen=True, tag="failure.recorded"):
     run: str
     seq: int
-    """The number of a failed step that has ended already."""
+    """The number of a step that has ended already."""
     failure: Failure
-    """Replaces the failure of the step."""
+    """Replaces the failure of the step. One that had succeeded has failed."""
 
 
 class RecoveryPlanned(Event, frozen=True, tag="recovery.planned"):

@@ -109,6 +109,8 @@ class Kind(str):
     """Whether nothing has executed if the author of a tool declares it."""
     loses_answer: bool = False
     """Whether no answer of the tool itself has arrived."""
+    is_timeout: bool = False
+    """Whether the call has occupied the tool for as long as it was allowed to."""
     accepted_arguments: bool = False
     """Whether the tool accepted the arguments and looked for their object."""
     rejects_arguments: bool = False

@@ -47,7 +47,7 @@ FIRST_FAILURE_SEQ = 2**30
 """First step number for failures that a server receives without a step, above all regular step numbers."""
 VERIFY = "verify"
 """The source of a recovery in which `verify` found that the call had executed."""
-WAITING = "waiting"
+WAIT_METADATA = "waiting"
 """In the metadata of a failed attempt: the target that is down, and when its next probe was due."""
 RUN_SPECIFIC = "(another)"
 """In a learned change: stands for a value specific to its run, which is not shared."""
@@ -233,6 +233,16 @@ class Step(Record, frozen=True, gc=False):
     @property
     def has_failed(self) -> bool:
         return self.outcome == "failure" and (self.failure is None or self.failure.is_failure)
+
+    def with_failure(self, failure: Failure) -> Step:
+        """Return the step with a failure that was recorded for it, which may have ended before.
+
+        A success becomes a failed step. A failure that is none, such as a rejection, changes no failed step.
+        """
+        if self.has_failed:
+            return msgspec.structs.replace(self, failure=failure) if failure.is_failure else self
+        outcome: Outcome = "failure" if failure.is_failure else "cancelled" if failure.kind.is_cancelled else "blocked"
+        return msgspec.structs.replace(self, failure=failure, outcome=outcome)
 
     @property
     def is_skipped(self) -> bool:

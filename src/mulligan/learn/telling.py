@@ -312,8 +312,8 @@ def _judge_value(
     successes = [episode for episode in episodes if episode.successful]
     conditions = list(_find_conditions(successes, others, call))
     for name in conditions:
-        needed = PROVEN_CONDITION if _decides(name, successes, others) else required
-        if not _judge_condition(Condition(name, call.hashes[name]), episodes, (), needed):
+        condition_evidence = PROVEN_CONDITION if _decides(name, successes, others) else required
+        if not _judge_condition(Condition(name, call.hashes[name]), episodes, (), condition_evidence):
             return ""
     if conditions:
         return f"with other values of {' or '.join(conditions)}, something else succeeded"

@@ -30,7 +30,7 @@ MAX_COMPUTED_BACKOFF_SECONDS = 8.0
 DEFAULT_ATTEMPTS = 8
 DEFAULT_RETRY_SECONDS = 45.0
 AWAITED_ATTEMPTS = 3
-"""Attempts of a call that answers a model: somebody waits."""
+"""Attempts of a call that answers a model, which waits for it."""
 AWAITED_RETRY_SECONDS = 10.0
 AWAITED_OUTAGE_SECONDS = 20.0
 MAX_CALL_REPAIRS = 2

@@ -10,7 +10,7 @@ import msgspec
 from mulligan.core.failure import Failure, describe_wait
 from mulligan.core.records import Recovery
 from mulligan.recover.policy import Arguments, Policy, RetryLimits
-from mulligan.recover.target_state import Turn
+from mulligan.recover.target_state import RetryTurn
 
 
 class BackoffMove(msgspec.Struct, frozen=True):
@@ -50,7 +50,7 @@ class RetryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Returns whether the target of an attempt is down, by its arguments and function."""
     describe_target: Callable[[], str] = str
     """Returns the name of the target of the last attempt."""
-    take_turn: Callable[..., Turn] = lambda *attempt, **options: Turn()
+    take_turn: Callable[..., RetryTurn] = lambda *attempt, **options: RetryTurn()
     """Returns what a call does whose backoff has passed, by the arguments and the function of its next attempt."""
 
 
@@ -137,7 +137,7 @@ class RetrySchedule:
         return msgspec.structs.replace(recovery, backoff_seconds=seconds), turn.reason
 
     def _find_outage_limit(self) -> float:
-        """Return when the call stops waiting for a target, in seconds since it began."""
+        """Return when the call stops waiting for a target, in seconds since it started_at."""
         limits = self.limits
         if self._retry_count < limits.guaranteed_retries:
             return max(limits.outage_seconds, self._queries.elapsed() + self._policy.initial_backoff * 2)

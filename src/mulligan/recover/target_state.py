@@ -47,7 +47,7 @@ def _reset_lock_in_child() -> None:
 fork_safety.run_in_child(_reset_lock_in_child)
 
 
-class Turn(NamedTuple):
+class RetryTurn(NamedTuple):
     """What a call that wants to be retried does next."""
 
     seconds: float = 0.0
@@ -63,10 +63,10 @@ class Turn(NamedTuple):
 class TargetCall:
     """One call at a target: it may wait there, and probe it."""
 
-    __slots__ = ("began", "is_waiting", "limit", "release_at")
+    __slots__ = ("is_waiting", "limit", "release_at", "started_at")
 
-    def __init__(self, began: float, limit: float) -> None:
-        self.began = began
+    def __init__(self, started_at: float, limit: float) -> None:
+        self.started_at = started_at
         self.limit = limit
         """When it must have started its last attempt."""
         self.release_at: float | None = None
@@ -74,7 +74,7 @@ class TargetCall:
         self.is_waiting = False
 
     def __lt__(self, other: TargetCall) -> bool:
-        return self.began < other.began
+        return self.started_at < other.started_at
 
 
 class TargetState:
@@ -87,7 +87,7 @@ class TargetState:
         "last_seconds",
         "next_probe",
         "probe",
-        "probe_began",
+        "probe_started_at",
         "tokens",
         "used_at",
         "waiting",
@@ -103,7 +103,7 @@ class TargetState:
         self.next_probe = 0.0
         self.probe: TargetCall | None = None
         """The call that probes the target now."""
-        self.probe_began = 0.0
+        self.probe_started_at = 0.0
         self.last_seconds = 0.0
         """How long the last failed attempt took."""
         self.waiting: list[TargetCall] = []
@@ -167,19 +167,19 @@ class TargetState:
         calls, self.waiting = self.waiting, []
         for index, call in enumerate(calls):
             call.is_waiting = False
-            spread = min(now - calls[0].began, max(0.0, call.limit - now))
+            spread = min(now - calls[0].started_at, max(0.0, call.limit - now))
             call.release_at = now + spread * (index + random_value) / len(calls)
 
     # Calls that want to be retried
 
-    def take_turn(self, call: TargetCall, now: float, random_value: float, *, needs_token: bool = True) -> Turn:
+    def take_turn(self, call: TargetCall, now: float, random_value: float, *, needs_token: bool = True) -> RetryTurn:
         """Return what a call does that wants to be retried. If it may go now, it no longer waits."""
         if self.is_down and self._is_probe_slow(now):
             self.probe = None
             self.failures = 0
             self._release(now, random_value)
         if not self.is_down and call.release_at is not None and now < call.release_at:
-            return Turn(call.release_at - now)
+            return RetryTurn(call.release_at - now)
         call.release_at = None
         turn = self._find_turn(call, now, needs_token)
         if not turn.seconds:
@@ -189,30 +189,30 @@ class TargetState:
             insort(self.waiting, call)
         return turn
 
-    def _find_turn(self, call: TargetCall, now: float, needs_token: bool) -> Turn:
+    def _find_turn(self, call: TargetCall, now: float, needs_token: bool) -> RetryTurn:
         if self.tokens < 1 and needs_token:
-            return Turn(reason=NO_TOKENS)
+            return RetryTurn(reason=NO_TOKENS)
         if not self.is_down:
-            return Turn()
+            return RetryTurn()
         if self.probe is None and max(now, self.next_probe) > call.limit:
-            return Turn(reason=NO_PROBE_IN_TIME)
+            return RetryTurn(reason=NO_PROBE_IN_TIME)
         if now >= call.limit:
-            return Turn(reason=OUTAGE_LIMIT)
+            return RetryTurn(reason=OUTAGE_LIMIT)
         if self.probe is None and now >= self.next_probe:
             is_oldest = not self.waiting or self.waiting[0] is call or call < self.waiting[0]
             if is_oldest or now >= self.next_probe + LATE_PROBE_SECONDS:
-                self.probe, self.probe_began = call, now
-                return Turn(is_probe=True)
+                self.probe, self.probe_started_at = call, now
+                return RetryTurn(is_probe=True)
         probe_seconds = max(0.0, self.next_probe - now) if self.probe is None else 0.0
         seconds = probe_seconds or 0.1 * (now - self.down_since)
         seconds = min(MAX_POLL_SECONDS, max(MIN_POLL_SECONDS if not probe_seconds else 0.0, seconds))
         # Also for a limit that is only a rounding error away, the call sleeps before it asks again.
-        return Turn(max(0.001, min(seconds, call.limit - now)), probe_seconds=probe_seconds)
+        return RetryTurn(max(0.001, min(seconds, call.limit - now)), probe_seconds=probe_seconds)
 
     def _is_probe_slow(self, now: float) -> bool:
         """Return whether the probe runs so long that the target seems to work."""
         seconds = max(MIN_SLOW_PROBE_SECONDS, 2 * self.last_seconds)
-        return self.probe is not None and now - self.probe_began >= seconds
+        return self.probe is not None and now - self.probe_started_at >= seconds
 
     def admit_first(self, call: TargetCall, now: float) -> float:
         """Return 0 if a first attempt may be made that could be refused, else the seconds until the next probe.
@@ -222,7 +222,7 @@ class TargetState:
         if not self.is_down:
             return 0.0
         if self.probe is None and now >= self.next_probe:
-            self.probe, self.probe_began = call, now
+            self.probe, self.probe_started_at = call, now
             return 0.0
         return max(MIN_PROBE_SECONDS, self.next_probe - now)
 
@@ -265,7 +265,7 @@ class Targets:
         with _lock:
             state = self._ensure(target, policy, now)
             if is_retry and failure is not None and failure.is_failure and not failure.kind.is_limit:
-                state.take_tokens(TIMEOUT_TOKENS if failure.kind.code == "timeout" else 1)
+                state.take_tokens(TIMEOUT_TOKENS if failure.kind.is_timeout else 1)
             if is_unanswered and failure is not None:
                 state.record_failure(
                     call, now, random_value,
@@ -287,7 +287,7 @@ class Targets:
         policy: Policy,
         random: Callable[[], float],
         needs_token: bool = True,
-    ) -> Turn:
+    ) -> RetryTurn:
         """Return what a call does that wants to be retried. `needs_token` is false after a rate limit."""
         random_value = random()
         with _lock:
@@ -296,8 +296,8 @@ class Targets:
                 release_at, call.release_at = call.release_at, None
                 if release_at is not None and now < release_at:  # the target works again, and its state is gone
                     call.release_at = release_at
-                    return Turn(release_at - now)
-                return Turn() if policy.retry_tokens or not needs_token else Turn(reason=NO_TOKENS)
+                    return RetryTurn(release_at - now)
+                return RetryTurn() if policy.retry_tokens or not needs_token else RetryTurn(reason=NO_TOKENS)
             state.used_at = now
             return state.take_turn(call, now, random_value, needs_token=needs_token)
 

@@ -18,7 +18,7 @@ from mulligan.core.records import (
     ANY_FIX,
     TOKEN_PARTS,
     VERIFY,
-    WAITING,
+    WAIT_METADATA,
     Change,
     Link,
     LinkEvidence,
@@ -239,7 +239,7 @@ class CallRenderer:
             rows.append(("tokens", tokens))
         if step.cost_nanos is not None:  # the head of the run says that a cost is unknown
             rows.append(("cost", format_cost([step])))
-        shown_names = ("cost", WAITING) if self._is_full else ("cost", "compressed", "cut", WAITING)
+        shown_names = ("cost", WAIT_METADATA) if self._is_full else ("cost", "compressed", "cut", WAIT_METADATA)
         if metadata := {name: value for name, value in (step.metadata or {}).items() if name not in shown_names}:
             rows.append(("metadata", self._format_arguments(metadata)))
         further_indent = f"{self._indent}    {'':{LABEL_CHARS}}  "
@@ -417,7 +417,7 @@ def describe_recovery(recovery: Recovery) -> str:
 
 def describe_wait(step: Step) -> str:
     """Return what the call waits for after a failed attempt because its target is down; mostly nothing."""
-    waiting = (step.metadata or {}).get(WAITING)
+    waiting = (step.metadata or {}).get(WAIT_METADATA)
     if not isinstance(waiting, dict) or not step.has_failed:
         return ""
     target, seconds = to_line(waiting.get("target"), 60), waiting.get("next_probe_seconds")

@@ -6,11 +6,11 @@ Advice needs a minimum sample size, and every sentence names its sample size.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.failure import Kind
+from mulligan.core.failure import KIND_PROPERTIES, Kind
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 from mulligan.store.base import Store, Worker
 from mulligan.store.counters import (
@@ -247,6 +247,11 @@ def _pick(cell: Cell | KindCell, *names: str) -> dict[str, Any]:
 
 def _rank(counts: Mapping[str, int]) -> dict[str, int]:
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def list_undeclared_kinds(cell: Cell, declared_kinds: Collection[str]) -> list[str]:
+    """Return the kinds that programs named themselves and that neither mulligan nor the settings declare."""
+    return [kind for kind, _ in rank_kinds(cell) if kind not in KIND_PROPERTIES and kind not in declared_kinds]
 
 
 def rank_kinds(cell: Cell) -> list[tuple[str, KindCell]]:

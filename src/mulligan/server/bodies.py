@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from importlib import import_module
+from types import TracebackType
 from typing import Any, TypeVar
 from urllib.parse import parse_qsl
 
@@ -22,6 +23,7 @@ from starlette.responses import Response
 
 from mulligan.core.records import decode, encode
 from mulligan.report.tables import render_csv
+from mulligan.server.body_faults import MAX_FAULTS, Fault, describe_length, find_faults
 from mulligan.transcripts.log_lines import replace_invalid_unicode
 
 zstandard: Any = None
@@ -55,6 +57,9 @@ MAX_FORM_BYTES = 64 * 1024
 """Limit of a form body."""
 IS_BODY_COMPLETE = "is_body_complete"
 """Key in a request's state that says that all of its body has arrived."""
+MAX_DISCARDED_BYTES = 128 * 1024 * 1024
+"""Bytes of a body that is too large which are read and discarded, so that its sender gets the answer."""
+DISCARD_TIMEOUT_SECONDS = 20.0
 BODY_TIMEOUT_SECONDS = 60.0
 """Time limit for receiving a whole body."""
 MAX_JSON_DEPTH = 64
@@ -95,7 +100,8 @@ def csv_response(
 class ApiError(Exception):
     """Rejected request, with the reason.
 
-    `field` is the path of the invalid field in the request, for example `steps[2].duration_seconds`.
+    `field` is the path of the invalid field in the request, for example `steps[2].duration_seconds`. `faults` are all
+    faults of the request, if more than one was found.
     """
 
     def __init__(
@@ -104,14 +110,52 @@ class ApiError(Exception):
         super().__init__(message)
         self.status, self.error, self.message, self.field = status, error, message, field
         self.headers = dict(headers or {})
+        self.faults: list[Fault] = []
 
     @property
     def facts(self) -> dict[str, Any]:
-        return {"error": self.error, "message": self.message, **({"field": self.field} if self.field else {})}
+        facts: dict[str, Any] = {"error": self.error, "message": self.message}
+        if self.field:
+            facts["field"] = self.field
+        if self.error == "invalid":
+            faults = self.faults or [Fault.at(self.field, self.message)]
+            facts |= {"pointer": faults[0].pointer, "errors": [fault.facts for fault in faults]}
+        return facts
 
 
 def invalid(message: str, field: str = "") -> ApiError:
     return ApiError(400, "invalid", message, field)
+
+
+def invalid_body(faults: Sequence[Fault]) -> ApiError:
+    """Build the error for a body with one or more faults. Its message is that of the first one."""
+    error = invalid(faults[0].message, faults[0].field)
+    error.faults = list(faults)
+    return error
+
+
+class FaultCollector:
+    """Collects the faults of the parts of a body: `with faults:` around each, then `faults.raise_all()`."""
+
+    def __init__(self) -> None:
+        self._faults: list[Fault] = []
+
+    def add(self, message: str, field: str) -> None:
+        """Add the fault of a field."""
+        self._faults.append(Fault.at(field, message))
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: TracebackType | None) -> bool:
+        if not isinstance(error, ApiError) or error.status != 400 or len(self._faults) >= MAX_FAULTS:
+            return False
+        self._faults += error.faults or [Fault.at(error.field, error.message)]
+        return True
+
+    def raise_all(self) -> None:
+        """Raise one error for all faults, if there are any."""
+        if self._faults:
+            raise invalid_body(self._faults[:MAX_FAULTS])
 
 
 def not_found(message: str) -> ApiError:
@@ -180,12 +224,16 @@ async def read_body(
         message = f"Unsupported content encoding {encoding[:40]!r}. Use {', '.join(encodings)}."
         raise ApiError(415, "unsupported_encoding", message, headers={"Accept-Encoding": ", ".join(encodings)})
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > max_bytes:
-        raise too_large(max_bytes, "The body")
     data = bytearray()
     try:
+        if length.isdecimal() and int(length) > max_bytes:
+            raise too_large(max_bytes, "The body")
         await _receive(request, data, max_bytes)
         return bytes(data) if encoding == "identity" else await _inflate(bytes(data), encoding, max_inflated_bytes)
+    except ApiError as error:
+        if error.status == 413:
+            await _discard_body(request)
+        raise
     finally:
         request.state.body_memory.release(len(data))
 
@@ -213,6 +261,22 @@ async def _receive(request: Request, data: bytearray, limit: int) -> None:
         raise ApiError(408, "too_slow", message, headers={"Connection": "close"}) from None
     except ClientDisconnect:
         raise ApiError(400, "cut_off", "The body is incomplete: the client disconnected.") from None
+
+
+async def _discard_body(request: Request) -> None:
+    """Read what else a client sends of a refused body, within limits.
+
+    Many clients send all of it before they read. A connection that closes meanwhile is reset, and they never see why.
+    """
+    if IS_BODY_COMPLETE in request.scope["state"] or "expect" in request.headers:
+        return  # a client that waits for permission reads the answer
+    discarded_bytes = 0
+    with suppress(TimeoutError, ClientDisconnect):
+        async with asyncio.timeout(DISCARD_TIMEOUT_SECONDS):
+            async for chunk in request.stream():
+                discarded_bytes += len(chunk)
+                if discarded_bytes > MAX_DISCARDED_BYTES:
+                    return
 
 
 async def read_form(request: Request) -> dict[str, str]:
@@ -350,7 +414,7 @@ def _parse_object(data: bytes, type: Any, item_types: Mapping[str, Any], path: s
 def _split_list(data: bytes | msgspec.Raw, path: str) -> list[msgspec.Raw]:
     items = _decode_record(data, list[msgspec.Raw], path)
     if len(items) > MAX_BODY_ITEMS:
-        raise invalid(f"Expected `array` of length <= {MAX_BODY_ITEMS}.", path)
+        raise invalid(describe_length(len(items), MAX_BODY_ITEMS), path)
     return items
 
 
@@ -363,6 +427,7 @@ def _parse_item(item: bytes | msgspec.Raw, type: Any, path: str, outer_depth: in
         return parse_json(data, type, outer_depth)
     except ApiError as error:
         error.field = _join_path(path, error.field)
+        error.faults = [fault.within(path) for fault in error.faults]
         raise
 
 
@@ -374,6 +439,8 @@ def _decode_record(data: bytes | msgspec.Raw, type: type[T], path: str = "") -> 
     try:
         return decode(data, type)
     except msgspec.ValidationError as error:
+        if faults := find_faults(bytes(data), type, path):
+            raise invalid_body(faults) from None
         message, _, location = str(error).partition(" - at `")
         field = location.rstrip("`").removeprefix("$").removeprefix(".")
         raise invalid(f"{message}.", _join_path(path, field)) from None

@@ -17,12 +17,12 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
 from mulligan.core.events import AnyEvent, FailureRecorded, StepEnded
-from mulligan.core.records import Fix, History, Precedent, Record, Step, encode
+from mulligan.core.records import Fix, History, Precedent, Record, Step, StepType, encode
 from mulligan.server import bodies, payloads
 from mulligan.server.access import Caller
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
-from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
+from mulligan.server.bodies import ApiError, FaultCollector, invalid, json_response, not_found, read_json
 from mulligan.server.decisions import hide_size
 from mulligan.server.payloads import (
     YEAR_9999,
@@ -159,10 +159,13 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         def convert() -> SlicedWork[Converted[list[str]]]:
             ids: list[str] = []
             events: list[AnyEvent] = []
+            faults = FaultCollector()
             for path_prefix, run_payload in run_payloads:
-                id, run_events = yield from converter.convert_run(run_payload, now, path_prefix)
-                ids.append(id)
-                events += run_events
+                with faults:
+                    id, run_events = yield from converter.convert_run(run_payload, now, path_prefix)
+                    ids.append(id)
+                    events += run_events
+            faults.raise_all()
             return events, ids
 
         steps = sum(len(run.steps) for _, run in run_payloads)
@@ -183,9 +186,12 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
 
         def convert() -> SlicedWork[Converted[None]]:
             steps: list[Step] = []
+            faults = FaultCollector()
             for path_prefix, step_payload in step_payloads:
-                steps.append(converter.convert_step(step_payload, now, path_prefix))
+                with faults:
+                    steps.append(converter.convert_step(step_payload, now, path_prefix))
                 yield
+            faults.raise_all()
             return [*start_missing_runs(steps), *map(StepEnded, steps)], None
 
         failures = sum(_has_failed(step) for _, step in step_payloads)
@@ -200,15 +206,18 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
     async def failures(request: Request) -> Response:
         items, size = await read_payload(request, payloads.FailurePayloads)
         caller: Caller = request.state.caller
-        failure_payloads = [
-            (path_prefix, failure_payload.resolve_names(path_prefix))
-            for path_prefix, failure_payload in _with_path_prefixes(items, payloads.FailurePayload)
-        ]
+        failure_payloads: list[tuple[str, payloads.FailurePayload]] = []
         now = server.clock()
-        for path_prefix, failure in failure_payloads:
-            check_times(failure, now, path_prefix)
-            if failure.run is None:
-                raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
+        faults = FaultCollector()
+        for path_prefix, failure_payload in _with_path_prefixes(items, payloads.FailurePayload):
+            with faults:
+                failure = failure_payload.resolve_names(path_prefix)
+                check_times(failure, now, path_prefix)
+                if failure.run is None:
+                    raise invalid("Missing run: the id of the run that the failure belongs to.", f"{path_prefix}run")
+                converter.check_failure_type(failure, path_prefix)
+                failure_payloads.append((path_prefix, failure))
+        faults.raise_all()
         run_ids = {failure.run for _, failure in failure_payloads if failure.run is not None}
         histories = {id: await server.run_in_reader(server.store.run, caller.tenant, id) for id in run_ids}
 
@@ -217,24 +226,24 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
             failure_steps: list[Step] = []
             for path_prefix, failure in failure_payloads:
                 yield
-                step = find_step(histories[failure.run or ""], failure.run or "", failure.step)
-                if step.has_failed:
+                run, history = failure.run or "", histories[failure.run or ""]
+                step = find_stored_step(history, failure.step)
+                if step is not None:
                     merged = converter.merge_failure(step, failure, path_prefix)
-                    recorded_failures += [FailureRecorded(step.run, step.seq, merged)] if merged is not None else []
+                    recorded_failures += [FailureRecorded(run, step.seq, merged)] if merged is not None else []
                     continue
-                target = step.type, step.name
-                failure_steps.append(converter.build_failure_step(failure, step.run, target, now, path_prefix))
+                agent = history.run.agent if history is not None else ""
+                target: tuple[StepType, str] = ("run", agent) if failure.step is None else ("tool", "")
+                failure_steps.append(converter.build_failure_step(failure, run, target, now, path_prefix))
             return [*start_missing_runs(failure_steps), *recorded_failures, *map(StepEnded, failure_steps)], None
 
         new, _ = await store_events(request, convert(), BodySize(size, len(failure_payloads), len(failure_payloads)))
         return json_response({"new": new})
 
-    def find_step(history: History | None, run: str, seq: int | None) -> Step:
-        """Return the step that a failure belongs to. Without a step number, it stands for the run."""
-        if seq is None:
-            return Step(run=run, seq=0, call=0, type="run", name=history.run.agent if history is not None else "")
-        stored_steps = history.steps if history is not None else ()
-        return next((step for step in stored_steps if step.seq == seq), Step(run=run, seq=seq, call=seq))
+    def find_stored_step(history: History | None, seq: int | None) -> Step | None:
+        """Return the step that a failure belongs to, if it is stored. Without a number, the run itself failed."""
+        stored_steps = history.steps if history is not None and seq is not None else ()
+        return next((step for step in stored_steps if step.seq == seq), None)
 
     endpoints = {"batch": batch, "runs": runs, "steps": steps, "failures": failures}
     return [server.route(f"/v1/{name}", endpoint, "ingest", "POST") for name, endpoint in endpoints.items()]

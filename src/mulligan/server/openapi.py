@@ -38,7 +38,7 @@ class QueryEndpoint(NamedTuple):
 
 SCHEMA_REFERENCE = "#/components/schemas/{name}"
 STATUSES = {
-    400: "Invalid request. field and message name the cause.",
+    400: "Invalid request. errors has all causes; field and message name the first.",
     401: "Missing, unknown, expired or revoked token.",
     403: "Insufficient role, or a cross-site request.",
     404: "Not found, or it belongs to another tenant.",
@@ -163,6 +163,16 @@ SCHEMAS: dict[str, Any] = {
             "error": {"type": "string", "description": "Error code for programs."},
             "message": {"type": "string", "description": "Message for people."},
             "field": {"type": "string", "description": "Path of the invalid field in the request."},
+            "pointer": {"type": "string", "description": "The same as a JSON pointer. Empty for the whole body."},
+            "errors": {
+                "type": "array",
+                "description": "All faults of the request, the first one included.",
+                "items": {
+                    "type": "object",
+                    "required": ["pointer", "field", "message"],
+                    "properties": {name: {"type": "string"} for name in ("pointer", "field", "message")},
+                },
+            },
             "code": {"type": "integer"},
         },
     },

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -22,9 +22,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure
-from mulligan.core.records import Run
+from mulligan.classify.kinds import KINDS
+from mulligan.core.events import AnyEvent, FailureRecorded, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind
+from mulligan.core.records import Run, Step
 from mulligan.report.tables import to_line
 from mulligan.server import bodies, protobuf
 from mulligan.server.access import Caller
@@ -42,6 +43,7 @@ from mulligan.transcripts.otlp import (
     Resource,
     Span,
     Trace,
+    classify_span,
     encode_id,
     parse_integer,
     read_attributes,
@@ -77,7 +79,7 @@ MCP_TOOL_NAME = "mcp_tool"
 
 
 def build_routes(server: Server) -> Iterable[BaseRoute]:
-    traces = Traces(server.store, server.converter.classify)
+    traces = Traces(server.store, server.converter.classify, server.converter.kinds)
 
     async def store_spans(caller: Caller, spans: list[Span], size: int) -> Counter[str]:
         """Store the spans. Return how many were not recognized, by scope."""
@@ -225,8 +227,8 @@ _TRACE_ID, _SPAN_ID = (re.compile(f"(?!0+$)[0-9a-fA-F]{{{length}}}") for length 
 @dataclass
 class _OpenTrace:
     trace: Trace
-    spans: set[str] = field(default_factory=set)
-    """Ids of spans that have a step."""
+    spans: dict[str, Step | None] = field(default_factory=dict)
+    """By id of a span: its step, or None if that has failed."""
     last_run: Run | None = None
     """The run as last published."""
     stored_run: Run | None = None
@@ -236,9 +238,9 @@ class _OpenTrace:
 class Traces:
     """Converter of spans to events. Not thread-safe: used by the writer thread only."""
 
-    def __init__(self, store: Store, classify: Callable[..., Failure]) -> None:
+    def __init__(self, store: Store, classify: Callable[..., Failure], kinds: Mapping[str, Kind] = KINDS) -> None:
         self._store = store
-        self._reading = ReaderState(classify, keeps_results=True)
+        self._reading = ReaderState(classify, kinds, keeps_results=True)
         self._open_traces: OrderedDict[tuple[str, str], _OpenTrace] = OrderedDict()
 
     def events(self, tenant: str, spans: Iterable[Span], unrecognized: Counter[str]) -> list[AnyEvent]:
@@ -270,7 +272,14 @@ class Traces:
         for span in spans:
             id = encode_id(span.id)
             if id in open_trace.spans:
-                continue  # sent again
+                # Sent again. Some senders report at the end of their work that an earlier call was a failure.
+                step = open_trace.spans[id]
+                if step is not None and span.has_failed:
+                    failure = classify_span(span, step.type, step.name, step.arguments, self._reading)
+                    assert failure is not None
+                    events.append(FailureRecorded(step.run, step.seq, failure))
+                    open_trace.spans[id] = None
+                continue
             if trace.builder.agent == NAME and isinstance(service := span.resource.get("service.name"), str):
                 # Provisional, until the span arrives that names the agent.
                 trace.builder.agent = service
@@ -278,7 +287,7 @@ class Traces:
                 trace.builder.version = version if isinstance(version, str) else None
             step = trace.add(span, build_metadata)
             if step is not None:
-                open_trace.spans.add(id)
+                open_trace.spans[id] = None if step.has_failed else _without_values(step)
                 events.append(StepEnded(step))
         if not trace.seq:
             return []  # no relevant span yet
@@ -324,9 +333,14 @@ class Traces:
             trace.seq = max(trace.seq, step.seq)
             trace.builder.note_time(step.started_at + int(step.duration_seconds * 1000))
             if isinstance(metadata.get(SPAN_KEY), str):
-                open_trace.spans.add(metadata[SPAN_KEY])
+                open_trace.spans[metadata[SPAN_KEY]] = None if step.has_failed else _without_values(step)
             if isinstance(metadata.get(ATTEMPT_GROUP_KEY), str):
                 trace.last[metadata[ATTEMPT_GROUP_KEY]] = step
+
+
+def _without_values(step: Step) -> Step:
+    """Return a step without its values, to hold it in memory."""
+    return Step(run=step.run, seq=step.seq, call=step.call, type=step.type, name=step.name)
 
 
 def _restore_run(open_trace: _OpenTrace, run: Run) -> None:
@@ -337,6 +351,8 @@ def _restore_run(open_trace: _OpenTrace, run: Run) -> None:
     gathering.agent, gathering.version, gathering.environment = run.agent, run.version, run.environment
     gathering.session, gathering.context = run.session, run.context or ""
     gathering.model = str((run.metadata or {}).get("model", ""))
+    gathering.user, gathering.tags = (run.metadata or {}).get("user"), (run.metadata or {}).get("tags") or []
+    gathering.parent = run.parent
     gathering.has_raised = run.end_reason == "raised"
     gathering.note_time(run.started_at)
     gathering.note_time(run.ended_at or 0)

@@ -16,7 +16,9 @@ import msgspec
 from msgspec import Meta
 
 from mulligan.capture.run_judge import outcome_of
-from mulligan.classify.kinds import KINDS, check_type, find_declared_kind, find_kind
+from mulligan.classify.kinds import KINDS, check_type
+from mulligan.classify.recorded_kinds import find_fingerprint, name_kind
+from mulligan.core.attempts import join_attempts, mark_attempt, parse_attempt_name, says_attempt
 from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
@@ -28,6 +30,7 @@ from mulligan.core.events import (
     redact_all,
 )
 from mulligan.core.failure import Failure, Kind, SettingsError
+from mulligan.core.log import get_logger
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
@@ -46,12 +49,15 @@ from mulligan.core.token_usage import MAX_TOKEN_COUNT
 from mulligan.redaction import Redactor
 from mulligan.report.tables import format_timestamp
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
-from mulligan.server.bodies import MAX_BODY_ITEMS, invalid
+from mulligan.server.bodies import MAX_BODY_ITEMS, FaultCollector, invalid
 from mulligan.server.tenants import Tenant, Tenants, load_or_create_key
 from mulligan.store.base import DAY, Batch, KeyValueStore
 from mulligan.store.sent_records import needs_numbers
 
+log = get_logger(__name__)
+
 STEP_NUMBER_LIMIT = 2**31
+MAX_LOGGED_KINDS = 1000
 MAX_COST_NANOS = 10**15
 COPIED_RUN_FIELDS = ("agent", "version", "environment", "session", "parent", "traceparent", "context", "metadata")
 COPIED_STEP_FIELDS = ("parent", "type", "name", "server", "arguments", "result", "duration_seconds")
@@ -98,9 +104,9 @@ class FailurePayload(Payload, frozen=True):
     step: Annotated[Number | None, Meta(description="seq of the failed step. Default: the run itself failed.")] = None
     id: Annotated[Id | None, Meta(description="Deduplication id: failures with the same id count once.")] = None
     type: Annotated[Word, Meta(description="tool, model, retrieval or orchestration.")] = ""
-    code: Annotated[Word, Meta(description="Code of the kind, for example timeout.")] = ""
+    code: Annotated[Name, Meta(description="Code of the kind, for example timeout, or one of your own.")] = ""
     failure_type: Annotated[Word, Meta(description="Another name for type.")] = ""
-    failure_code: Annotated[Word, Meta(description="Another name for code.")] = ""
+    failure_code: Annotated[Name, Meta(description="Another name for code.")] = ""
     step_id: Annotated[Number | None, Meta(description="Another name for step.")] = None
     message: Annotated[str, Meta(description="Error message.")] = ""
     detail: Annotated[str, Meta(description="Further output.")] = ""
@@ -205,6 +211,8 @@ class PayloadConverter:
         self._build_redactor = build_redactor
         self._key_value_store = key_value_store
         self._redactors: dict[str, tuple[Tenant, RecordRedactor]] = {}
+        self._logged_kinds: set[Kind] = set()
+        """Undeclared kinds that were logged: each is logged once."""
         self._redaction_lock = threading.Lock()
         """Held while a redactor works, which the writer thread and the thread for large bodies share."""
 
@@ -269,9 +277,11 @@ class PayloadConverter:
     ) -> SlicedWork[tuple[str, list[AnyEvent]]]:
         """Convert a run with its steps and failures. Return the run's id and its events."""
         started_at, ended_at, end_reason = payload.started_at, payload.ended_at, payload.end_reason
-        check_times(payload, now, path_prefix)
-        if ended_at is not None and started_at is not None and ended_at < started_at:
-            raise invalid("Invalid ended_at: before started_at.", f"{path_prefix}ended_at")
+        faults = FaultCollector()
+        with faults:
+            check_times(payload, now, path_prefix)
+            if ended_at is not None and started_at is not None and ended_at < started_at:
+                raise invalid("Invalid ended_at: before started_at.", f"{path_prefix}ended_at")
         if started_at is None:
             started_at = min((step.started_at for step in payload.steps if step.started_at is not None), default=now)
             if ended_at is not None:
@@ -286,42 +296,50 @@ class PayloadConverter:
         attempts: Counter[int] = Counter()
         steps: dict[int, Step] = {}
         for number, step_payload in enumerate(payload.steps):
-            item_path = f"{path_prefix}steps[{number}]."
-            _check_run(step_payload.run, run.id, item_path)
-            check_times(step_payload, now, item_path)
-            seq = step_payload.seq or number + 1
-            step = self._convert_step(step_payload, run.id, seq, run.started_at, item_path, attempts)
-            if seq in steps:
-                raise invalid(f"Duplicate seq {seq}. Each step needs its own number.", f"{item_path}seq")
-            steps[seq] = step
             yield
+            item_path = f"{path_prefix}steps[{number}]."
+            seq = step_payload.seq or number + 1
+            with faults:
+                _check_run(step_payload.run, run.id, item_path)
+            with faults:
+                check_times(step_payload, now, item_path)
+            with faults:
+                step = self._convert_step(step_payload, run.id, seq, run.started_at, item_path, attempts)
+                if seq in steps:
+                    raise invalid(f"Duplicate seq {seq}. Each step needs its own number.", f"{item_path}seq")
+                steps[seq] = step
         for number, step in enumerate(steps.values()):
             first = steps.get(step.call)
             if first is not None and first.call != first.seq:  # Otherwise different calls would be grouped into one.
                 message = f"Invalid call {step.call}: that step is a later attempt. Use its call, {first.call}."
-                raise invalid(message, f"{path_prefix}steps[{number}].call")
+                faults.add(message, f"{path_prefix}steps[{number}].call")
         failure_steps: list[Step] = []
+        recorded_failures: dict[int, FailureRecorded] = {}
         for number, failure_payload in enumerate(payload.failures):
             yield
             item_path = f"{path_prefix}failures[{number}]."
-            failure = failure_payload.resolve_names(item_path)
-            _check_run(failure.run, run.id, item_path)
-            check_times(failure, now, item_path)
-            if failure.step is not None and failure.step not in steps:
-                raise invalid(f"No step {failure.step} in this run.", f"{item_path}step")
-            failed_step = steps.get(failure.step or 0)
-            if failed_step is not None and failed_step.has_failed:
-                merged = self.merge_failure(failed_step, failure, item_path)
-                if merged is not None:
-                    steps[failed_step.seq] = msgspec.structs.replace(
-                        failed_step, failure=merged, outcome=outcome_of(merged)
-                    )
-                continue
-            target: tuple[StepType, str] = (failed_step.type, failed_step.name) if failed_step else ("run", run.agent)
-            failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at, item_path))
+            with faults:
+                failure = failure_payload.resolve_names(item_path)
+                _check_run(failure.run, run.id, item_path)
+                check_times(failure, now, item_path)
+                failed_step = steps.get(failure.step or 0)
+                if failed_step is not None:
+                    merged = self.merge_failure(failed_step, failure, item_path)
+                    if merged is not None:
+                        steps[failed_step.seq] = failed_step.with_failure(merged)
+                        # The step may be stored as a success already.
+                        recorded_failures[failed_step.seq] = FailureRecorded(run.id, failed_step.seq, merged)
+                    continue
+                # A failure of a step that is not in this body waits for it, or finds it in the store.
+                target: tuple[StepType, str] = ("run", run.agent) if failure.step is None else ("tool", "")
+                failure_steps.append(self.build_failure_step(failure, run.id, target, run.started_at, item_path))
+        faults.raise_all()
+        if any(map(says_attempt, steps.values())):
+            steps = {step.seq: step for step in join_attempts(steps.values())}
         sent_fields = tuple(name for name in SENT_RUN_FIELDS if getattr(payload, name) not in (None, ""))
         run_event = (RunStarted if run.end_reason is None else RunEnded)(run, sent_fields)
-        return run.id, [run_event, *map(StepEnded, (*steps.values(), *failure_steps))]
+        step_events = map(StepEnded, (*steps.values(), *failure_steps))
+        return run.id, [run_event, *step_events, *recorded_failures.values()]
 
     def convert_step(self, payload: StepPayload, now: int, path_prefix: str = "") -> Step:
         """Convert a step outside a run. One without a number gets the number 0, which the store replaces."""
@@ -341,17 +359,19 @@ class PayloadConverter:
         attempt = payload.attempt or (attempts[call] if call == seq or attempts[call] > 1 else 2)
         attempt = 1 if not call and payload.attempt is None else attempt
         failure, outcome, metadata = None, payload.outcome or "success", payload.metadata
+        attempt_name = parse_attempt_name(payload.name)
+        name = payload.name if attempt_name is None else attempt_name.name
         if payload.failure is not None or outcome == "failure":
             item_path = f"{path_prefix}failure."
             failure_payload = (payload.failure or FailurePayload()).resolve_names(item_path)
-            failure = self.convert_failure(failure_payload, payload.type, payload.name, item_path, payload.arguments)
+            failure = self.convert_failure(failure_payload, payload.type, name, item_path, payload.arguments)
             outcome = outcome_of(failure)
             if payload.outcome not in (None, outcome):
                 message = f"Outcome {payload.outcome!r} contradicts the failure. Omit it, or send {outcome!r}."
                 raise invalid(message, f"{path_prefix}outcome")
-        if payload.type == "model" and payload.name:
-            metadata = {"model": payload.name, **(metadata or {})}  # Metrics filter by it.
-        return Step(
+        if payload.type == "model" and name:
+            metadata = {"model": name, **(metadata or {})}  # Metrics filter by it.
+        step = Step(
             run=run,
             seq=seq,
             call=call,
@@ -363,23 +383,29 @@ class PayloadConverter:
             metadata=metadata,
             **{name: getattr(payload, name) for name in COPIED_STEP_FIELDS},
         )
+        rank = payload.attempt if payload.call is None and (payload.attempt or 0) > 1 else None
+        return step if rank is None and attempt_name is None else mark_attempt(step, rank)
 
     def merge_failure(self, step: Step, payload: FailurePayload, path_prefix: str) -> Failure | None:
-        """Return the one failure of a failed step for which a failure was sent; None if it stays as it is."""
+        """Return the one failure of a step for which a failure was sent; None if it stays as it is."""
         failure = self.convert_failure(payload, step.type, step.name, path_prefix, step.arguments)
         if step.failure is not None and step.failure.message and not payload.code:
             return None  # classified from its own message
         return failure if step.failure is None else step.failure.with_recorded(failure)
 
-    def convert_failure(
-        self, payload: FailurePayload, source: StepType, tool: str, path_prefix: str = "", arguments: Any = None
-    ) -> Failure:
-        """Return the failure with its given kind, or classify its message."""
+    def check_failure_type(self, payload: FailurePayload, path_prefix: str) -> None:
+        """Raise `ApiError` unless there are kinds of the failure's type."""
         try:
             if payload.type:
                 check_type(payload.type.lower(), self.kinds)
         except SettingsError as error:
             raise invalid(str(error), f"{path_prefix}type") from None
+
+    def convert_failure(
+        self, payload: FailurePayload, source: StepType, tool: str, path_prefix: str = "", arguments: Any = None
+    ) -> Failure:
+        """Return the failure with its given kind, or classify its message."""
+        self.check_failure_type(payload, path_prefix)
         classified = self.classify(
             text=payload.message,
             tool=tool,
@@ -396,19 +422,19 @@ class PayloadConverter:
                 exception=payload.exception,
                 trace=payload.trace,
             )
-        try:
-            type = payload.type or classified.kind.type
-            kind = None if payload.type else find_declared_kind(payload.code, type, self.kinds)
-            kind = kind or find_kind(type, payload.code, self.kinds)
-        except SettingsError as error:
-            raise invalid(str(error), f"{path_prefix}code") from None
+        kind, warning = name_kind(payload.type, payload.code, self.kinds, source=source)
+        if warning and kind not in self._logged_kinds and len(self._logged_kinds) < MAX_LOGGED_KINDS:
+            self._logged_kinds.add(kind)
+            log.warning("%s", warning)
         return Failure.of(
             kind,
             payload.message,
             detail=payload.detail,
             status=payload.status,
             retry_after=payload.retry_after if payload.retry_after is not None else classified.retry_after,
-            fingerprint=classified.fingerprint,
+            fingerprint=find_fingerprint(
+                kind, msgspec.structs.replace(classified, message=payload.message), tool, arguments
+            ),
             exception=payload.exception,
             trace=payload.trace,
         )

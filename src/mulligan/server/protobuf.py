@@ -17,6 +17,8 @@ _WANTED = {name.encode(): name for name in READ_ATTRIBUTES}
 MAX_CACHED_ATTRIBUTE_BYTES = 64
 """Attributes up to this size are cached by their bytes: most recur in many spans of an export."""
 
+MAX_ARRAY_ITEMS = 100
+
 _Fact = tuple[str, Any]
 """An attribute: its name and its value."""
 
@@ -137,6 +139,8 @@ def _read_value(data: bytes) -> Any:
                 return _to_text(value)
             if number == 4 and len(value) == 8:
                 return struct.unpack("<d", value)[0]
+            if number == 5:
+                return [_read_value(item) for item in _messages(value, 1)[:MAX_ARRAY_ITEMS]]
         elif number == 2:
             return bool(value)
         elif number == 3:
@@ -170,6 +174,7 @@ def _parse_span(
         return None
     facts: dict[str, Any] = {}
     events: list[tuple[str, dict[str, Any]]] = []
+    links: list[str] = []
     for number, value in all_fields:
         if number == 9 and isinstance(value, bytes):
             if len(value) > MAX_CACHED_ATTRIBUTE_BYTES:
@@ -183,6 +188,8 @@ def _parse_span(
         elif number == 11 and isinstance(value, bytes):
             event_facts = dict(filter(None, map(read_attribute, _messages(value, 3))))
             events.append((_to_text(_bytes(dict(_read_fields(value)), 2)), event_facts))
+        elif number == 13 and isinstance(value, bytes):
+            links.append(_bytes(dict(_read_fields(value)), 1).hex())
     has_failed, message = False, ""
     if 15 in fields:
         status = dict(_read_fields(_bytes(fields, 15)))
@@ -190,7 +197,9 @@ def _parse_span(
     parent_id, name = parent.hex() if any(parent) else "", _to_text(_bytes(fields, 5))
     start, end = _nanoseconds(fields, 7), _nanoseconds(fields, 8)
     has_failed = has_failed or has_error_level(facts)
-    return Span(trace.hex(), id.hex(), parent_id, name, start, end, facts, has_failed, message, events, resource, scope)
+    return Span(
+        trace.hex(), id.hex(), parent_id, name, start, end, facts, has_failed, message, events, resource, scope, links
+    )  # fmt: skip
 
 
 def _parse_log(data: bytes, resource: dict[str, Any]) -> LogRecord:

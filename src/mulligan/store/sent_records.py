@@ -104,5 +104,7 @@ def _find_differences(stored_step: Step, step: Step) -> list[str]:
         fields = {name: getattr(step, name) for name in COMPARED_STEP_FIELDS}
         return dict(msgspec.json.decode(encode(fields)))  # as JSON: a stored list may have been sent as a tuple
 
+    if stored_step.failure is not None and step.failure is None and step.outcome == "success":
+        step = replace(step, outcome=stored_step.outcome)  # its failure was sent apart
     stored_fields, fields = read(stored_step), read(step)
     return [name for name in COMPARED_STEP_FIELDS if stored_fields[name] != fields[name]]

@@ -23,10 +23,10 @@ import msgspec
 from msgspec.structs import replace
 
 from mulligan.core import calls
+from mulligan.core.attempts import join_attempts, says_attempt
 from mulligan.core.call_facts import ItemTest, PossibleCorrection
 from mulligan.core.calls import Call
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure
 from mulligan.core.links import RunProgress, differs_in
 from mulligan.core.records import FIRST_FAILURE_SEQ, Compaction, History, Link, Run, Status, Step, encode
 from mulligan.core.run_links import find_refuted
@@ -84,6 +84,10 @@ MAX_SETTLED_RUNS = 50
 """Idle runs that are settled in one transaction."""
 MAX_COMPARED_STEPS = 5000
 """Steps of one tool in one run that the item test reads."""
+MAX_ATTEMPT_DISTANCE = 200
+"""Steps between two attempts of one call that another program sends apart, at most."""
+MAX_BACKOFF_DIFFERENCE = 0.001
+"""Seconds in which two computations of one backoff may differ."""
 SUCCESS_PAGE_STEPS = 10
 """Steps that are read at a time to find the first success of a run."""
 _UPSERT_PROVISIONAL_SQL = upsert("provisional_runs", "tenant run", "at")
@@ -271,8 +275,11 @@ class BatchWriter:
             orphan_rows = writer.execute("SELECT run, stored_at FROM orphaned_runs WHERE tenant = ?", (tenant,))
             transaction.orphans = {run: stored_at for run, stored_at in orphan_rows if run in changes_by_run}
         for id, changes in list(changes_by_run.items()):
-            if not changes.is_failure_free:
-                is_stored = id in stored_runs or id in transaction.orphans
+            if id in sent_runs and changes.steps:
+                _join_attempts(transaction, id, changes, stored_runs.get(id))
+            is_stored = id in stored_runs or id in transaction.orphans
+            has_stored_failures = is_stored and not (id in stored_runs and stored_runs[id].is_failure_free)
+            if has_stored_failures or not changes.is_failure_free:
                 _join_nested_failures(transaction, id, changes, is_stored=is_stored)
             if changes.recorded:
                 _replace_failures(transaction, id, changes)
@@ -526,11 +533,10 @@ def _update_runs(
 
 
 def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChanges, *, is_stored: bool) -> None:
-    """Turn failures that a server stored as steps nested in a failed one into failures recorded for that step.
+    """Turn failures that were stored as steps nested in another one into failures recorded for that step.
 
-    It stores them so while it does not know the step: the step arrives later, or its run does. A failure that was
-    classified by its message changes nothing if the step has a message too. `is_stored` says that the store has steps
-    of this run.
+    They are stored so while the step is unknown: it arrives later, or its run does. A failure that was classified by
+    its message changes nothing if the step has a message too. `is_stored` says that the store has steps of this run.
     """
     writer, tenant = transaction.writer, transaction.tenant
     steps = {step.seq: step for step in reversed(changes.steps)}
@@ -542,23 +548,73 @@ def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChan
     joined_seqs: set[int] = set()
     for nested_step in nested_steps:
         step, recorded = steps.get(nested_step.parent or 0), nested_step.failure
-        if step is None or step.failure is None or not step.has_failed or recorded is None:
+        if step is None or recorded is None:
             continue
         joined_seqs.add(nested_step.seq)
         if nested_step.seq not in steps:
             transaction.require_exclusive()
             writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?", (tenant, run, nested_step.seq))
             transaction.replaced.setdefault(run, {})[nested_step.seq] = nested_step
-        if step.failure.message and recorded.evidence:
+        if step.failure is not None and step.failure.message and recorded.evidence:
             continue
         if nested_step.name != step.name and recorded.message:
             recorded = patterns.assign_to_step(recorded, step)
-        failure = step.failure.with_recorded(recorded)
-        steps[step.seq] = _with_failure(step, failure)
+        failure = recorded if step.failure is None else step.failure.with_recorded(recorded)
+        steps[step.seq] = step.with_failure(failure)
         changes.recorded.append(FailureRecorded(run, step.seq, failure))
     if joined_seqs:
         changes.steps = [step for step in changes.steps if step.seq not in joined_seqs]
         changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+
+
+def _join_attempts(transaction: _Transaction, run: str, changes: _RunChanges, stored_run: StoredRun | None) -> None:
+    """Join attempts that other programs send as steps of their own, each perhaps in another request.
+
+    A stored step that turns out to be a later attempt, because an earlier one arrives only now, is replaced.
+    """
+    if stored_run is None and run not in transaction.orphans:
+        return  # all its steps are here, and were joined when they were read
+    if len({step.seq for step in changes.steps}) < len(changes.steps):
+        return  # two of them contradict each other, or one was sent twice
+    is_failure_free = stored_run is not None and stored_run.is_failure_free
+    sent_steps = {step.seq: step for step in changes.steps if step.seq < FIRST_FAILURE_SEQ}
+    attempts_by_name: dict[str, list[Step]] = {}
+    for step in sent_steps.values():
+        if not is_failure_free or says_attempt(step):
+            attempts_by_name.setdefault(step.name, []).append(step)
+    for name, attempts in attempts_by_name.items():
+        first, last = min(step.seq for step in attempts), max(step.seq for step in attempts) + MAX_ATTEMPT_DISTANCE
+        if any(map(says_attempt, attempts)):
+            first = min(step.call if step.call != step.seq else step.seq - MAX_ATTEMPT_DISTANCE for step in attempts)
+        rows = transaction.writer.execute(
+            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND name = ? "
+            "AND seq BETWEEN ? AND ?",
+            (transaction.tenant, run, name, max(first, 0), min(last, FIRST_FAILURE_SEQ - 1)),
+        ).fetchall()
+        stored_steps = {step.seq: step for step in (decode_step(run, *row) for row in rows)}
+        new_steps = {step.seq: step for step in attempts if step.seq not in stored_steps}
+        for step in join_attempts((stored_steps | new_steps).values()):
+            stored_step = stored_steps.get(step.seq)
+            if step.seq in sent_steps:  # one that is stored must equal what is sent again, but for its place
+                sent_step = sent_steps[step.seq]
+                sent_steps[step.seq] = replace(sent_step, call=step.call, attempt=step.attempt, recovery=step.recovery)
+            if stored_step is not None and _has_moved(stored_step, step):
+                transaction.require_exclusive()
+                sql = "DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?"
+                transaction.writer.execute(sql, (transaction.tenant, run, step.seq))
+                transaction.replaced.setdefault(run, {})[step.seq] = stored_step
+                sent_steps[step.seq] = step
+    if attempts_by_name:
+        others = [step for step in changes.steps if step.seq >= FIRST_FAILURE_SEQ]
+        changes.steps = [*sent_steps.values(), *others]
+        changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+
+
+def _has_moved(stored_step: Step, step: Step) -> bool:
+    """Return whether a step is another attempt than it was stored as."""
+    waits = [other.recovery.backoff_seconds if other.recovery else 0.0 for other in (stored_step, step)]
+    is_same_attempt = (stored_step.call, stored_step.attempt) == (step.call, step.attempt)
+    return not is_same_attempt or abs(waits[0] - waits[1]) > MAX_BACKOFF_DIFFERENCE
 
 
 def _load_steps(transaction: _Transaction, run: str, first_seq: int, last_seq: int) -> list[Step]:
@@ -590,18 +646,18 @@ def _progress_of_successes(transaction: _Transaction, run: str, start: int) -> R
 
 
 def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges) -> None:
-    """Give failed steps the failures that were recorded for them. Others than the writer of the run change nothing."""
+    """Give steps the failures that were recorded for them. Others than the writer of the run change nothing."""
     writer, tenant = transaction.writer, transaction.tenant
     for event in changes.recorded:
         stored_step = next(iter(_load_steps(transaction, run, event.seq, event.seq)), None)
         if stored_step is None:  # it is in this batch, or unknown
             changes.steps = [
-                _with_failure(step, event.failure) if step.seq == event.seq else step for step in changes.steps
+                step.with_failure(event.failure) if step.seq == event.seq else step for step in changes.steps
             ]
             continue
         sql = "SELECT principal FROM runs WHERE tenant = ? AND id = ?"
         (principal,) = writer.execute(sql, (tenant, run)).fetchone() or (transaction.principals[run],)
-        new_step = _with_failure(stored_step, event.failure)
+        new_step = stored_step.with_failure(event.failure)
         if new_step == stored_step or principal != transaction.principals[run]:
             continue
         transaction.require_exclusive()
@@ -609,10 +665,6 @@ def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges)
         transaction.replaced.setdefault(run, {}).setdefault(event.seq, stored_step)
         changes.steps = [*(step for step in changes.steps if step.seq != event.seq), new_step]
     changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
-
-
-def _with_failure(step: Step, failure: Failure) -> Step:
-    return replace(step, failure=failure) if step.has_failed and failure.is_failure else step
 
 
 def _put_compactions(writer: Connection, tenant: str, compactions: list[Compaction]) -> int:

@@ -14,25 +14,31 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from mulligan.core.calls import diff_arguments
-from mulligan.core.failure import Failure, Remedy
-from mulligan.core.records import History, Recovery, Step, StepType, digest
+from mulligan.classify.recorded_kinds import find_fingerprint
+from mulligan.core.attempts import SENT_NAME, AttemptName, continue_call, find_rank
+from mulligan.core.failure import Failure
+from mulligan.core.records import History, Step, StepType, digest
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_leniently, parse_json
-from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments
+from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments, derive_run_id
 from mulligan.transcripts.span_attributes import (
     ATTRIBUTES,
     UNNAMED_SERVICE_PREFIX,
     Role,
     find_agent,
+    find_attempt,
     find_model,
+    find_named_kind,
     find_role,
     find_session,
     find_status,
+    find_tags,
     find_task,
     find_text,
     has_error_level,
     read_cost_nanos,
+    read_evaluations,
+    read_prompt,
     read_tokens,
     unwrap_call,
 )
@@ -40,6 +46,8 @@ from mulligan.transcripts.span_attributes import (
 T = TypeVar("T")
 
 NAME = "otlp"
+NAMED_BY_TRACE = -1
+"""In place of the start of the agent's span: an attribute of the trace names the run."""
 MAX_HELD_SPANS = 50_000
 """Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
 
@@ -60,6 +68,8 @@ class Span(msgspec.Struct, gc=False):
     resource: dict[str, Any] = {}
     scope: str = ""
     """Name of the library that made the span."""
+    links: list[str] = []
+    """Ids of the traces that the span links to."""
 
 
 class Attribute(msgspec.Struct, gc=False):
@@ -73,6 +83,10 @@ class Attribute(msgspec.Struct, gc=False):
 class _SpanEvent(msgspec.Struct, gc=False):
     name: str = ""
     attributes: list[Attribute] = []
+
+
+class _SpanLink(msgspec.Struct, gc=False, rename="camel"):
+    trace_id: str = ""
 
 
 class _Status(msgspec.Struct, gc=False):
@@ -89,6 +103,7 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
     end_time_unix_nano: Any = 0
     attributes: list[Attribute] = []
     events: list[_SpanEvent] = []
+    links: list[_SpanLink] = []
     status: _Status | None = None
 
     def to_span(self, resource: dict[str, Any], scope: str) -> Span:
@@ -106,6 +121,7 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
             events=[(event.name, read_attributes(event.attributes)) for event in self.events],
             resource=resource,
             scope=scope,
+            links=[link.trace_id for link in self.links],
         )
 
 
@@ -223,6 +239,7 @@ class Trace:
             self.has_ended = True
         elif run.session is None:
             run.session = find_session(facts)
+        self._apply_run_facts(span)
         if role is None and span.parent:
             self._unrecognized[span.scope] += 1
         elif role is None:
@@ -239,11 +256,23 @@ class Trace:
         self._unrecognized_root = None
         return counts
 
+    def _apply_run_facts(self, span: Span) -> None:
+        """Take what any span may say about the whole run: Langfuse and others repeat it on every span."""
+        run, facts = self.builder, span.facts
+        if name := find_text(facts, "trace_name"):
+            run.agent, self._agent_start = name, NAMED_BY_TRACE
+        run.user = run.user or find_text(facts, "user")
+        run.tags = run.tags or find_tags(facts)
+        linked_trace = next((trace for trace in span.links if trace and trace != span.trace), None)
+        if linked_trace is not None and run.parent is None and not span.parent:
+            run.parent = derive_run_id(NAME, linked_trace)  # the trace that asked this agent
+
     def _apply_run_span(self, span: Span, role: Role | None) -> None:
         """Take agent, session and task from the root span, or from the outermost agent if the root has none."""
         run, facts, resource = self.builder, span.facts, span.resource
         agent = find_agent(facts, span.name)
         is_outermost = not span.parent or self._agent_start is None or span.start < self._agent_start
+        is_outermost = is_outermost and self._agent_start != NAMED_BY_TRACE
         if agent and is_outermost:
             run.agent, self._agent_start = agent, span.start if span.parent else 0
             run.version = find_text(facts, "agent_version") or find_text(resource, "service_version")
@@ -269,31 +298,32 @@ class Trace:
     ) -> Step:
         run, facts = self.builder, span.facts
         self.seq += 1
-        name = _name(span, type)
+        sent_name = _name(span, type)
+        attempt_name = find_attempt(span.facts, sent_name)
+        name = sent_name if attempt_name is None else attempt_name.name
         model = find_model(facts) if type == "model" else ""
         run.model = model or run.model
         key = _call_key(span, type, name)
         arguments: Any = None
         if type != "model":
             arguments = unwrap_call(parse_json(find_text(facts, "arguments")))
-        failure = _classify(span, type, name, arguments, self._state)
+        failure = classify_span(span, type, name, arguments, self._state)
         arguments = bound_arguments(arguments)
-        before = self.last.get(key)
-        call, attempt, recovery = self.seq, 1, None
-        if before is not None and before.has_failed and before.name == name:
-            argument_changes = diff_arguments(before.arguments, arguments)
-            backoff_seconds = max(0.0, (started - before.started_at) / 1000 - before.duration_seconds)
-            remedy = Remedy.REPAIR if argument_changes else Remedy.RETRY
-            recovery = Recovery(remedy=remedy, backoff_seconds=backoff_seconds, changes=argument_changes)
-            call, attempt = before.call, before.attempt + 1
+        metadata: dict[str, Any] = marks(key, model) if marks is not None else {"model": model} if model else {}
+        if type == "model":
+            metadata |= read_prompt(facts)
+        if span.events and (evaluations := read_evaluations(span.events)):
+            metadata["evaluations"] = evaluations
+        if name != sent_name:
+            metadata[SENT_NAME] = sent_name
         result = None
         if self._state.keeps_results and failure is None and type != "model":
             result = bound_arguments(parse_json(find_text(facts, "result")))
         step = Step(
             run=run.id,
             seq=self.seq,
-            call=call,
-            attempt=attempt,
+            call=self.seq,
+            attempt=1 if attempt_name is None else attempt_name.number,
             type=type,
             name=name,
             server=find_text(facts, "server"),
@@ -303,15 +333,25 @@ class Trace:
             started_at=started,
             duration_seconds=max(0, span.end - span.start) / 1e9,
             failure=failure,
-            recovery=recovery,
             tokens=read_tokens(facts) if type == "model" else None,
-            metadata=marks(key, model) if marks is not None else {"model": model} if model else None,
+            metadata=metadata or None,
             cost_nanos=read_cost_nanos(facts),
         )
+        before = self.last.get(key)
+        if before is not None and before.name == name and _is_next_attempt(attempt_name, before):
+            step = continue_call(step, before)
         self.last[key] = step
         if self._holds_steps:
             run.add_step(step, ended)
         return step
+
+
+def _is_next_attempt(attempt_name: AttemptName | None, before: Step) -> bool:
+    """Return whether a span continues the call of an earlier one. Without a number, it does if that has failed."""
+    if attempt_name is None:
+        return before.has_failed
+    before_rank = find_rank(before)
+    return attempt_name.rank > (before.attempt if before_rank is None else before_rank)
 
 
 def _call_key(span: Span, type: str, name: str) -> str:
@@ -345,7 +385,8 @@ def _name(span: Span, type: StepType) -> str:
     return find_text(facts, "tool") or find_text(facts, "entity") or span.name.removeprefix(f"{operation} ")
 
 
-def _classify(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:
+def classify_span(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:
+    """Return the failure of a span, or None if it has not failed."""
     if not span.has_failed:
         return None
     text, exception = _error_text_and_class(span)
@@ -358,6 +399,11 @@ def _classify(span: Span, type: StepType, name: str, arguments: Any, state: Read
         exception=exception,
         status=find_status(span.facts),
     )
+    if kind := find_named_kind(span.facts, state.kinds):
+        fingerprint = find_fingerprint(kind, failure, name, arguments)
+        failure = Failure.of(
+            kind, failure.message, detail=failure.detail, status=failure.status, fingerprint=fingerprint
+        )
     events = (attributes for name, attributes in span.events if name == "exception")
     trace = next((trace for attributes in events if (trace := find_text(attributes, "error_trace"))), "")
     return msgspec.structs.replace(failure, exception=exception or "", trace=truncate_text(trace))
@@ -388,5 +434,14 @@ def read_attributes(attributes: list[Attribute]) -> dict[str, Any]:
     facts: dict[str, Any] = {}
     for attribute in attributes:
         for type, value in (attribute.value or {}).items():
-            facts[attribute.key] = parse_integer(value) if type == "intValue" else value
+            facts[attribute.key] = _read_value(type, value)
     return facts
+
+
+def _read_value(type: str, value: Any) -> Any:
+    if type == "intValue":
+        return parse_integer(value)
+    if type == "arrayValue" and isinstance(value, dict) and isinstance(items := value.get("values"), list):
+        pairs = (pair for item in items if isinstance(item, dict) for pair in item.items())
+        return [_read_value(*pair) for pair in pairs]
+    return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePath
@@ -19,9 +19,10 @@ import msgspec
 from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.value_recording import MAX_USER_CHARS, truncate_at_word
 from mulligan.classify.classifier import classify
+from mulligan.classify.kinds import KINDS
 from mulligan.classify.result_verdict import judge_result
 from mulligan.classify.tool_category import find_category_of_name
-from mulligan.core.failure import Failure, ToolCategory, strip_own_blocks
+from mulligan.core.failure import Failure, Kind, ToolCategory, strip_own_blocks
 from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType, SuspectedFailure
 from mulligan.core.run_links import link_recoveries
 from mulligan.redaction.plain_data import escape_surrogates, to_plain_data, truncate_text
@@ -50,6 +51,8 @@ class ReaderState:
     """State shared by the readers of all files: the classifier, and counts of unreadable lines."""
 
     classify: Callable[..., Failure] = classify
+    kinds: Mapping[str, Kind] = field(default_factory=lambda: KINDS)
+    """The kinds that a log may name, with those that the settings declare."""
     keeps_results: bool = False
     on_call: Callable[[str, Step], object] | None = None
     """Called with the log id and step of each call that has ended."""
@@ -123,6 +126,8 @@ class RunBuilder:
         self.context = ""
         self.model = ""
         self.project = ""
+        self.user: str | None = None
+        self.tags: list[str] = []
         self.started = 0
         self.ended = 0
         self.has_raised = False
@@ -281,7 +286,9 @@ class RunBuilder:
 
     def build_run(self) -> Run:
         """Build the run record."""
-        properties = {FORMAT_KEY: self.format, "model": self.model, "project": self.project}
+        properties = {
+            FORMAT_KEY: self.format, "model": self.model, "project": self.project, "user": self.user, "tags": self.tags,
+        }  # fmt: skip
         metadata: dict[str, Any] = {name: value for name, value in properties.items() if value}
         if self._pending:
             metadata["unanswered"] = len(self._pending)

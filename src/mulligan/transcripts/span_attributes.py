@@ -6,11 +6,19 @@ Vercel's AI SDK.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from mulligan.classify.kinds import TYPES
+from mulligan.classify.recorded_kinds import name_kind
+from mulligan.core.attempts import AttemptName, parse_attempt_name
+from mulligan.core.failure import Kind
 from mulligan.core.records import StepType
 from mulligan.transcripts.log_lines import parse_json
 
+MAX_ATTEMPTS = 1000
+MAX_TAGS = 50
+MAX_EVALUATIONS = 20
 MAX_COST = 1e6
 """Dollars. A larger cost of one span is an error."""
 Role = StepType | Literal["agent", "structure"]
@@ -34,6 +42,15 @@ _ROLES: dict[str, dict[str, Role]] = {
         "chain": "structure", "evaluator": "structure", "guardrail": "structure", "event": "structure",
     },
     "traceloop.span.kind": {"tool": "tool", "agent": "agent", "workflow": "agent", "task": "structure"},
+    "langsmith.span.kind": {
+        "tool": "tool", "llm": "model", "embedding": "model", "retriever": "retrieval", "chain": "structure",
+        "prompt": "structure", "parser": "structure",
+    },
+    "mlflow.spanType": {
+        "TOOL": "tool", "LLM": "model", "CHAT_MODEL": "model", "EMBEDDING": "model", "RETRIEVER": "retrieval",
+        "AGENT": "agent", "CHAIN": "structure", "PARSER": "structure", "RERANKER": "structure", "MEMORY": "structure",
+        "UNKNOWN": "structure",
+    },
     "ai.operationId": {
         "ai.toolCall": "tool", "ai.generateText.doGenerate": "model", "ai.streamText.doStream": "model",
         "ai.generateObject.doGenerate": "model", "ai.streamObject.doStream": "model", "ai.embed.doEmbed": "model",
@@ -41,37 +58,59 @@ _ROLES: dict[str, dict[str, Role]] = {
         "ai.generateObject": "agent", "ai.streamObject": "agent", "ai.embed": "structure", "ai.embedMany": "structure",
     },
 }  # fmt: skip
-"""Attributes that say what a span stands for, by convention: OpenTelemetry, MCP, OpenInference, Langfuse, Traceloop and
-Vercel's AI SDK. Names of spans are free text and decide nothing."""
+"""Attributes that say what a span stands for, by convention: OpenTelemetry, MCP, OpenInference, Langfuse, Traceloop,
+LangSmith, MLflow and Vercel's AI SDK. Names of spans are free text and decide nothing."""
 
 
 ATTRIBUTES = {
+    "trace_name": ("langfuse.trace.name", "langsmith.trace.name"),
     "agent": ("gen_ai.agent.name", "agent.name", "gen_ai.workflow.name", "ai.telemetry.functionId"),
+    "user": (
+        "langfuse.user.id", "user.id", "enduser.id", "ai.telemetry.metadata.userId",
+        "traceloop.association.properties.user_id", "langsmith.metadata.user_id", "mlflow.trace.user",
+    ),
+    "tags": ("langfuse.trace.tags", "tag.tags", "logfire.tags", "langsmith.span.tags", "ai.telemetry.metadata.tags"),
+    "prompt": ("langfuse.observation.prompt.name", "gen_ai.prompt.name", "traceloop.prompt.key"),
+    "prompt_version": (
+        "langfuse.observation.prompt.version", "traceloop.prompt.version", "llm.prompt_template.version",
+    ),
+    "resends": ("http.request.resend_count",),
+    "evaluation": ("gen_ai.evaluation.name",),
+    "score": ("gen_ai.evaluation.score.value",),
+    "score_label": ("gen_ai.evaluation.score.label",),
+    "explanation": ("gen_ai.evaluation.explanation",),
     "agent_version": ("gen_ai.agent.version",),
     "entity": ("traceloop.entity.name",),
     "session": (
         "gen_ai.conversation.id", "session.id", "langfuse.session.id", "ai.telemetry.metadata.sessionId",
         "traceloop.association.properties.session_id", "traceloop.association.properties.conversation_id",
         "traceloop.association.properties.thread_id", "traceloop.association.properties.chat_id",
+        "langsmith.metadata.session_id", "langsmith.metadata.thread_id", "langsmith.metadata.conversation_id",
+        "mlflow.trace.session",
     ),
     "mcp_session": ("mcp.session.id",),
-    "context": ("input.value", "ai.prompt", "traceloop.entity.input", "langfuse.observation.input"),
+    "context": (
+        "input.value", "ai.prompt", "traceloop.entity.input", "langfuse.trace.input", "langfuse.observation.input",
+    ),
     "model": ("gen_ai.request.model", "ai.model.id"),
     "model_parameters": ("llm.invocation_parameters",),
     "answering_model": ("gen_ai.response.model", "langfuse.observation.model.name", "llm.model_name"),
     "tool": ("gen_ai.tool.name", "tool.name", "mcp.tool.name", "ai.toolCall.name"),
     "server": ("mcp.server.name", "server.address"),
     "call_id": ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id", "ai.toolCall.id"),
+    "attempt": ("mulligan.attempt",),
     "arguments": (
         "gen_ai.tool.call.arguments", "ai.toolCall.args", "traceloop.entity.input", "langfuse.observation.input",
-        "input.value",
+        "input.value", "mlflow.spanInputs",
     ),
     "result": (
         "gen_ai.tool.call.result", "ai.toolCall.result", "traceloop.entity.output", "langfuse.observation.output",
-        "output.value",
+        "output.value", "mlflow.spanOutputs",
     ),
     "error": ("exception.message", "langfuse.observation.status_message", "gen_ai.tool.call.result", "output.value"),
     "error_class": ("error.type", "exception.type"),
+    "failure_type": ("mulligan.failure.type",),
+    "failure_code": ("mulligan.failure.code",),
     "error_trace": ("exception.stacktrace",),
     "level": ("langfuse.observation.level",),
     "status": ("http.response.status_code", "error.type"),
@@ -109,6 +148,8 @@ _USAGE_NAMES = {
 """Names of token counts in the usage that Langfuse reports as JSON."""
 READ_ATTRIBUTES = frozenset((*_ROLES, *(name for names in ATTRIBUTES.values() for name in names)))
 """The attributes that are read. Other readers may skip all others."""
+_QUOTED_ATTRIBUTES = frozenset({"mlflow.trace.user", "mlflow.trace.session"})
+"""Attributes whose text is written as JSON."""
 SCRUBBED_PREFIX = "[Scrubbed due to "
 """Start of a value that Logfire replaced before sending. All values of an attribute then look the same."""
 UNNAMED_SERVICE_PREFIX = "unknown_service"
@@ -122,8 +163,8 @@ def find_role(facts: dict[str, Any]) -> Role | None:
     """
     for attribute, roles in _ROLES.items():
         value = facts.get(attribute)
-        if value is not None and isinstance(value, str) and (role := roles.get(value)) is not None:
-            return role
+        if value is not None and isinstance(value, str) and (role := roles.get(value.strip('"'))) is not None:
+            return role  # MLflow's values are JSON
     if find_text(facts, "tool"):
         return "tool"
     return "model" if find_text(facts, "model") or find_text(facts, "answering_model") else None
@@ -182,6 +223,60 @@ def unwrap_call(arguments: Any) -> Any:
     return arguments
 
 
+def find_attempt(facts: dict[str, Any], name: str) -> AttemptName | None:
+    """Return the name of a call and the number of its attempt, if an attribute or the end of the name has one."""
+    attempt_name = parse_attempt_name(name)
+    number = next((facts[key] for key in ATTRIBUTES["attempt"] if type(facts.get(key)) is int), None)
+    resends = next((facts[key] for key in ATTRIBUTES["resends"] if type(facts.get(key)) is int), None)
+    if number is None and resends is not None:
+        number = resends + 1
+    if number is None or not 0 <= number <= MAX_ATTEMPTS:
+        return attempt_name
+    return AttemptName(name if attempt_name is None else attempt_name.name, number)
+
+
+def find_tags(facts: dict[str, Any]) -> list[str]:
+    """Return the tags of a run: a list, or a text with one tag or a JSON list."""
+    value = next((facts[name] for name in ATTRIBUTES["tags"] if facts.get(name)), None)
+    if isinstance(value, str):
+        parsed = parse_json(value) if value[:1] == "[" else None
+        value = parsed if isinstance(parsed, list) else value.split(",")
+    return [tag.strip() for tag in value if isinstance(tag, str)][:MAX_TAGS] if isinstance(value, list) else []
+
+
+def read_prompt(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the name and the version of the stored prompt that a model was called with, as metadata."""
+    name = find_text(facts, "prompt")
+    version = next((facts[key] for key in ATTRIBUTES["prompt_version"] if key in facts), None)
+    if name is None:
+        return {}
+    return {"prompt": name} | ({"prompt_version": version} if isinstance(version, str | int) else {})
+
+
+def read_evaluations(events: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Return the results of evaluations among the events of a span, as metadata."""
+    evaluations: list[dict[str, Any]] = []
+    for name, facts in events[:MAX_EVALUATIONS]:
+        if name == "gen_ai.evaluation.result":
+            score = next((facts[key] for key in ATTRIBUTES["score"] if key in facts), None)
+            values = {
+                "name": find_text(facts, "evaluation"), "score": score if isinstance(score, int | float) else None,
+                "label": find_text(facts, "score_label"), "explanation": find_text(facts, "explanation"),
+            }  # fmt: skip
+            evaluations.append({name: value for name, value in values.items() if value is not None})
+    return evaluations
+
+
+def find_named_kind(facts: dict[str, Any], kinds: Mapping[str, Kind]) -> Kind | None:
+    """Return the kind that a sender names: in attributes of its own, or as `error.type` as mulligan's own spans do."""
+    type, code = find_text(facts, "failure_type") or "", find_text(facts, "failure_code") or ""
+    if not code:
+        type, _, code = (find_text(facts, "error_class") or "").partition("/")
+        if type not in TYPES:
+            return None
+    return name_kind(type, code, kinds)[0] if code else None
+
+
 def find_status(facts: dict[str, Any]) -> int | None:
     status = next((facts[name] for name in ATTRIBUTES["status"] if name in facts), None)
     status = int(status) if isinstance(status, str) and status.isdigit() and len(status) == 3 else status
@@ -210,5 +305,5 @@ def read_cost_nanos(facts: dict[str, Any]) -> int | None:
 def find_text(facts: dict[str, Any], meaning: str) -> str | None:
     for name in ATTRIBUTES[meaning]:
         if name in facts and (value := facts[name]) and isinstance(value, str):
-            return value
+            return value.strip('"') if name in _QUOTED_ATTRIBUTES else value
     return None

@@ -78,9 +78,9 @@ class Histories:
                 return is_new
             case FailureRecorded(run_id, seq, failure):
                 step = self.steps.get(run_id, {}).get(seq)
-                is_new = step is not None and step.has_failed and failure.is_failure and step.failure != failure
+                is_new = step is not None and step.with_failure(failure) != step
                 if step is not None and is_new:
-                    self.steps[run_id][seq] = replace(step, failure=failure)
+                    self.steps[run_id][seq] = step.with_failure(failure)
                 return is_new
             case ContextCompacted(compaction):
                 return self._keep_compaction(compaction)
@@ -89,16 +89,21 @@ class Histories:
 
     @staticmethod
     def _join_nested_failures(steps: dict[int, Step]) -> None:
-        """A failure that a server stored beside a failed step is that step's failure."""
+        """A failure that was stored beside a step is that step's failure."""
         for nested in [step for seq, step in steps.items() if seq >= FIRST_FAILURE_SEQ]:
             step = steps.get(nested.parent or 0)
-            if step is None or step.failure is None or nested.failure is None or not step.has_failed:
+            if step is None or nested.failure is None:
                 continue
             del steps[nested.seq]
-            if not (step.failure.message and nested.failure.evidence):
-                fingerprint = compute_fingerprint(nested.failure.kind, step.name, nested.failure.message)
-                recorded = replace(nested.failure, fingerprint=fingerprint)
-                steps[step.seq] = replace(step, failure=step.failure.with_recorded(recorded))
+            recorded = nested.failure
+            if nested.name != step.name:
+                recorded = replace(
+                    recorded, fingerprint=compute_fingerprint(recorded.kind, step.name, recorded.message)
+                )
+            if step.failure is None:
+                steps[step.seq] = step.with_failure(recorded)
+            elif not (step.failure.message and recorded.evidence):
+                steps[step.seq] = step.with_failure(step.failure.with_recorded(recorded))
 
     def _put(self, run: Run, is_imported: bool, now: int) -> None:
         if run.id not in self.runs:

@@ -1,0 +1,156 @@
+"""Attempts that a program recorded as steps of their own: which of them are one call.
+
+A step continues a call if it names the call, or if its attempt number or the end of its name (`fetch_attempt_2`,
+`fetch-retry-1`, `fetch (retry 1)`) says that it is a later attempt. Equal arguments alone make no call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from mulligan.core.calls import diff_arguments
+from mulligan.core.failure import Remedy
+from mulligan.core.records import Recovery, Step
+
+SENT_NAME = "sent_name"
+"""The key in a step's metadata of the name that it was sent with, if that has a suffix."""
+SENT_RANK = "sent_attempt"
+"""The key in a step's metadata of the number of its attempt, if it was sent without its call."""
+MAX_SUFFIX_CHARS = 24
+_SUFFIX_ENDS = frozenset("0123456789)]")
+_SUFFIX = re.compile(r"[\s_.:/-]+[(\[]?(attempt|retry)[\s_.:#-]*(\d{1,3})[)\]]?\Z", re.ASCII | re.IGNORECASE)
+
+
+class AttemptName(NamedTuple):
+    """A step's name without the suffix that numbers its attempt."""
+
+    name: str
+    rank: int
+    """Position among the attempts: higher than that of the attempt before. A first one may be 0 or 1."""
+
+    @property
+    def number(self) -> int:
+        """The number of the attempt, from 1."""
+        return max(self.rank, 1)
+
+
+def parse_attempt_name(name: str) -> AttemptName | None:
+    """Return the parts of a name such as `fetch_attempt_2`; None if it has no such suffix."""
+    if name[-1:] not in _SUFFIX_ENDS:
+        return None
+    match = _SUFFIX.search(name, max(0, len(name) - MAX_SUFFIX_CHARS))
+    if match is None or match.start() == 0:
+        return None
+    is_retry = match[1].lower() == "retry"  # the first retry is the second attempt
+    return AttemptName(name[: match.start()], int(match[2]) + is_retry)
+
+
+def mark_attempt(step: Step, rank: int | None = None) -> Step:
+    """Return a step that was sent without its call with the name of its call, and with the rank of its attempt.
+
+    The rank stays in the metadata: an attempt may arrive before the one that it continues.
+    """
+    parsed = parse_attempt_name(step.name)
+    metadata = dict(step.metadata or {})
+    if parsed is not None:
+        metadata[SENT_NAME] = step.name
+        rank = parsed.rank if rank is None else rank
+        step = replace(step, name=parsed.name)
+    if rank is not None and step.call == step.seq:
+        metadata[SENT_RANK] = rank
+        step = replace(step, attempt=max(rank, 1))
+    return replace(step, metadata=metadata) if metadata else step
+
+
+def continue_call(step: Step, before: Step) -> Step:
+    """Return a step as a later attempt of the call whose latest attempt is `before`."""
+    changes = diff_arguments(before.arguments, step.arguments)
+    remedy = Remedy.REPAIR if changes else Remedy.RETRY
+    seconds = max(0.0, (step.started_at - before.started_at) / 1000 - before.duration_seconds)
+    # Whether `before` has failed may be recorded later.
+    recovery = Recovery(remedy=remedy, backoff_seconds=round(seconds, 6), changes=changes)
+    # A number that was sent stays, unless it cannot be right.
+    attempt = step.attempt if step.attempt > before.attempt else before.attempt + 1
+    return replace(step, call=before.call, attempt=attempt, recovery=recovery)
+
+
+class AttemptTracker:
+    """Finds the call that a step continues, among the steps before it."""
+
+    def __init__(self, max_calls: int | None = None) -> None:
+        self._max_calls = max_calls
+        """How many calls are remembered, the latest; None for all."""
+        self._latest: dict[tuple[object, ...], tuple[Step, int]] = {}
+        """By parent, type and tool: the latest attempt of any call, and its rank."""
+        self._by_call: dict[int, Step] = {}
+        self._calls: dict[int, int] = {}
+        """The calls of attempts after the first one, by number."""
+
+    def add(self, step: Step, rank: int | None = None) -> Step:
+        """Return the step as an attempt of its call. Add the steps in their order.
+
+        `rank` is the attempt number that a program counts, if it may count from 0.
+        """
+        key = step.parent, step.type, step.server, step.name
+        rank = find_rank(step) if rank is None else rank
+        if step.call != step.seq:
+            before = self._by_call.get(self._calls.get(step.call, step.call))
+        else:
+            before, before_rank = self._latest.get(key, (None, 0))
+            before = before if rank is not None and rank > before_rank else None
+        if before is not None:
+            step = continue_call(step, before)
+            self._calls[step.seq] = step.call
+        self._latest.pop(key, None)  # the order of the dictionary is that of the latest attempts
+        self._by_call.pop(step.call, None)
+        self._latest[key] = step, 1 if rank is None else rank
+        self.note(step)
+        return step
+
+    def note(self, step: Step) -> None:
+        """Note how an attempt has ended that was added before."""
+        self._by_call[step.call] = step
+        key = step.parent, step.type, step.server, step.name
+        latest, rank = self._latest.get(key, (None, 1))
+        if latest is not None and latest.seq == step.seq:
+            self._latest[key] = step, rank
+        if self._max_calls is not None:
+            while len(self._latest) > self._max_calls:
+                del self._latest[next(iter(self._latest))]
+            while len(self._by_call) > self._max_calls:
+                del self._by_call[next(iter(self._by_call))]
+            while len(self._calls) > self._max_calls:
+                del self._calls[next(iter(self._calls))]
+
+
+def join_attempts(steps: Iterable[Step]) -> list[Step]:
+    """Return the steps in order, each with the call that it belongs to. All that were sent without it find it again."""
+    tracker = AttemptTracker()
+    joined_steps: list[Step] = []
+    for step in sorted(steps, key=lambda step: step.seq):
+        rank = (step.metadata or {}).get(SENT_RANK)
+        if isinstance(rank, int):
+            step = replace(step, call=step.seq, attempt=max(rank, 1), recovery=None)
+        joined_steps.append(tracker.add(step))
+    return joined_steps
+
+
+def says_attempt(step: Step) -> bool:
+    """Return whether a step says that it is an attempt of a call among others."""
+    return step.attempt > 1 or step.call != step.seq or bool(step.metadata and SENT_RANK in step.metadata)
+
+
+def find_rank(step: Step) -> int | None:
+    """Return the position that the sender gave an attempt: in its name, or as its number. None if it gave none."""
+    metadata = step.metadata or {}
+    if isinstance(rank := metadata.get(SENT_RANK), int):
+        return rank
+    sent_name = metadata.get(SENT_NAME)
+    parsed = parse_attempt_name(sent_name) if isinstance(sent_name, str) else None
+    if parsed is not None:
+        return parsed.rank
+    return step.attempt if step.attempt > 1 else None

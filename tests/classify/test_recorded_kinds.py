@@ -1,0 +1,46 @@
+"""A kind that a program names is stored as it was named, whether it is declared or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from mulligan.classify.kinds import KINDS
+from mulligan.classify.recorded_kinds import name_kind
+from mulligan.core.failure import Kind, Remedy
+
+
+def test_declared_kind_is_found_without_a_warning() -> None:
+    own = Kind("tool", "ticket_locked", Remedy.STOP)
+    assert name_kind("tool", "timeout") == (KINDS["tool/timeout"], "")
+    assert name_kind("TOOL", "Ticket_Locked", {**KINDS, str(own): own}) == (own, "")
+
+
+def test_code_of_ones_own_is_stored_under_its_type_with_a_warning_that_names_the_declaration() -> None:
+    kind, warning = name_kind("tool", "crm_ticket_locked")
+    assert (kind, kind.type, kind.remedy) == ("tool/crm_ticket_locked", "tool", Remedy.REPLAN)
+    assert kind.hint
+    assert '[kinds."tool/crm_ticket_locked"]' in warning
+
+
+def test_code_of_another_type_has_the_remedy_of_that_kind() -> None:
+    kind, warning = name_kind("tool", "no_results")
+    assert kind == "tool/no_results"
+    assert kind.remedy == KINDS["retrieval/no_results"].remedy
+    assert "Did you mean" in warning
+
+
+@pytest.mark.parametrize(
+    ("type", "code", "name"),
+    [
+        ("tool", "ticket locked!", "tool/ticket_locked"),
+        ("billing", "Card-Declined", "billing/Card-Declined"),
+        ("tool", "a/b", "tool/a_b"),
+        ("tool", "x" * 10_000_000, f"tool/{'x' * 80}"),
+        ("tool", "\ud800", "tool/unknown"),
+        ("", "", "tool/unknown"),
+    ],
+)
+def test_hostile_names_become_one_bounded_word(type: str, code: str, name: str) -> None:
+    kind, warning = name_kind(type, code)
+    assert str(kind) == name
+    assert warning
