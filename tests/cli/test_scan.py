@@ -75,6 +75,25 @@ def test_json_has_the_same_facts_and_what_was_read(types, home):
     assert facts["read"]["unknown"] == 0
 
 
+def test_results_that_look_like_failures_are_counted_apart(types, tmp_path):
+    """A log of plain messages flags nothing, and a file may contain any text."""
+    call = {"id": "a", "type": "function", "function": {"name": "read_file", "arguments": '{"path": "a.txt"}'}}
+    result = {"role": "tool", "tool_call_id": "a", "content": "Error: ENOENT: no such file or directory, open 'a.txt'"}
+    messages = [{"role": "user", "content": "Read it."}, {"role": "assistant", "tool_calls": [call]}, result]
+    path = tmp_path / "session.jsonl"
+    path.write_text(json.dumps({"messages": messages}) + "\n")
+
+    assert types("scan", str(path))[1].startswith(
+        "None of 1 call in 1 session failed. Suspected failures, not counted: 1."
+    )
+    document = json.loads(types("scan", "--json", str(path))[1])
+    assert document["suspected"] == 1
+    assert document["tools"][0]["suspected"] == 1
+    page = tmp_path / "report.html"
+    types("scan", str(path), "--html", str(page))
+    assert "1 suspected" in page.read_text()
+
+
 def test_it_says_where_it_looked_when_there_is_nothing(types):
     code, out, _ = types("scan")
     assert code == 1

@@ -162,8 +162,9 @@ def _render_cards(findings: Findings) -> Iterator[str]:
     compacted = f"in {format_count(sessions, 'compacted session')}" if sessions else "no compacted sessions"
     lost_time = format_rough_duration(findings.failure_seconds)
     final = f"{_percent(calls - failures + recovered, calls)} final success"
+    suspected = f", {findings.suspected:,} suspected" if findings.suspected else ""
     for name, value, detail, css in (
-        ("Failed calls", f"{failures:,}", f"{_percent(failures, calls)} of {calls:,}", "bad"),
+        ("Failed calls", f"{failures:,}", f"{_percent(failures, calls)} of {calls:,}{suspected}", "bad"),
         ("Recovered calls", _percent(recovered, failures), f"{recovered:,} of {failures:,}", "good"),
         ("Repeated after compaction", f"{repeats:,}", compacted, "bad" if repeats else ""),
         ("Time lost", lost_time, "failed calls and time until the next call", ""),

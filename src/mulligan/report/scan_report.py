@@ -56,6 +56,8 @@ class ToolFinding(Record, frozen=True):
     recovered: int
     failure_seconds: float
     """Time spent in failed calls of this tool."""
+    suspected: int = 0
+    """Results that look like a failure; not counted as failures."""
 
 
 class PatternFinding(Record, frozen=True):
@@ -127,6 +129,8 @@ class Findings(Record, frozen=True):
     """Calls rejected by the user; not counted as failures."""
     cancelled: int = 0
     """Calls cancelled, or skipped because a concurrent call failed; not counted as failures."""
+    suspected: int = 0
+    """Results that look like a failure although nothing says so; not counted as failures."""
     before_compaction: tuple[int, int] = (0, 0)
     """Number of calls and failures before the first compaction, in sessions that have one."""
     after_compaction: tuple[int, int] = (0, 0)
@@ -211,6 +215,9 @@ class LogScan:
                 self._totals["user_rejected"] += 1
             elif step.outcome in ("blocked", "cancelled"):
                 self._totals["cancelled"] += 1
+            if step.suspected is not None:
+                self._totals["suspected"] += 1
+                self._tools.count(step.name, {"suspected": 1})
         ids = {step.call for step in history.steps if step.failure is not None and step.has_failed}
         failed_steps = [step for step in history.steps if step.call in ids and step.type != "run"]
         failed_calls = calls.group_attempts(failed_steps) if ids else []
@@ -286,7 +293,7 @@ class LogScan:
         return Findings(
             **_pick(
                 totals, "sessions", "compacted_sessions", "calls", "failures", "recovered",
-                "repeats_after_compaction", "user_rejected", "cancelled", "undated",
+                "repeats_after_compaction", "user_rejected", "cancelled", "suspected", "undated",
             ),
             failure_seconds=totals["failure_ms"] / 1000,
             before_compaction=(totals["calls before"], totals["failures before"]),

@@ -54,13 +54,14 @@ def summarize_findings(findings: Findings) -> str:
     if not findings.calls:
         return "No tool calls found."
     where = f"{format_count(findings.calls, 'call')} in {format_count(findings.sessions, 'session')}"
+    suspected = f" Suspected failures, not counted: {findings.suspected:,}." if findings.suspected else ""
     if not findings.failures:
-        return f"None of {where} failed."
+        return f"None of {where} failed.{suspected}"
     sentence = f"{format_percent(findings.failures, findings.calls)} of {where} failed: "
     sentence += f"{findings.recovered:,} of {format_count(findings.failures, 'failure')} recovered"
     if findings.repeats_after_compaction:
         sentence += f", {findings.repeats_after_compaction:,} repeated after a compaction"
-    return f"{sentence}."
+    return f"{sentence}.{suspected}"
 
 
 def format_percent(part: int, total: int) -> str:
