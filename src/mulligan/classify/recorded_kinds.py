@@ -29,7 +29,7 @@ def name_kind(type: str, code: str, kinds: Mapping[str, Kind] = KINDS, *, source
         return find_kind(type[:MAX_NAME_CHARS], code[:MAX_NAME_CHARS], kinds), ""
     except SettingsError as error:
         type_word, code_word = to_word(type).lower(), to_word(code)
-        relative = next((kind for kind in kinds.values() if kind.code == code_word.lower()), None)
+        relative = next((kind for kind in kinds.values() if kind.is_one_of([code_word.lower()])), None)
         relative = relative or Kind("", "", hint=DEFAULT_HINTS[Remedy.REPLAN])
         kind = Kind(type_word, code_word, relative.remedy, relative.took_effect, relative.hint)
         consequence = f"Until then, such failures are stored as {str(kind)!r}, with the remedy {kind.remedy.value}."
