@@ -434,8 +434,10 @@ def test_hint_calls_no_argument_unknown_where_a_schema_allows_more():
     assert WORDS.answer(rejected(), tool="search", schema=schema, arguments={"x": 1})["hint"] == "Allowed is query."
 
 
-@pytest.mark.parametrize("schema", [None, {}, {"properties": {}}, {"properties": 7}])
-def test_without_arguments_in_the_schema_the_hint_is_that_of_the_kind(schema: Any):
+@pytest.mark.parametrize(
+    "schema", [None, {}, {"properties": {}}, {"properties": 7}, {"properties": {"x": {}}, "required": ["x"]}]
+)
+def test_without_more_arguments_in_the_schema_the_hint_is_that_of_the_kind(schema: Any):
     answer = WORDS.answer(rejected(), tool="search", schema=schema, arguments={"x": 1})
     assert answer["hint"] == TOOL_INVALID_ARGUMENTS.hint
 

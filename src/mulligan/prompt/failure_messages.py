@@ -123,7 +123,8 @@ class FailureMessages(Sanitizer):
     def argument_hint(self, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
         """Say in one sentence which arguments a schema requires and allows, and which are missing and unknown.
 
-        Empty if the schema names no arguments. Names and enum members come from a server: only names are shown.
+        Empty if the schema tells nothing that the call does not show. Names and enum members come from a server: only
+        names are shown.
         """
         properties = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
@@ -140,6 +141,8 @@ class FailureMessages(Sanitizer):
             parts += [f"unknown {_to_be(unknown)} {_join_names(unknown)}"] if unknown else []
         if optional := [self._allow(name, properties) for name in names if name not in required]:
             parts.append(f"{'also ' if required else ''}allowed {_to_be(optional)} {_join_names(optional)}")
+        if len(parts) == 1 and labels and labels == required:
+            return ""  # all that is required was given, and nothing else is known
         return self._line(f"{capitalize('; '.join(parts))}.", MAX_ARGUMENT_HINT_CHARS) if parts else ""
 
     def _allow(self, name: str, properties: Mapping[str, Any]) -> str:
