@@ -103,7 +103,7 @@ def test_a_connection_that_is_reset_is_made_again_for_a_tool_without_effects_onl
         mulligan.tool(name="pay")(get)()
     assert len(accepted) == 1
     with pytest.raises(ConnectionResetError):
-        mulligan.tool(name="get", effects="none")(get)()
+        mulligan.tool(name="get", effects="none", policy=mulligan.Policy(attempts=3))(get)()
     assert len(accepted) == 1 + 3
     listening.close()
 
@@ -223,8 +223,11 @@ def test_an_error_in_the_clothes_of_a_success_is_asked_again(played: Sandbox, se
         if len(service.asked) == 1
         else (200, {}, b'{"weather": "rain"}')
     )
-    assert reader(service)("oslo") == {"weather": "rain"}
+    assert reader(service, category="action")("oslo") == {"weather": "rain"}
     assert [step.outcome for step in played.steps] == ["failure", "success"]
+    service.asked.clear()
+    assert "error" in reader(service)("oslo")  # the content of what was read
+    assert [step.suspected is not None for step in played.steps] == [False, False, True]
 
 
 def test_a_run_in_which_the_model_fixed_its_own_call_is_recovered(played: Sandbox) -> None:
