@@ -71,6 +71,8 @@ class RetryLimits(msgspec.Struct, frozen=True, kw_only=True):
     """No retry starts later if the call waits for a target that is down."""
     are_attempts_explicit: bool = False
     """Whether the attempts were set: then they also limit probes and stated delays."""
+    is_awaited: bool = False
+    """Whether a model waits for the answer: then the attempts also limit stated delays."""
     guaranteed_retries: int = 0
     """Retries that no limit of time forbids: those of the client that makes the call."""
 
@@ -163,6 +165,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             retry_seconds=retry_seconds,
             outage_seconds=outage_seconds,
             are_attempts_explicit=self.attempts is not None,
+            is_awaited=is_awaited,
             guaranteed_retries=0 if self.attempts is not None or has_timeout else client_retries,
         )
 

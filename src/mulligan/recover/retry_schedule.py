@@ -78,7 +78,8 @@ class RetrySchedule:
         is_stated = failure.kind.is_limit and failure.retry_after is not None and failure.retry_after >= 0
         if max_attempts is not None and self.attempt_count >= max_attempts:
             return describe_attempts(self.attempt_count)
-        if self.attempt_count >= limits.attempts and (limits.are_attempts_explicit or not is_stated):
+        are_all_counted = limits.are_attempts_explicit or limits.is_awaited or not is_stated
+        if self.attempt_count >= limits.attempts and are_all_counted:
             return describe_attempts(limits.attempts)
         if not queries.can_wait():
             return 0.0 if not self._retry_count and not failure.kind.is_limit else ON_EVENT_LOOP
