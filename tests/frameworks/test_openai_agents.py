@@ -20,7 +20,7 @@ from agents.mcp import MCPServer
 from agents.retry import ModelRetrySettings, retry_policies
 from agents.testing import ModelStep, ScriptedModel, assistant_message, function_call
 from frameworks.openai_agents_driver import CONFIG, own_event_loop, script_model
-from frameworks.scenarios import NO_EFFECTS, RateLimitError, Request, failure_of
+from frameworks.scenarios import NO_EFFECTS, RateLimitError, Request, UnstatedRateLimitError, failure_of
 from mcp.types import CallToolResult, TextContent, Tool
 
 import agents
@@ -673,7 +673,7 @@ def test_a_provider_is_closed_if_the_program_has_none(
 
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_retries_of_the_sdk_are_not_multiplied_with_ours(played: Sandbox, is_streamed: bool) -> None:
-    errors = [RateLimitError("Slow down") for _ in range(9)]
+    errors = [UnstatedRateLimitError("Slow down") for _ in range(20)]
     model = script_model(errors)
     policy = retry_policies.http_status([429])
     settings = ModelSettings(retry=ModelRetrySettings(max_retries=2, backoff={"initial_delay": 0}, policy=policy))
@@ -688,8 +688,8 @@ def test_retries_of_the_sdk_are_not_multiplied_with_ours(played: Sandbox, is_str
 
     with pytest.raises(RateLimitError) as raised:
         asyncio.run(run())
-    assert len(model.calls) == 3
-    assert "3 attempts" in "".join(raised.value.__notes__)
+    assert len(model.calls) == 8
+    assert "8 attempts" in "".join(raised.value.__notes__)
     assert statuses(played) == ["failure"]
 
 

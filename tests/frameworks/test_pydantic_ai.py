@@ -26,6 +26,7 @@ from frameworks.scenarios import (
     Reply,
     Request,
     Tools,
+    UnstatedRateLimitError,
     failure_of,
 )
 from pydantic import BaseModel, Field
@@ -470,10 +471,10 @@ def test_a_capability_that_retries_the_model_is_recognized(played: Sandbox, capl
         async def on_model_request_error(self, ctx: Any, *, request_context: Any, error: Exception) -> ModelResponse:
             raise RetryModelRequest if request_context.attempt < 3 else error
 
-    play = build([], [RateLimitError("Too many requests") for _ in range(20)], [Retries()])
+    play = build([], [UnstatedRateLimitError("Too many requests") for _ in range(20)], [Retries()])
     with pytest.raises(RateLimitError) as raised:
         play.run()
-    assert len(outcomes(played, "model")) == 5  # three by mulligan, then one for each of the capability
+    assert len(outcomes(played, "model")) == 10  # eight by mulligan, then one for each of the capability
     assert "another capability inside this call made 3 attempts" in "".join(raised.value.__notes__)
 
 

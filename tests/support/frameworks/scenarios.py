@@ -40,6 +40,12 @@ class RateLimitError(Exception):
     headers = {"retry-after": "2"}  # noqa: RUF012 - as HTTP clients have it
 
 
+class UnstatedRateLimitError(RateLimitError):
+    """One that does not state when to try again."""
+
+    headers = {}  # noqa: RUF012
+
+
 class ContextOverflowError(Exception):
     status_code = 400
 
