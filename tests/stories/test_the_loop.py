@@ -75,7 +75,7 @@ def test_a_rate_limited_service_is_asked_again_after_the_time_it_asked_for(user,
     assert shown["status"] == "recovered"
     assert shown["calls"][0]["outcome"] == "recovered by retry"
     assert shown["steps"][0]["failure"]["kind"] == "tool/rate_limit"
-    assert 0.3 <= shown["steps"][1]["recovery"]["backoff_seconds"] <= 0.33
+    assert 0.3 <= shown["steps"][1]["recovery"]["backoff_seconds"] <= 0.61  # up to twice the time
     waited = (shown["steps"][1]["started_at"] - shown["steps"][0]["started_at"]) / 1000
     assert waited >= 0.29  # it really waited, by the clock of the record
 
@@ -136,7 +136,10 @@ def test_the_third_time_a_failure_happens_the_answer_says_what_worked_before(use
 
     third = user.runs_program(FORECAST.replace("DAYS", "[25, 7]"))
     told = json.loads(third.stdout.splitlines()[0])
-    assert told["suggestions"] == ["In earlier runs this recovered the call: days=7 (2 of 2 runs)."]
+    assert told["suggestions"] == [
+        "In earlier runs this recovered the call: days=7 (2 of 2 runs).",
+        "Each of these runs had failed with a larger days.",
+    ]
 
 
 BOUND = """
@@ -167,6 +170,7 @@ def test_bound_that_no_error_states_is_told_as_a_bound_and_becomes_a_lesson(user
         for count in (2, 3, 4)
     ], done.stderr
 
+    user.types("consolidate")
     assert "Pass top_k of at most 10." in user.types("lessons").stdout
     [fix] = user.sees("fixes")
     assert "top_k of at most 10" in user.types("fixes", "show", fix["id"]).stdout
@@ -285,7 +289,7 @@ def test_the_demo_shows_seven_failures_a_third_pass_that_goes_better_and_a_lesso
     ):
         assert sentence in " ".join(told.stdout.split()) or sentence in told.stdout
     assert [line for line in told.stdout.splitlines() if len(line) > 80 and "MULLIGAN_HOME" not in line] == []
-    assert re.search(r"retry after 1\.[01] s", told.stdout)  # as long as it was asked to, and a little
+    assert re.search(r"retry after (1\.\d|2\.0) s", told.stdout)  # as long as it was asked to, and up to as much again
     home = re.search(r"export MULLIGAN_HOME=(\S+)", told.stdout)[1]
     run = re.search(r"show (run_\w+)", told.stdout)[1]
     assert user.types("show", run, MULLIGAN_HOME=home).returncode == 0

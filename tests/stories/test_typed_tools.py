@@ -78,7 +78,7 @@ def test_program_tells_success_repair_and_failure_apart_by_the_outcome(user):
         import mulligan
         from mulligan import AgentError
 
-        @mulligan.tool(clamp=["top_k"])
+        @mulligan.tool(clamp=["top_k"], category="other")
         def search(query: str, top_k: int = 5) -> dict:
             if query == "boom":
                 raise TimeoutError("no answer")

@@ -185,6 +185,7 @@ class CallExecution(RecordedCall, eq=False):
             can_wait=self._can_wait,
             seconds_left=limits.seconds_left,
             is_target_down=limits.is_target_down,
+            has_token=limits.has_token,
             describe_target=self._describe_target,
             take_turn=limits.take_turn,
         )

@@ -205,6 +205,10 @@ class CallLimits(msgspec.Struct):
         target = self._target if arguments is None else self.target_resolver(arguments, function)
         return target is not None and self.targets.is_down(target.key)
 
+    def has_token(self) -> bool:
+        """Return whether the target of the last attempt has a token left for a retry."""
+        return self._target is None or self.targets.has_token(self._target.key, self.policy)
+
     def describe_target(self) -> str:
         """Return the name of the target of the last attempt, or of the one that waits."""
         return "" if self._target is None else self._target.label

@@ -10,7 +10,7 @@ import msgspec
 from mulligan.core.failure import Failure, describe_wait
 from mulligan.core.records import Recovery
 from mulligan.recover.policy import Arguments, Policy, RetryLimits
-from mulligan.recover.target_state import RetryTurn
+from mulligan.recover.target_state import NO_TOKENS, RetryTurn
 
 
 class BackoffMove(msgspec.Struct, frozen=True):
@@ -48,6 +48,8 @@ class RetryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds until the deadline."""
     is_target_down: Callable[..., bool] = lambda *attempt: False
     """Returns whether the target of an attempt is down, by its arguments and function."""
+    has_token: Callable[[], bool] = lambda: True
+    """Returns whether the target of the last attempt has a token left for a retry."""
     describe_target: Callable[[], str] = str
     """Returns the name of the target of the last attempt."""
     take_turn: Callable[..., RetryTurn] = lambda *attempt, **options: RetryTurn()
@@ -81,6 +83,8 @@ class RetrySchedule:
         are_all_counted = limits.are_attempts_explicit or limits.is_awaited or not is_stated
         if self.attempt_count >= limits.attempts and are_all_counted:
             return describe_attempts(limits.attempts)
+        if not failure.kind.is_limit and not queries.has_token():
+            return NO_TOKENS
         if not queries.can_wait():
             return 0.0 if not self._retry_count and not failure.kind.is_limit else ON_EVENT_LOOP
         elapsed, attempt = queries.elapsed(), self.attempt_count + 1

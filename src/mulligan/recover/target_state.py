@@ -312,6 +312,12 @@ class Targets:
             state = self.states.get(target)
             return state is not None and state.is_down
 
+    def has_token(self, target: Hashable, policy: Policy) -> bool:
+        """Return whether a retry may be planned. Whether it is made, `take_turn` decides after its backoff."""
+        with _lock:
+            state = self.states.get(target)
+            return (policy.retry_tokens if state is None else state.tokens) >= 1
+
     def leave(self, target: Hashable, call: TargetCall) -> None:
         """Forget a call that was cancelled or stopped, so that another one becomes the probe."""
         with _lock:
