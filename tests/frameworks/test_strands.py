@@ -222,7 +222,7 @@ def test_without_a_retry_strategy_mulligan_retries(played: Sandbox) -> None:
     agent = build_agent([], script, agent_options={"retry_strategy": None})
     with pytest.raises(ModelThrottledException):
         agent("Hello.")
-    assert len(agent.model.sent) == 3
+    assert len(agent.model.sent) == 8
     assert outcomes(played, "model") == [("failure", "model/rate_limit")] * 3
     assert statuses(played) == ["failure"]
 
