@@ -223,7 +223,7 @@ def test_without_a_retry_strategy_mulligan_retries(played: Sandbox) -> None:
     with pytest.raises(ModelThrottledException):
         agent("Hello.")
     assert len(agent.model.sent) == 8
-    assert outcomes(played, "model") == [("failure", "model/rate_limit")] * 3
+    assert outcomes(played, "model") == [("failure", "model/rate_limit")] * 8
     assert statuses(played) == ["failure"]
 
 
