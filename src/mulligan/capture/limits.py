@@ -186,7 +186,7 @@ class CallLimits(msgspec.Struct):
         return f"the limit of {limit} {'repair' if limit == 1 else 'repairs'} per run is reached"
 
     def elapsed(self) -> float:
-        """Return the seconds since the call started_at."""
+        """Return the seconds since the call began whose caller waits."""
         return self.capture.timer() - self.started_at
 
     def find_obstacle(self) -> str:
@@ -272,7 +272,7 @@ class CallLimits(msgspec.Struct):
         )
 
     def leave_target(self) -> None:
-        """Stop to wait for the target, or to probe it."""
+        """Stop waiting for the target, or probing it."""
         if self._target is not None:
             self.targets.leave(self._target.key, self._target_call)
 

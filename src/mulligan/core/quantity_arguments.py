@@ -6,7 +6,7 @@ A bound may replace a quantity: `top_k=50` asks for as much as possible. It neve
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeGuard
 
 from mulligan.core.privileged_arguments import MAX_NAME_CHARS, split_words
 
@@ -41,6 +41,10 @@ def is_other_action(tool: str, effects: str, path: str, *values: Any) -> bool:
     return not measures_quantity(path, *values) or (
         effects != "none" and not _CONSEQUENTIAL_WORDS.isdisjoint(_tool_words(tool))
     )
+
+
+def is_number(value: object) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def names_object(path: str) -> bool:

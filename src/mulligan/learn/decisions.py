@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import lru_cache
 
 from mulligan.core.privileged_arguments import split_words
+from mulligan.core.quantity_arguments import is_number
 from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Change, Effects
 from mulligan.redaction.regex import LazyRegex
 
@@ -214,23 +215,22 @@ def find_decision(
     acts = tool in destructive_tools or not _is_reading(tool, description)
     texts = argument_texts or {}
     for change in changes:
-        # What another tool returned is information, such as the current etag: no check is switched off with it.
-        is_information = bool(prerequisites) and change.after == RUN_SPECIFIC
-        if is_information and _split_path(change.path[-MAX_READ_CHARS:]).isdisjoint(_CONSENTS):
-            continue
         if change.operation not in FORM_OPERATIONS:
-            reason = _judge_change(change, acts, texts.get(change.path, "")[:MAX_TEXT_CHARS].lower())
+            text = texts.get(change.path, "")[:MAX_TEXT_CHARS].lower()
+            reason = _judge_change(change, acts, text, is_looked_up=bool(prerequisites))
             if reason:
                 return reason
     return ""
 
 
-def _judge_change(change: Change, acts: bool, text: str) -> str:
-    """Return why one change is a decision, or an empty text."""
+def _judge_change(change: Change, acts: bool, text: str, *, is_looked_up: bool) -> str:
+    """Return why one change is a decision, or an empty text. A value is looked up if another tool returned it."""
     words = _split_path(change.path[-MAX_READ_CHARS:])
     before, after = change.before, change.after
     if isinstance(after, str) and after in (HIDDEN_VALUE, RUN_SPECIFIC):
-        is_switch = not words.isdisjoint(_SWITCH_WORDS) and words.isdisjoint(_PLAIN_WORDS)
+        # What a tool returned is information, such as the current etag: no check is switched off with it.
+        switch_words = _CONSENTS if is_looked_up else _SWITCH_WORDS
+        is_switch = not words.isdisjoint(switch_words) and words.isdisjoint(_PLAIN_WORDS)
         return UNKNOWN_SWITCH if is_switch and acts else ""
     if after is None:
         if before is None or _read_switch(before, words) is None:
@@ -239,7 +239,7 @@ def _judge_change(change: Change, acts: bool, text: str) -> str:
     switch = _read_switch(after, words)
     if switch is not None and _read_switch(before, words) is not switch:
         return _judge_switch(words, switch, acts, text)
-    if _is_number(before) and _is_number(after):
+    if is_number(before) and is_number(after):
         return _judge_number(words, before, after, acts)
     return _judge_word(words, before, after, acts, text)
 
@@ -361,10 +361,6 @@ def _read_switch(value: object, words: frozenset[str]) -> bool | None:
         word = value.strip().casefold()
         return False if word in _OFF_VALUES else True if word in _ON_VALUES else None
     return None
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _read_values(value: object) -> frozenset[str]:

@@ -20,7 +20,7 @@ from mulligan.core.call_facts import RecentSuccess
 from mulligan.core.calls import Call, wilson_lower_bound
 from mulligan.core.links import MAX_RECENT_SUCCESSES, RunProgress
 from mulligan.core.privileged_arguments import is_privileged, split_words
-from mulligan.core.quantity_arguments import names_object
+from mulligan.core.quantity_arguments import is_number, names_object
 from mulligan.core.records import (
     ANY_FIX,
     HIDDEN_VALUE,
@@ -860,9 +860,7 @@ def to_fix(record: FixRecord, state: tuple[FixState, str], similarity: float = 1
 def _describe_bound(record: FixRecord) -> tuple[Change, ...]:
     """Return the changes of a fix; a number that replaced several larger or several smaller ones is a bound."""
     changes = record.action.changes
-    if len(changes) != 1 or isinstance(changes[0].after, bool) or not isinstance(changes[0].after, int | float):
-        return changes
-    if names_object(changes[0].path):
+    if len(changes) != 1 or not is_number(changes[0].after) or names_object(changes[0].path):
         return changes
     old_numbers = {episode.number for episode in list_episodes(record) if episode.successful}
     numbers = [number for number in old_numbers if number is not None]

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeGuard
 
 import msgspec
 
 from mulligan.core.argument_rejections import TextVerdict
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
-from mulligan.core.quantity_arguments import names_object
+from mulligan.core.quantity_arguments import is_number, names_object
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Change, Effects
 from mulligan.core.stated_limits import follows_direction
 from mulligan.learn.decisions import find_decision
@@ -409,7 +408,7 @@ def _keeps_bound(rival: FixRecord, record: FixRecord) -> bool:
     [change], [other] = record.action.changes, rival.action.changes
     if change.path != other.path or names_object(change.path):
         return False
-    if not _is_number(change.after) or not _is_number(other.after):
+    if not is_number(change.after) or not is_number(other.after):
         return False
     bound = change.after
     numbers = [episode.number for fix in (record, rival) for episode in list_episodes(fix) if episode.successful]
@@ -417,10 +416,6 @@ def _keeps_bound(rival: FixRecord, record: FixRecord) -> bool:
     if not old_numbers or len(old_numbers) < len(numbers):
         return False
     return other.after < bound < min(old_numbers) or max(old_numbers) < bound < other.after
-
-
-def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _find_accepted_calls(
@@ -511,7 +506,7 @@ def _judge_unseen_value(
     old_count = len({episode.old_value for episode in episodes if episode.is_evidence})
     old_count = min(old_count, _count_unadvised(episodes))  # one a run
     failed_count = _count_against(episodes, ())
-    if _is_number(change.after):
+    if is_number(change.after):
         olds = [episode.number for episode in episodes if episode.successful]
         # Without a call, one of the earlier ones stands for it.
         number, bound = call.numbers.get(change.path) if call.hashes else next(iter(olds), None), change.after

@@ -142,7 +142,7 @@ class RetrySchedule:
         return msgspec.structs.replace(recovery, backoff_seconds=seconds), turn.reason
 
     def _find_outage_limit(self) -> float:
-        """Return when the call stops waiting for a target, in seconds since it started_at."""
+        """Return when the call stops waiting for a target, in seconds since it began."""
         limits = self.limits
         if self._retry_count < limits.guaranteed_retries:
             return max(limits.outage_seconds, self._queries.elapsed() + self._policy.initial_backoff * 2)
