@@ -190,6 +190,18 @@ def test_in_any_number_of_threads_failed_retries_stay_within_the_tokens() -> Non
         assert played.backoffs
 
 
+def test_retry_without_a_token_leaves_no_step(played: Sandbox) -> None:
+    @mulligan.tool(effects="none", policy=Policy(attempts=2, retry_tokens=1, initial_backoff=0, down_after=0))
+    def search(query: str) -> None:
+        raise ConnectionResetError("reset")
+
+    for _ in range(2):
+        with pytest.raises(ConnectionResetError):
+            search("fish")
+    attempts = sorted([step.attempt for step in history.steps] for history in played.runs)
+    assert attempts == [[1], [1, 2]]
+
+
 def test_a_run_has_twenty_repairs_and_any_number_of_retries(played: Sandbox) -> None:
     executed: list[int] = []
 

@@ -11,7 +11,7 @@ from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Recovery
 from mulligan.recover.policy import Policy
 from mulligan.recover.retry_schedule import ON_EVENT_LOOP, BackoffMove, RetryQueries, RetrySchedule, WaitMove
-from mulligan.recover.target_state import RetryTurn
+from mulligan.recover.target_state import NO_TOKENS, RetryTurn
 
 RESET = Failure.of(Kind("tool", "connection_error", Remedy.RETRY))
 LIMITED = Failure.of(Kind("tool", "rate_limit", Remedy.RETRY))
@@ -84,6 +84,21 @@ def test_explicit_attempts_limit_stated_delays_and_probes_too() -> None:
     schedule = make_schedule(Policy(attempts=2), [RetryTurn(is_probe=True)])
     play(schedule)
     assert schedule.plan_retry(stated(1)) == "the limit of 2 attempts is reached"
+
+
+def test_attempts_limit_stated_delays_too_where_a_model_waits() -> None:
+    schedule = make_schedule(limits=Policy().limit_retries(answers_model=True))
+    for _ in range(2):
+        seconds = schedule.plan_retry(stated(1.0))
+        assert isinstance(seconds, float)
+        play(schedule, Recovery(remedy=Remedy.RETRY, backoff_seconds=seconds))
+    assert schedule.plan_retry(stated(1.0)) == "the limit of 3 attempts is reached"
+
+
+def test_no_retry_is_planned_without_a_token_except_after_a_rate_limit() -> None:
+    schedule = make_schedule(has_token=lambda: False)
+    assert schedule.plan_retry(RESET) == NO_TOKENS
+    assert isinstance(schedule.plan_retry(stated(1.0)), float)
 
 
 def test_a_probe_is_no_attempt() -> None:
