@@ -215,3 +215,27 @@ def test_the_first_call_of_a_thread_imports_nothing_without_the_lock(arguments):
     """)
         == "answer\n"
     )
+
+
+def test_a_child_can_compute_a_lazy_property_that_another_thread_was_computing():
+    assert said("""
+        import signal, time
+        from mulligan.redaction.lazy_property import lazy_property
+
+        class Table:
+            @lazy_property
+            def index(self):
+                is_computing.set()
+                time.sleep(0.3)
+                return {}
+
+        def compute_in_child():
+            signal.alarm(10)
+            return Table().index == {}
+
+        is_computing = threading.Event()
+        thread = threading.Thread(target=lambda: Table().index)
+        thread.start()
+        print(is_computing.wait(10), child(compute_in_child))
+        thread.join()
+    """).split() == ["True", "0"]

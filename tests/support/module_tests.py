@@ -82,6 +82,7 @@ MODULE_TESTS = {
     "recover.value_coercion": "recover/test_repair.py: schema",
     "recover.word_meaning": "recover/test_meaning.py: are_opposites",
     "redaction": "redaction/test_redactor.py",
+    "redaction.lazy_property": "core/test_fork_safety.py: lazy_property",
     "redaction.personal_data": "redaction/test_redactor.py",
     "redaction.secret_contexts": "redaction/test_corpus.py: corpus.SECRETS",
     "redaction.secret_formats": "redaction/test_corpus.py: corpus.SECRETS",

@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from mulligan.capture.framework_classes import INJECTED_TYPES, is_injected
+from mulligan.redaction.lazy_property import lazy_property
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -64,7 +65,7 @@ class Signature:
         self.is_unrestricted = not parameters or self.takes_any_name
         """Whether it accepts arguments of any name, or its parameters are unknown."""
 
-    @functools.cached_property
+    @lazy_property
     def injected(self) -> frozenset[str]:
         """The names of parameters that a framework or the program supplies: see `framework_classes.py`.
 
@@ -181,7 +182,7 @@ class Signature:
             return True
         return False
 
-    @functools.cached_property
+    @lazy_property
     def annotations(self) -> dict[str, Any]:
         """The annotations by name. One that names something undefined stays a string."""
         function = code_of(self._function)
@@ -202,7 +203,7 @@ class Signature:
         anything."""
         return self._schema
 
-    @functools.cached_property
+    @lazy_property
     def _schema(self) -> dict[str, Any] | None:
         try:
             return None if self._signature is None else self._build_schema()
@@ -257,7 +258,7 @@ class _AnnotationNames(dict[str, Any]):
                 return names[name]
         return Any
 
-    @functools.cached_property
+    @lazy_property
     def _imports(self) -> dict[str, Any]:
         """What the function's module imports from loaded modules, also under `if TYPE_CHECKING`."""
         import ast  # lazy: needed only for names that are not defined at run time

@@ -38,6 +38,7 @@ from mulligan.core.records import Effects, Run, StepType
 from mulligan.recover.plan import RecoveryMoves
 from mulligan.recover.policy import Learn, Mode, Policy, Tool, make_tool_key
 from mulligan.recover.target_state import MAX_TARGET_CHARS, Targets, describe_target, target_of
+from mulligan.redaction.lazy_property import lazy_property
 
 log = get_logger(__name__)
 
@@ -478,7 +479,7 @@ class WrappedFunction:
         """Return the shareable texts of the schema: the members of its enums."""
         return self._shareable_texts
 
-    @functools.cached_property
+    @lazy_property
     def _shareable_texts(self) -> frozenset[str]:
         try:
             properties = (self.schema() or {}).get("properties", {})

@@ -23,6 +23,7 @@ from mulligan.core.prices import PriceTable
 from mulligan.core.records import History, Run, encode
 from mulligan.record.journal_import import recover_journals
 from mulligan.redaction import sanitize
+from mulligan.redaction.lazy_property import lazy_property
 from mulligan.report.resources import Parameter, ResourceSpec
 from mulligan.report.tables import (
     ACCEPTED_FORMATS,
@@ -54,7 +55,7 @@ class CommandContext:
         self.store_option = store
         self.as_json = as_json
 
-    @functools.cached_property
+    @lazy_property
     def settings(self) -> Settings:
         return load_settings(self.store_option)
 

@@ -336,7 +336,7 @@ def find_fields(value: Any) -> dict[str, Any] | None:
         stored_fields = object.__getattribute__(value, "__dict__")
     except AttributeError:
         stored_fields = {}
-    names = [name for name in stored_fields if type(_class_attribute(kind, name)) is not functools.cached_property]
+    names = [name for name in stored_fields if type(_class_attribute(kind, name)) is not functools.cached_property]  # noqa: TID251
     fields = {name: _stored_field(value, kind, name) for name in (*names, *slots)}
     return {name: field for name, field in fields.items() if field is not _ABSENT}
 

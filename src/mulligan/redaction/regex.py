@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 
+from mulligan.redaction.lazy_property import lazy_property
+
 Match = re.Match[str]
 
 
@@ -187,7 +189,7 @@ class PatternIndex:
             if starts:
                 yield number, min(starts)
 
-    @functools.cached_property
+    @lazy_property
     def _index(self) -> tuple[dict[str, list[tuple[int, str]]], dict[int, list[str]], frozenset[int], list[str]]:
         """Alternatives of each word with the number of their pattern, words by one of their grams, these grams, and
         words that are too short for one."""

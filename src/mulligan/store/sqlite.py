@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError, StoreLockedError
 from mulligan.core.records import encode_into
+from mulligan.redaction.lazy_property import lazy_property
 from mulligan.store.base import DEFAULT_TENANT, Health, Progress, journals_of, now
 from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup, SuccessRow
 from mulligan.store.sql import DatabaseStore
@@ -130,7 +131,7 @@ class SqliteConnection(sqlite3.Connection):
             yield rows[start : start + size]
             start += size
 
-    @functools.cached_property
+    @lazy_property
     def _max_values(self) -> int:
         """The maximum number of values in a statement, with a small reserve."""
         return self.getlimit(sqlite3.SQLITE_LIMIT_VARIABLE_NUMBER) - 10

@@ -12,6 +12,7 @@ import msgspec
 
 from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Kind, TookEffect
+from mulligan.redaction.lazy_property import lazy_property
 from mulligan.redaction.regex import PatternIndex, compile_regex, search_likely
 
 _FLAGS = re.IGNORECASE | re.MULTILINE
@@ -42,7 +43,7 @@ class Rule(msgspec.Struct, frozen=True):
 class RuleTable(tuple[Rule, ...]):
     """Rules in order, with an index that selects the few rules whose words are in a text."""
 
-    @functools.cached_property
+    @lazy_property
     def patterns(self) -> PatternIndex:
         return PatternIndex(rule.pattern for rule in self)
 
