@@ -27,7 +27,7 @@ from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
 from mulligan.report import conversation_text, memory_text, overview, run_text
 from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
-from mulligan.report.stats import compare_stats, count_older_runs, list_undeclared_kinds, started_runs
+from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, to_line, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
@@ -43,8 +43,6 @@ MAX_EXPLAINED_CALLS = 20
 """Unrecovered calls of a run for which `mulligan show` looks up facts about successful calls, the latest."""
 DEFAULT_ROW_LIMIT = 20
 """Rows of `mulligan stats --by` as text."""
-COMPARABLE_DIMENSIONS = ("agent", "tool", "model", "version", "environment")
-"""Dimensions whose values can be compared with each other."""
 FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
 
 
@@ -254,17 +252,18 @@ def _compute_stats(store: Store | None, query: StatsQuery) -> Stats:
 
 def _compare(context: CommandContext, store: Store | None, query: StatsQuery, values: tuple[str, str]) -> None:
     dimension = query.by or "version"
-    if dimension not in COMPARABLE_DIMENSIONS:
+    if dimension not in overview.COMPARABLE_DIMENSIONS:
         raise SettingsError(
-            f"Cannot compare by {dimension}. With --compare, --by takes: {', '.join(COMPARABLE_DIMENSIONS)}."
+            f"Cannot compare by {dimension}. With --compare, --by takes: {', '.join(overview.COMPARABLE_DIMENSIONS)}."
         )
-    sides = [_compute_stats(store, replace(query, by=None, **{dimension: value})) for value in values]
-    for value, side in zip(values, sides, strict=True):
-        if not side.total.calls and not started_runs(side.total):
+    queries = replace(query, by=None, **{dimension: values[0]}), replace(query, by=None, **{dimension: values[1]})
+    for value, side_query in zip(values, queries, strict=True):
+        side = _compute_stats(store, side_query).total
+        if store is None or not (side.calls or started_runs(side)):
             names = ", ".join(sorted(_compute_stats(store, replace(query, by=dimension)).parts)[:10])
             hint = f"Available: {names}." if names else "No run in this period has one."
             raise SettingsError(f"No records with {dimension} {value!r} in this period. {hint}")
-    differences = [difference._asdict() for difference in compare_stats(sides[0].total, sides[1].total)]
-    answers = [overview.build_answer(side) for side in sides]
-    facts = {"by": dimension, "values": values, "stats": answers, "differences": differences}
-    context.print(facts, overview.render_comparison(sides[0], sides[1], values, context.width))
+    if store is not None:
+        comparison = compare_groups(store, DEFAULT_TENANT, values, queries)
+        facts = {"by": dimension, **overview.comparison_facts(comparison)}
+        context.print(facts, overview.render_comparison(comparison, context.width))

@@ -339,10 +339,29 @@ def _format_percentile(times: Mapping[str, Any], name: str) -> str:
     return stats_report.format_time(times[name], times["sample_size"])
 
 
-def render_comparison(baseline: Stats, candidate: Stats, names: tuple[str, str], width: int | None) -> Iterator[str]:
+COMPARABLE_DIMENSIONS = ("agent", "tool", "model", "version", "environment")
+"""Dimensions whose values can be compared with each other."""
+
+
+def render_comparison(comparison: stats_report.StatComparison, width: int | None) -> Iterator[str]:
     """Render two stats side by side and mark the significant differences."""
+    names, baseline = comparison.names, comparison.stats[0]
     yield f"{to_line(names[1], 40)} compared with {to_line(names[0], 40)}, {format_period(baseline)}."
+    yield comparison.conclusion
     yield ""
-    rows: list[tuple[str, ...]] = [("", to_line(names[0], 20), to_line(names[1], 20), "")]
-    rows += stats_report.compare_stats(baseline.total, candidate.total)
+    rows: list[tuple[str, ...]] = [("", to_line(names[0], 20), to_line(names[1], 20), "", "difference")]
+    rows += [difference[:5] for difference in comparison.differences]
     yield from render_columns(rows, right=(1, 2), width=width)
+    yield ""
+    yield stats_report.COMPARISON_NOTE
+
+
+def comparison_facts(comparison: stats_report.StatComparison) -> Fact:
+    """Return two stats side by side, and their differences."""
+    return {
+        "values": comparison.names,
+        "stats": [build_answer(stats) for stats in comparison.stats],
+        "differences": [difference._asdict() for difference in comparison.differences],
+        "conclusion": comparison.conclusion,
+        "note": stats_report.COMPARISON_NOTE,
+    }
