@@ -25,7 +25,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
-from mulligan.report import conversation_text, memory_text, overview, run_text
+from mulligan.report import conversation_text, memory_text, overview, recovery_costs, run_text
 from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, to_line, truncate
@@ -207,16 +207,20 @@ def stats(
     answer = _compute_stats(store, query)
     if as_csv or context.as_json:
         by = query.by or ""
-        rows = overview.limit_rows(overview.rank_parts(answer.parts, by), by, limit)
+        answer_facts = overview.build_answer(answer, limit, caused=_count_caused(store, query))
+        rows = answer_facts.get("parts", [])
         csv_lines = render_csv(rows, [by, *STATS_SPEC.csv_columns])
         undeclared_kinds = list_undeclared_kinds(answer.total, context.settings.kinds)
-        context.print(overview.build_answer(answer, limit) | {"undeclared_kinds": undeclared_kinds}, csv_lines)
+        if query.by is None and query.kind is None:
+            answer_facts["model_recovery"] = _sum_up_recoveries(store, query)
+        context.print(answer_facts | {"undeclared_kinds": undeclared_kinds}, csv_lines)
         return
     if query.by is None and query.kind is None:
         tools, agents, series = (
             _compute_stats(store, replace(query, by=by, detail=by == "tool")) for by in ("tool", "agent", "time")
         )
-        print_lines(overview.render_overview(answer, tools, agents, series, context.width))
+        model_recovery = _sum_up_recoveries(store, query)
+        print_lines(overview.render_overview(answer, tools, agents, series, context.width, model_recovery))
         if undeclared_kinds := list_undeclared_kinds(answer.total, context.settings.kinds):
             click.echo(f"\nNot declared: {', '.join(map(to_line, undeclared_kinds[:10]))}.")
             click.echo(f'To give one a remedy and a hint: [kinds."{to_line(undeclared_kinds[0])}"] in mulligan.toml.')
@@ -241,9 +245,26 @@ def _print_by_dimension(
         when = "%Y-%m-%d %H:%M" if answer.grain == "hour" else "%Y-%m-%d"
         click.echo("")
         by, is_single_kind = answer.by or "", query.kind is not None
-        print_lines(overview.render_by_dimension(answer.parts, by, limit, context.width, when, is_single_kind))
+        caused = _count_caused(store, query) if query.by == by else None
+        print_lines(
+            overview.render_by_dimension(answer.parts, by, limit, context.width, when, is_single_kind, caused=caused)
+        )
     elif answer.total.calls:
         click.echo(f"No records with a {query.by} in this period.")
+
+
+def _sum_up_recoveries(store: Store | None, query: StatsQuery) -> dict[str, Any]:
+    runs = recovery_costs.NO_RUNS
+    if store is not None:
+        runs = recovery_costs.read_failed_runs(store, DEFAULT_TENANT, query)
+    return recovery_costs.to_facts(runs)
+
+
+def _count_caused(store: Store | None, query: StatsQuery) -> dict[str, int] | None:
+    """Return the failed tool calls that each model requested; None unless the query is by model."""
+    if store is None or query.by != "model":
+        return None
+    return recovery_costs.count_caused_failures(recovery_costs.read_failed_runs(store, DEFAULT_TENANT, query).histories)
 
 
 def _compute_stats(store: Store | None, query: StatsQuery) -> Stats:

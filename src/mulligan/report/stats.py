@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.episodes import list_requests
 from mulligan.core.failure import KIND_PROPERTIES, Kind
 from mulligan.core.records import History
 from mulligan.report.differences import LOOK_WARNING, GroupDifference, Rate, compare_rates, design_effects
@@ -294,7 +295,8 @@ def _count_successes(cell: Cell) -> int:
     return cell.first_try + cell.recovered
 
 
-COMPARED_RATES: tuple[tuple[str, Callable[[Cell], int], Callable[[Cell], int], bool], ...] = (
+Counter = Callable[[Cell], int]
+COMPARED_RATES: tuple[tuple[str, Counter, Counter, bool], ...] = (
     ("first-try success", lambda cell: cell.first_try, finished_calls, True),
     ("final success", _count_successes, finished_calls, True),
     ("recovered calls", lambda cell: cell.recovered, failed_calls, True),
@@ -303,7 +305,9 @@ COMPARED_RATES: tuple[tuple[str, Callable[[Cell], int], Callable[[Cell], int], b
 )
 """Name, part, total, and whether a higher rate is better."""
 MAX_COMPARED_KINDS = 5
-MAX_COMPARISONS = len(COMPARED_RATES) + MAX_COMPARED_KINDS
+REQUESTED_CALLS = "tool calls it requested that failed"
+"""The row that only a comparison of models has. It counts the runs from which design effects are estimated."""
+MAX_COMPARISONS = len(COMPARED_RATES) + MAX_COMPARED_KINDS + 1
 """Comparisons of one page, whose intervals hold together."""
 COMPARISON_NOTE = (
     f"With 95 % confidence, all intervals hold together. {LOOK_WARNING}"  # the verdict is that the interval excludes 0
@@ -320,11 +324,16 @@ class StatComparison(NamedTuple):
     @property
     def conclusion(self) -> str:
         """One sentence: what has become better or worse."""
-        clear = [row for row in self.differences if row.verdict in ("better", "worse")]
-        changes = [f"{row.name} {row.verdict}, {row.baseline} to {row.candidate}" for row in clear]
         name = to_line(self.names[1], 40)
-        if changes:
-            return f"{name}: {'; '.join(changes)}."
+        changes = {
+            verdict: [
+                f"{row.name} ({row.baseline} to {row.candidate})" for row in self.differences if row.verdict == verdict
+            ]
+            for verdict in ("worse", "better")
+        }
+        if any(changes.values()):
+            sentences = [f"{verdict}: {', '.join(rows)}" for verdict, rows in changes.items() if rows]
+            return f"{name} is {'; '.join(sentences)}."
         if all(row.verdict in ("", TOO_FEW_SAMPLES) for row in self.differences):
             return f"{name}: too few cases to tell."
         return f"{name}: no difference that chance would not explain."
@@ -354,10 +363,15 @@ def compare_groups(
         first_run = min((history.run.started_at for history in histories), default=query.now)
         is_period = query.since is not None and query.until is not None and queries[0].since != queries[1].since
         order = (query.since,) if is_period else (first_day, first_run)
-        groups.append((order, name, store.stats(tenant, query), _clusters_of(histories, query)))
+        groups.append((order, name, store.stats(tenant, query), _clusters_of(histories, query), histories))
     baseline, candidate = sorted(groups, key=lambda group: group[0])
     cells = baseline[2].total, candidate[2].total
-    differences = compare_stats(*cells, clusters=(baseline[3], candidate[3]))
+    more_rates = []
+    if queries[0].model and queries[1].model:
+        first, second = (_count_requested(group[4], group[1]) for group in (baseline, candidate))
+        counts = [(sum(failed for failed, _ in rows), sum(calls for _, calls in rows)) for rows in (first, second)]
+        more_rates = [ComparedRate(REQUESTED_CALLS, counts[0], counts[1], False, design_effects(first, second))]
+    differences = compare_stats(*cells, (baseline[3], candidate[3]), more_rates)
     return StatComparison((baseline[1], candidate[1]), (baseline[2], candidate[2]), differences)
 
 
@@ -370,27 +384,51 @@ def _clusters_of(histories: Iterable[History], query: StatsQuery) -> list[Cell]:
     return [count_stats(sessions, whole_runs).total for sessions in by_session.values()]
 
 
+def _count_requested(histories: Iterable[History], model: str) -> list[tuple[int, int]]:
+    """Return failed and all tool calls that a model requested, by run."""
+    rows = []
+    for history in histories:
+        requested = [call for call, cause in list_requests(history) if cause.model == model]
+        rows.append((sum(call.has_failed for call in requested), len(requested)))
+    return rows
+
+
+class ComparedRate(NamedTuple):
+    """One rate of two groups: part and total of both, and their design effects."""
+
+    name: str
+    first: tuple[int, int]
+    second: tuple[int, int]
+    is_higher_better: bool
+    effects: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def has_enough_cases(self) -> bool:
+        return min(self.first[1], self.second[1]) >= 2 * MIN_SAMPLE_SIZE
+
+    @property
+    def can_differ(self) -> bool:
+        """Whether the rate could be called different: neither of the groups nor both together are all equal."""
+        part, total = self.first[0] + self.second[0], self.first[1] + self.second[1]
+        return self.has_enough_cases and 0 < part < total
+
+
 def compare_stats(
-    baseline: Cell, candidate: Cell, clusters: tuple[Sequence[Cell], Sequence[Cell]] = ((), ())
+    baseline: Cell,
+    candidate: Cell,
+    clusters: tuple[Sequence[Cell], Sequence[Cell]] = ((), ()),
+    more_rates: Sequence[ComparedRate] = (),
 ) -> list[StatDifference]:
     """Compare the candidate with the baseline. Only significant differences are called better or worse.
 
     `clusters` has counters of each session of both: their variance is that of the groups.
     """
     cells = (baseline, candidate)
-    differences = [StatDifference("calls", f"{baseline.calls:,}", f"{candidate.calls:,}", "")]
 
-    def compare(name: str, part: Callable[[Cell], int], total: Callable[[Cell], int], is_higher_better: bool) -> None:
-        counts = [(part(cell), total(cell)) for cell in cells]
+    def compare(name: str, part: Counter, total: Counter, is_higher_better: bool) -> ComparedRate:
+        first, second = ((part(cell), total(cell)) for cell in cells)
         effects = design_effects(*([(part(cell), total(cell)) for cell in group] for group in clusters))
-        differences.append(_compare_rates(name, counts[0], counts[1], is_higher_better, effects))
-
-    for name, part, total, is_higher_better in COMPARED_RATES:
-        if total(baseline) or total(candidate):
-            compare(name, part, total, is_higher_better)
-    for name, fraction in (("p50 latency", 0.5), ("p95 latency", 0.95)):
-        before, after = (format_time(percentile(cell.seconds, fraction), len(cell.seconds)) for cell in cells)
-        differences.append(StatDifference(name, before, after, ""))
+        return ComparedRate(name, first, second, is_higher_better, effects)
 
     def count(kind: str, field: str, cell: Cell) -> int:
         return getattr(cell.kinds[kind], field) if kind in cell.kinds else 0
@@ -399,9 +437,23 @@ def compare_stats(
     kinds = {kind for cell in cells for kind, counters in cell.kinds.items() if counters.calls}
     # Ranked by both groups: the kinds that one of them has most of would often seem worse by chance.
     ranked_kinds = sorted(kinds, key=lambda kind: (-sum(count(kind, "failures", cell) for cell in cells), kind))
-    for kind in ranked_kinds[:MAX_COMPARED_KINDS]:
+    rates = [compare(*rate) for rate in COMPARED_RATES if rate[2](baseline) or rate[2](candidate)]
+    kind_rates = [
         compare(f"calls with {kind}", partial(count, kind, "calls"), attrgetter("calls"), False)
-    return differences
+        for kind in ranked_kinds[:MAX_COMPARED_KINDS]
+    ]
+    # Rates that cannot be called different add no false alarm (Tarone, Biometrics 46, 1990).
+    comparisons = max(1, sum(rate.can_differ for rate in (*rates, *kind_rates, *more_rates)))
+
+    def judge(compared_rates: Iterable[ComparedRate]) -> list[StatDifference]:
+        return [_compare_rates(*rate, comparisons=comparisons) for rate in compared_rates]
+
+    latencies = []
+    for name, fraction in (("p50 latency", 0.5), ("p95 latency", 0.95)):
+        before, after = (format_time(percentile(cell.seconds, fraction), len(cell.seconds)) for cell in cells)
+        latencies.append(StatDifference(name, before, after, ""))
+    calls = StatDifference("calls", f"{baseline.calls:,}", f"{candidate.calls:,}", "")
+    return [calls, *judge(rates), *latencies, *judge(kind_rates), *judge(more_rates)]
 
 
 TOO_FEW_SAMPLES = "too few samples"
@@ -413,12 +465,13 @@ def _compare_rates(
     second: tuple[int, int],
     is_higher_better: bool,
     effects: tuple[float, float] = (1.0, 1.0),
+    comparisons: int = MAX_COMPARISONS,
 ) -> StatDifference:
     """Compare two rates of a page, given enough cases of both."""
     shares = format_share(*first), format_share(*second)
     if min(first[1], second[1]) < 2 * MIN_SAMPLE_SIZE:
         return StatDifference(name, *shares, TOO_FEW_SAMPLES)
-    difference = compare_rates(Rate(*first, effects[0]), Rate(*second, effects[1]), MAX_COMPARISONS)
+    difference = compare_rates(Rate(*first, effects[0]), Rate(*second, effects[1]), comparisons)
     verdict = "better" if (difference.estimate > 0) is is_higher_better else "worse"
     points = [round(100 * share, 2) for share in difference]
     return StatDifference(

@@ -16,7 +16,7 @@ from starlette.routing import BaseRoute
 from mulligan import __version__
 from mulligan.core.failure import SettingsError, WorkerUnavailableError
 from mulligan.core.records import to_builtins
-from mulligan.report import memory_text, overview, run_text
+from mulligan.report import memory_text, overview, recovery_costs, run_text
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import RESOURCES, STATS_SPEC, Parameter, ResourceSpec
 from mulligan.server import decisions, ingest, openapi, opentelemetry
@@ -197,7 +197,11 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
         if query.by is None:
             raise invalid("CSV needs a dimension. Add by, for example by=tool.", "by")
         return csv_response(overview.rank_parts(stats.parts, query.by), [query.by, *STATS_SPEC.csv_columns])
-    facts = overview.build_answer(stats)
+    caused = None
+    if query.by == "model":
+        runs = recovery_costs.read_failed_runs(store, tenant, query)
+        caused = recovery_costs.count_caused_failures(runs.histories)
+    facts = overview.build_answer(stats, caused=caused)
     total = facts["total"]
     response: dict[str, Any] = {
         "now": query.now,
@@ -217,6 +221,7 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
         response["most_failing_step"] = _most_failing_step(overview.rank_parts(read_parts("step"), "step"))
         tools, agents = read_parts("tool", detail=True), read_parts("agent")
         response["older_runs"] = stats_report.count_older_runs(store, tenant, query.now, query.since)
+        response["model_recovery"] = recovery_costs.to_facts(recovery_costs.read_failed_runs(store, tenant, query))
         response["advice"] = stats_report.build_advice(stats.total, tools, agents)
     return json_response(response)
 
