@@ -94,6 +94,7 @@ MODULE_TESTS = {
     "redaction.secret_hints": "redaction/test_redactor.py: password",
     "redaction.secret_sentences": "redaction/test_corpus.py: corpus.SECRETS",
     "report.memory_text": "cli/test_fixes.py",
+    "report.recovery_costs": "core/test_episodes.py: model_recovery",
     "report.scan_text": "report/test_scan_report.py",
     "report.spirals": "report/test_scan_report.py: spirals",
     "server.app": "server/test_queries.py: /v1/runs",
