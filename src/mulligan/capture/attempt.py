@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.captured_call import CapturedCall
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.lost_call import PassedArguments
-from mulligan.capture.run import CallScope
+from mulligan.capture.run import ActiveRun
 from mulligan.capture.value_recording import States, ValueRecorder, copy_arguments
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import IMMUTABLE_TYPES
@@ -89,7 +90,7 @@ class LastAttempt(msgspec.Struct, eq=False):
     """A copy of the arguments, if these are not recorded in full. Links are judged by it."""
     states: States | None = None
     """What plain objects among the arguments held before it. Not recorded."""
-    scope: CallScope | None = None
+    scope: CallScope[ActiveRun] | None = None
     _context_tokens: tuple[Token[Any], Token[Any] | None] | None = None
     """Tokens that restore the scope and the deadline."""
 
@@ -97,7 +98,7 @@ class LastAttempt(msgspec.Struct, eq=False):
     def has_ended(self) -> bool:
         return self.ended_at is not None
 
-    def enter(self, capture: CaptureContext, scope: CallScope, deadline: float | None) -> None:
+    def enter(self, capture: CaptureContext, scope: CallScope[ActiveRun], deadline: float | None) -> None:
         """Make the scope of the attempt the current one, and its deadline, if it has one of its own."""
         self.scope = scope
         self._context_tokens = (

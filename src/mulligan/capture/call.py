@@ -10,11 +10,12 @@ import msgspec
 
 from mulligan.capture.attempt import CallForm, PreparedCall
 from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import CallScope, ContextValue, inner_scope
 from mulligan.capture.captured_call import CapturedCall
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.first_attempt import FirstAttempt
 from mulligan.capture.player import aexecute_plan, execute_plan, run_in_thread, run_sync
-from mulligan.capture.run import ActiveRun, CallScope, ContextValue, inner_scope
+from mulligan.capture.run import ActiveRun
 from mulligan.capture.signature import code_of
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.core.failure import Failure, Remedy, TookEffect

@@ -8,9 +8,9 @@ from typing import Any
 
 import msgspec
 
-from mulligan.capture import run as run_module
+from mulligan.capture.call_scope import CallScope, RecoveryScope, lock
 from mulligan.capture.context import CaptureContext
-from mulligan.capture.run import ActiveRun, CallScope, RecoveryScope
+from mulligan.capture.run import ActiveRun
 from mulligan.capture.wrapped_function import CallRules, WrappedFunction
 from mulligan.core.call_facts import CallFacts
 from mulligan.core.fast_path import SuccessRecord
@@ -21,7 +21,7 @@ KEY_BYTES = 16
 _encode_json = msgspec.json.Encoder(order="deterministic").encode
 
 
-class CapturedCall(CallScope, eq=False):
+class CapturedCall(CallScope[ActiveRun], eq=False):
     """A call as its function receives it. It is also the scope of the first attempt, and encloses the later ones."""
 
     wrapped: WrappedFunction
@@ -53,7 +53,7 @@ class CapturedCall(CallScope, eq=False):
         """The run. That of a standalone call is created by calls inside it, or because it failed."""
         if self.known_run is None:
             assert self.success_record is not None
-            with run_module.lock():  # several tasks of the call may ask at once
+            with lock():  # several tasks of the call may ask at once
                 if self.known_run is None:
                     run = ActiveRun(
                         self.capture,
@@ -97,7 +97,7 @@ class CapturedCall(CallScope, eq=False):
     def find_waiting_call(self) -> CapturedCall | None:
         """Return the outermost call that answers a model, this one or one around it."""
         waiting_call: CapturedCall | None = None
-        scope: CallScope | None = self
+        scope: CallScope[ActiveRun] | None = self
         while scope is not None:
             if isinstance(scope, CapturedCall) and scope.answers_model:
                 waiting_call = scope
@@ -137,7 +137,7 @@ class CapturedCall(CallScope, eq=False):
         That of a call inside another one is derived from the key of that one: if the outer call is repeated, its n-th
         call of this tool with equal arguments gets the same key again.
         """
-        with run_module.lock():
+        with lock():
             if not self.key_seed:
                 self.key_seed = self._make_key_seed()
         return digest(self.key_seed + str(self.argument_version).encode(), KEY_BYTES).hex()
@@ -154,7 +154,7 @@ class CapturedCall(CallScope, eq=False):
         return digest(f"{outer_call.idempotency_key()} {number} ".encode() + identity, KEY_BYTES)
 
 
-def find_call(scope: CallScope | None) -> CapturedCall | None:
+def find_call(scope: CallScope[ActiveRun] | None) -> CapturedCall | None:
     """Return the call whose attempt a scope belongs to, or None."""
     while scope is not None and not isinstance(scope, CapturedCall):
         scope = scope.enclosing

@@ -97,7 +97,7 @@ class FirstAttempt(msgspec.Struct, eq=False):
                 call.has_ended = True
             else:
                 run.judge.note_success(record.template, record.positional, record.keywords)
-                run.remember_success(record)
+                run.history.add_record(record)
             put_success = capture.put_success
             if put_success is None or capture.listeners:
                 capture.publish_success(record)
@@ -153,7 +153,7 @@ class FirstAttempt(msgspec.Struct, eq=False):
         if not call.is_standalone:
             if not rules.is_off and find_lost_answer(call, (call.args, call.kwargs)) is not None:
                 run.add_note(call.capture.prompt.repeated_call_note(rules.template.name))
-            run.remember_success(success)
+            run.history.add_record(success)
             if record.template.type != "model":
                 values = self.values or record.arguments
                 run.note_success(rules.template.tool_key, values, run.judge.item_scope(rules.items, values))

@@ -10,10 +10,10 @@ import msgspec
 from mulligan.capture.attempt import LastAttempt, PreparedCall
 from mulligan.capture.call_errors import CallBlockedError, SchemaMismatchError
 from mulligan.capture.call_record import CallRecord
+from mulligan.capture.call_scope import CallScope, RecoveryScope
 from mulligan.capture.limits import CallLimits
 from mulligan.capture.lost_call import find_lost_answer, identify_call
 from mulligan.capture.player import Invocation
-from mulligan.capture.run import CallScope, RecoveryScope
 from mulligan.capture.value_recording import copy_data
 from mulligan.classify.declared_errors import AgentError, InfraError
 from mulligan.recover.plan import AttemptMove

@@ -18,9 +18,10 @@ from mulligan.capture.attempt import CallForm
 from mulligan.capture.attempt_judge import STREAM
 from mulligan.capture.call import prepare_call
 from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import ContextValue, Raised
 from mulligan.capture.player import aexecute_plan, execute_plan, run_sync
 from mulligan.capture.propagation import lost_run_watch
-from mulligan.capture.run import ActiveRun, ContextValue, Raised, current_run
+from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.core.conversation import get_field
 from mulligan.core.token_usage import StreamUsage

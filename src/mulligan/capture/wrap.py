@@ -8,13 +8,14 @@ from typing import Any
 
 from mulligan.capture.call import prepare_call, recover_call
 from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.captured_call import CapturedCall
 from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, CaptureSource, delegated_tool
 from mulligan.capture.first_attempt import FirstAttempt
 from mulligan.capture.framework_classes import find_framework_page, is_framework_tool
 from mulligan.capture.player import aexecute_plan, execute_plan
 from mulligan.capture.propagation import lost_run_watch
-from mulligan.capture.run import ActiveRun, CallScope, current_run
+from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.core.events import StepStarted
 from mulligan.core.failure import SettingsError
@@ -173,7 +174,7 @@ def _begin_first_attempt(
     wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> FirstAttempt | None:
     """Begin the first attempt. Return None if the call needs a check first. Hot path: every call runs this."""
-    scope: CallScope | None = capture.current_scope.get()
+    scope: CallScope[ActiveRun] | None = capture.current_scope.get()
     rules = wrapped.default_rules
     run: ActiveRun | None
     if scope is None:

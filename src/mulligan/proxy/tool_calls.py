@@ -15,12 +15,13 @@ from mulligan.capture.attempt import CallForm
 from mulligan.capture.call import prepare_call, recover_call
 from mulligan.capture.call_errors import SchemaMismatchError
 from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.first_attempt import FirstAttempt
 from mulligan.capture.loop import ToolRequest
 from mulligan.capture.lost_call import find_lost_answer
 from mulligan.capture.player import aexecute_plan
-from mulligan.capture.run import ActiveRun, CallScope, scope
+from mulligan.capture.run import ActiveRun, scope
 from mulligan.capture.wrap import begin_call, continue_call
 from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
 from mulligan.core.failure import Failure
