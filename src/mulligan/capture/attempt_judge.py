@@ -128,11 +128,11 @@ class AttemptJudge(msgspec.Struct):
             with fork_safety.import_lock:
                 from mulligan.capture import retry_layers  # lazy: needed after a failure only
             if error is None:
-                layer = retry_layers.find_decorator_below(call.wrapped.function, self.attempt.result)
+                layer = retry_layers.find_decorator_below(call.wrapped.function)
             else:
                 layer = retry_layers.find_layer_below(error)
             if layer is None and not call.answers_model:  # otherwise no caller gets the exception
-                layer = retry_layers.find_layer_above(error, self.attempt.result)
+                layer = retry_layers.find_layer_above(error)
             self.retry_layer = layer
 
     def _classify(self, error: Exception) -> Failure:
