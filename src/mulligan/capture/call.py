@@ -13,6 +13,7 @@ import msgspec
 
 from mulligan.capture.call_origin import mark_exception
 from mulligan.capture.call_record import RecordedCall
+from mulligan.capture.call_scope import CallScope, ContextValue, RecoveryScope, inner_scope
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.limits import CallBlockedError, CallLimits, SchemaMismatchError
 from mulligan.capture.player import (
@@ -25,7 +26,7 @@ from mulligan.capture.player import (
     run_in_thread,
     run_sync,
 )
-from mulligan.capture.run import ActiveRun, CallScope, ContextValue, RecoveryScope, inner_scope
+from mulligan.capture.run import ActiveRun
 from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.signature import code_of
 from mulligan.capture.value_recording import States, copy_arguments, copy_data
@@ -193,7 +194,7 @@ class CallExecution(RecordedCall, eq=False):
     def _find_waiting_call(self) -> CallExecution | None:
         """Return the outermost call that answers a model, this one or one around it."""
         waiting_call: CallExecution | None = None
-        scope: CallScope | None = self
+        scope: CallScope[ActiveRun] | None = self
         while scope is not None:
             if isinstance(scope, CallExecution) and scope.answers_model:
                 waiting_call = scope

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from mulligan.capture import run as run_module
+from mulligan.capture.call_scope import CallScope, RecoveryScope, lock
 from mulligan.capture.context import CaptureContext, reset
 from mulligan.capture.framework_classes import is_interruption
 from mulligan.capture.limits import CallLimits
-from mulligan.capture.run import ActiveRun, CallScope, RecoveryScope
+from mulligan.capture.run import ActiveRun
 from mulligan.capture.value_recording import find_user_texts
 from mulligan.capture.wrapped_function import CallRules, WrappedFunction
 from mulligan.core import fork_safety
@@ -56,7 +56,7 @@ class RepairedRequest(msgspec.Struct, frozen=True):
     recovery: Recovery
 
 
-class RecordedCall(CallScope, eq=False):
+class RecordedCall(CallScope[ActiveRun], eq=False):
     """The record of one call. It is also the scope of its first attempt.
 
     `record_success` records a first attempt and builds nothing else: most calls end there.
@@ -151,7 +151,7 @@ class RecordedCall(CallScope, eq=False):
     _last_call: tuple[tuple[Any, ...], Mapping[str, Any]] = _UNPREPARED
     _call_identity: CallIdentity | None = None
     """What the last attempt asked for, if it matters that it is not asked for again."""
-    _scope: CallScope | None = None
+    _scope: CallScope[ActiveRun] | None = None
     """The scope of the attempt in progress."""
     _context_tokens: tuple[Token[Any], Token[Any] | None] | None = None
     """Tokens that restore the scope and the deadline."""
@@ -178,7 +178,7 @@ class RecordedCall(CallScope, eq=False):
         """The run. That of a standalone call is created by calls inside it, or because it failed."""
         if self.known_run is None:
             assert self.success_record is not None
-            with run_module.lock():  # several tasks of the call may ask at once
+            with lock():  # several tasks of the call may ask at once
                 if self.known_run is None:
                     run = ActiveRun(
                         self.capture,
@@ -229,7 +229,7 @@ class RecordedCall(CallScope, eq=False):
                 self.has_ended = True
             else:
                 run.judge.note_success(record.template, record.positional, record.keywords)
-                run.remember_success(record)
+                run.history.add_record(record)
             put_success = capture.put_success
             if put_success is None or capture.listeners:
                 capture.publish_success(record)
@@ -288,7 +288,7 @@ class RecordedCall(CallScope, eq=False):
         if not self.is_standalone:
             if run.lost_answers and not rules.is_off and self.find_lost_answer() is not None:
                 run.add_note(self.capture.prompt.repeated_call_note(rules.template.name))
-            run.remember_success(success)
+            run.history.add_record(success)
             if record.template.type != "model":
                 values = self.values or record.arguments
                 run.note_success(rules.template.tool_key, values, run.judge.item_scope(rules.items, values))
@@ -340,7 +340,7 @@ class RecordedCall(CallScope, eq=False):
         That of a call inside another one is derived from the key of that one: if the outer call is repeated, its n-th
         call of this tool with equal arguments gets the same key again.
         """
-        with run_module.lock():
+        with lock():
             if not self.key_seed:
                 self.key_seed = self._make_key_seed()
         return digest(self.key_seed + str(self.argument_version).encode(), KEY_BYTES).hex()
@@ -626,7 +626,7 @@ class RecordedCall(CallScope, eq=False):
         return usage
 
 
-def find_call(scope: CallScope | None) -> RecordedCall | None:
+def find_call(scope: CallScope[ActiveRun] | None) -> RecordedCall | None:
     """Return the call whose attempt a scope belongs to, or None."""
     while scope is not None and not isinstance(scope, RecordedCall):
         scope = scope.enclosing

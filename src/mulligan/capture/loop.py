@@ -10,9 +10,10 @@ from typing import Any
 
 from mulligan.capture.call import CallExecution, prepare_call
 from mulligan.capture.call_record import RepairedRequest
+from mulligan.capture.call_scope import ContextValue
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.player import aexecute_plan, execute_plan, run_in_thread, run_sync
-from mulligan.capture.run import ActiveRun, ContextValue, current_run, scope
+from mulligan.capture.run import ActiveRun, current_run, scope
 from mulligan.capture.signature import Signature, code_of
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.capture.value_recording import find_user_texts, summarize_arguments

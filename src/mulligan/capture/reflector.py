@@ -21,9 +21,10 @@ import msgspec
 
 from mulligan.capture.call import CallExecution
 from mulligan.capture.call_record import usage_fields
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.context import RunOptions
 from mulligan.capture.player import is_on_event_loop
-from mulligan.capture.run import ActiveRun, CallScope
+from mulligan.capture.run import ActiveRun
 from mulligan.core import fork_safety
 from mulligan.core.calls import is_same_json
 from mulligan.core.conversation import get_field

@@ -15,9 +15,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from mulligan.capture.call import STREAM, CallExecution, prepare_call
+from mulligan.capture.call_scope import ContextValue, Raised
 from mulligan.capture.player import aexecute_plan, execute_plan, run_sync
 from mulligan.capture.propagation import lost_run_watch
-from mulligan.capture.run import ActiveRun, ContextValue, Raised, current_run
+from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.core.conversation import get_field
 from mulligan.core.token_usage import StreamUsage

@@ -12,8 +12,8 @@ import msgspec
 from mulligan import prompt
 from mulligan.capture.call import CallExecution
 from mulligan.capture.call_record import usage_fields
+from mulligan.capture.call_scope import ContextValue, RecoveryScope
 from mulligan.capture.player import run_sync
-from mulligan.capture.run import ContextValue, RecoveryScope
 from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.signature import code_of
 from mulligan.core import conversation

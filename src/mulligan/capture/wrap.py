@@ -7,11 +7,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from mulligan.capture.call import CallExecution, prepare_call
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, CaptureSource, delegated_tool
 from mulligan.capture.framework_classes import find_framework_page, is_framework_tool
 from mulligan.capture.player import aexecute_plan, execute_plan
 from mulligan.capture.propagation import lost_run_watch
-from mulligan.capture.run import ActiveRun, CallScope, current_run
+from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.value_recording import snapshot_arguments
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.core.events import StepStarted
@@ -161,7 +162,7 @@ def _begin_first_attempt(
     wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> CallExecution | None:
     """Begin the first attempt. Return None if the call needs a check first. Hot path: every call runs this."""
-    scope: CallScope | None = capture.current_scope.get()
+    scope: CallScope[ActiveRun] | None = capture.current_scope.get()
     rules = wrapped.default_rules
     run: ActiveRun | None
     if scope is None:

@@ -15,18 +15,11 @@ from typing import Any
 
 from mulligan import api
 from mulligan.capture.call import CallExecution
+from mulligan.capture.call_scope import ContextValue, Raised, current_step, inner_scope, retrying_scope
 from mulligan.capture.framework_classes import is_control_flow, is_interruption
 from mulligan.capture.loop import ToolRequest
 from mulligan.capture.player import run_in_thread, run_sync
-from mulligan.capture.run import (
-    ActiveRun,
-    ContextValue,
-    Raised,
-    current_run,
-    current_step,
-    inner_scope,
-    retrying_scope,
-)
+from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.capture.wrapped_function import wrapped_of
 from mulligan.core.failure import SettingsError

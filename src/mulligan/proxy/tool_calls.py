@@ -12,11 +12,12 @@ import msgspec
 
 from mulligan.build import Components
 from mulligan.capture.call import CallExecution, prepare_call
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.limits import SchemaMismatchError
 from mulligan.capture.loop import ToolRequest
 from mulligan.capture.player import aexecute_plan
-from mulligan.capture.run import ActiveRun, CallScope, scope
+from mulligan.capture.run import ActiveRun, scope
 from mulligan.capture.wrap import begin_call
 from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
 from mulligan.core.failure import Failure

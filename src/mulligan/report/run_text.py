@@ -10,11 +10,13 @@ from itertools import groupby, islice
 from typing import Any
 
 from mulligan.core import calls
-from mulligan.core.records import EndReason, Fix, History, Link, Status, Step
+from mulligan.core.episodes import find_causes, list_episodes
+from mulligan.core.records import EndReason, Fix, History, Link, Status, Step, to_builtins
 from mulligan.core.run_links import derive_status
 from mulligan.report import call_text, stats
 from mulligan.report.call_text import CUT_OFF
 from mulligan.report.memory_text import MAX_SHOWN_TRIALS, describe_advice
+from mulligan.report.recovery_costs import describe_episodes
 from mulligan.report.tables import (
     format_age,
     format_count,
@@ -57,6 +59,7 @@ def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS)
     """Return the JSON summary of a run with the outcome of each call. `facts` are sentences by the id of a call."""
     run = history.run
     recovered_ids = {link.failed_call for link in history.links}
+    causes = find_causes(history)
     return {
         "id": run.id,
         "status": status_of(history),
@@ -73,11 +76,13 @@ def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS)
                 "kind": str(call.failure.kind) if call.failure else None,
                 "recovered": call.has_succeeded or call.id in recovered_ids if call.has_failed else None,
                 "stop_reason": call.last.stop.reason if call.last.stop else None,
+                **({"cause": to_builtins(causes[call.id])} if call.id in causes else {}),
                 **({"suspected": str(call.last.suspected.kind)} if call.last.suspected else {}),
                 **({"facts": list(facts[call.id])} if call.id in facts else {}),
             }
             for number, call in enumerate(_group_calls(history), start=1)
         ],
+        "episodes": to_builtins(list_episodes(history)),
     }
 
 
@@ -154,9 +159,10 @@ def render_run(
     # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
     numbers = {call.id: number for number, call in enumerate(run_calls, start=1)}
     recovering_ids = {link.recovering_call for link in history.links}
-    renderer = call_text.CallRenderer(
-        run.started_at, numbers, width, is_full, run.cut_off, describe_advice(run, actions)
-    )
+    notes = describe_episodes(history)
+    for id, sentences in describe_advice(run, actions).items():
+        notes.setdefault(id, []).extend(sentences)
+    renderer = call_text.CallRenderer(run.started_at, numbers, width, is_full, run.cut_off, notes)
     should_count = not is_full and len(run_calls) > MAX_LISTED_CALLS
     was_detailed = True
 

@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from mulligan.classify.recorded_kinds import find_fingerprint
+from mulligan.classify.result_verdict import MAX_REPORT_CHARS, suspect_recorded_result
 from mulligan.core.attempts import SENT_NAME, AttemptName, continue_call, find_rank
 from mulligan.core.failure import Failure
 from mulligan.core.records import History, Step, StepType, digest
@@ -319,6 +320,12 @@ class Trace:
         result = None
         if self._state.keeps_results and failure is None and type != "model":
             result = bound_arguments(parse_json(find_text(facts, "result")))
+        suspected = None
+        if failure is None and (text := find_text(facts, "result")):
+            result_value = parse_json(text) if len(text) <= MAX_REPORT_CHARS else text
+            suspected = suspect_recorded_result(
+                result_value, self._state.classify, type=type, tool=name, arguments=arguments
+            )
         step = Step(
             run=run.id,
             seq=self.seq,
@@ -333,6 +340,7 @@ class Trace:
             started_at=started,
             duration_seconds=max(0, span.end - span.start) / 1e9,
             failure=failure,
+            suspected=suspected,
             tokens=read_tokens(facts) if type == "model" else None,
             metadata=metadata or None,
             cost_nanos=read_cost_nanos(facts),
