@@ -547,8 +547,10 @@ def write_runs_of_different_cost(write: Writer) -> None:
         id = f"run_{name}"
         model = step(1, run=id, name="gpt", type="model", tokens={"input": tokens}, cost_nanos=cost * 10**9)
         failed = [step(2 + n, 2, 1 + n, run=id, failure=TIMEOUT) for n in range(failures)]
-        write(RunStarted(run(id, 1000)), StepEnded(model))  # the rest comes later
-        write(*map(StepEnded, failed), RunEnded(run(id, 1000, ended_at=1000 + seconds * 1000, end_reason="finished")))
+        # The steps of c arrive before it, and the agent of b is known when it ends.
+        write(StepEnded(model)) if name == "c" else write(RunStarted(run(id, 1000)), StepEnded(model))
+        ended = run(id, 1000, ended_at=1000 + seconds * 1000, end_reason="finished", agent=name)
+        write(*map(StepEnded, failed), RunEnded(ended))
 
 
 @pytest.mark.parametrize(

@@ -152,6 +152,7 @@ FACTS = Insert.of(
     + ", ".join(f"{name} = run_facts.{name} + excluded.{name}" for name in _COUNTS),
 )
 """Adds to the facts of a run. The duration is replaced."""
+_STORED_FACTS = Lookup.of("run_facts", "tenant started_at run", " ".join(counters.RunFacts._fields))
 MAX_COMPLETED_RUNS = 500
 """Runs of an earlier version that get their facts in one transaction."""
 MESSAGE = Insert.of("messages", "tenant digest body")
@@ -454,6 +455,18 @@ def complete_facts(writer: Connection, tenant: str) -> None:
     writer.executemany("DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?", keys)
     writer.put(FACTS, [(*key, *values) for key, values in zip(keys, facts, strict=True)])
     writer.executemany("UPDATE runs SET has_facts = 1 WHERE tenant = ? AND id = ?", [(tenant, run.id) for run in runs])
+
+
+def find_outdated_facts(connection: Connection, tenant: str, histories: Iterable[History]) -> list[tuple[str, str]]:
+    """Return the keys of runs that an earlier version continued after their facts were stored."""
+    facts = {
+        (tenant, history.run.started_at, history.run.id): counters.RunFacts.of(history.run, history.steps)
+        for history in histories
+    }
+    stored = {tuple(row[:3]): row[3:] for row in connection.look_up(_STORED_FACTS, list(facts))}
+    return [
+        (tenant, id) for (_, started_at, id), values in facts.items() if stored.get((tenant, started_at, id)) != values
+    ]
 
 
 def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:

@@ -201,8 +201,16 @@ class DatabaseStore(abc.ABC):
             runs = queries.find_runs(read, tenant, query, pattern_ids)
             return [rows.history_of(connection, tenant, run) for run in runs]
 
-        if query.min_facts or query.order != "started":
-            self._complete_facts(tenant)
+        if not query.min_facts and query.order == "started":
+            return self.ask(tenant, find_histories)
+        self._complete_facts(tenant)
+        histories = self.ask(tenant, find_histories)
+        outdated = self.ask(tenant, lambda connection: rows.find_outdated_facts(connection, tenant, histories))
+        if not outdated:
+            return histories
+        with self.write_transaction(tenant) as writer:
+            writer.executemany("UPDATE runs SET has_facts = 0 WHERE tenant = ? AND id = ?", outdated)
+        self._complete_facts(tenant)
         return self.ask(tenant, find_histories)
 
     def _complete_facts(self, tenant: str) -> None:
