@@ -53,6 +53,8 @@ class ReaderState:
     on_call: Callable[[str, Step], object] | None = None
     """Called with the log id and step of each call that has ended."""
     line_count: int = 0
+    requesting_models: dict[str, str] = field(default_factory=dict)
+    """The model behind each call, by the id of the call. Collected for `on_call` only."""
     unrecognized_lines: int = 0
     """Lines that do not match the format of their file."""
     _seen_ids: set[int] = field(default_factory=set)
@@ -97,6 +99,8 @@ class _Pending(NamedTuple):
     server: str | None
     arguments: Any
     started: int
+    model: str = ""
+    """The model that requested it, as far as the log has named it."""
 
     @property
     def category(self) -> ToolCategory:
@@ -165,7 +169,9 @@ class RunBuilder:
             name, server = (tool, server) if server and tool else (name, None)
         self.calls += 1
         self.note_time(timestamp)
-        self._pending[id] = _Pending(self.calls, name, type, server, arguments, timestamp)
+        if self._state.on_call is not None and self.model:
+            self._state.requesting_models[id] = self.model
+        self._pending[id] = _Pending(self.calls, name, type, server, arguments, timestamp, self.model)
 
     def is_pending(self, id: str) -> bool:
         return id in self._pending
@@ -212,6 +218,7 @@ class RunBuilder:
             duration_seconds=max(0, timestamp - call.started) / 1000 if timestamp and call.started else 0.0,
             failure=failure,
             suspected=self._suspect(call, answer) if outcome is None else None,
+            metadata={"model": call.model} if failure is not None and call.model and call.type == "tool" else None,
         )
         self._steps.append(step)
         if self._state.on_call is not None:
