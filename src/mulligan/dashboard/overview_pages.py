@@ -129,16 +129,20 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         if not any(sides) and len(values) >= 2:
             sides = values[:2]
         periods = [{by: side} for side in sides]
-    differences = missing = None
+    comparison = missing = None
     if all(sides):
         query = page_query.stats_query()
-        cells = [store.stats(tenant, msgspec.structs.replace(query, **period)).total for period in periods]
-        has_data = [cell.calls or stats_report.started_runs(cell) for cell in cells]
-        missing = [side for side, is_found in zip(sides, has_data, strict=True) if not is_found]
-        differences = stats_report.compare_stats(*cells)
+        first, second = (msgspec.structs.replace(query, **period) for period in periods)
+        comparison = stats_report.compare_groups(store, tenant, (sides[0], sides[1]), (first, second))
+        sides = list(comparison.names)
+        cells = [stats.total for stats in comparison.stats]
+        missing = [
+            side for side, cell in zip(sides, cells, strict=True) if not (cell.calls or stats_report.started_runs(cell))
+        ]
     return {
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:MAX_CHOICES],
-        "differences": differences, "missing": missing, "how_to_set": HOW_TO_SET,
+        "comparison": comparison, "missing": missing, "how_to_set": HOW_TO_SET,
+        "note": stats_report.COMPARISON_NOTE,
     }  # fmt: skip
 
 

@@ -75,6 +75,8 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     """Path of the session log."""
     calls: tuple[AgentCall, ...] = ()
+    model: str = ""
+    """The model of the turn, where the agent names it."""
 
     @property
     def ends_turn(self) -> bool:
@@ -113,6 +115,7 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
         session=_text(event.get("session_id")),
         folder=_text(event.get("cwd")),
         log=log,
+        model=_text(event.get("model")),
         calls=tuple(_parse_call(name, raw_call, log) for raw_call in raw_calls if isinstance(raw_call, dict)),
     )
 

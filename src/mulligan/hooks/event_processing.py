@@ -49,7 +49,7 @@ from mulligan.hooks.agents import (
     split_tool_name,
 )
 from mulligan.learn import tracker
-from mulligan.learn.tracker import REPEAT_WINDOW_TURNS, SESSION_KIND, TrackedFailure, Tracker
+from mulligan.learn.tracker import REPEAT_WINDOW_TURNS, SESSION_KIND, TrackedFailure, Tracker, find_subject
 from mulligan.prompt import Prompt
 from mulligan.redaction import Redactor
 from mulligan.redaction.plain_data import truncate_text
@@ -135,7 +135,9 @@ class EventProcessor:
         event = self.event
         # Before the transaction: other processes do not wait for this.
         calls = [(call.id, self._build_step(call)) for call in event.calls if not call.is_interrupted]
-        self.logged_calls = self._read_logged_calls()
+        self.logged_calls, models = self._read_logged_calls()
+        latest_model = event.model or next(reversed(models.values()), "")
+        calls = [(id, self._add_model(step, models.get(id, latest_model))) for id, step in calls]
         spooled = SpooledEvent(
             id=new_id("event"), at=self.now, event=replace(event, calls=()), calls=calls, proxied=[*self.proxied_ids]
         )
@@ -167,10 +169,17 @@ class EventProcessor:
         finally:
             store.close()
 
-    def _read_logged_calls(self) -> list[tuple[str, Step]]:
-        """Return the calls of the session log. The reader is that of `mulligan scan`, so both see the same calls."""
+    def _add_model(self, step: Step, model: str) -> Step:
+        """Return a failed step with the model that requested it."""
+        return replace(step, metadata={"model": self.redactor.text(model)}) if model and step.has_failed else step
+
+    def _read_logged_calls(self) -> tuple[list[tuple[str, Step]], dict[str, str]]:
+        """Return the calls of the session log, and the models that requested them by id.
+
+        The reader is that of `mulligan scan`, so both see the same calls.
+        """
         if not self.event.log:
-            return []
+            return [], {}
         from mulligan.hooks.recall import read_log
 
         return read_log(self.event.agent, self.event.log, self.event.session, self.classify)
@@ -470,7 +479,7 @@ class EventProcessor:
 
     def _count_identical_failures(self, step: Step) -> int:
         """Count how often this failure has occurred in a row, without a success in between."""
-        new_failure = TrackedFailure(step, self.tracker.turns)
+        new_failure = TrackedFailure(step, self.tracker.turns, subject=find_subject(step))
         for earlier in self.tracker.failures:
             if earlier.identity == new_failure.identity:
                 is_recent = new_failure.turn - earlier.turn <= REPEAT_WINDOW_TURNS

@@ -44,8 +44,13 @@ MAX_LESSONS = 5
 # Recovery links
 
 
-def read_log(agent: str, log: str, session: str, classify: Callable[..., Failure]) -> list[tuple[str, Step]]:
-    """Return the calls in a session log as they ended, each with its id. Empty if the log is unreadable."""
+def read_log(
+    agent: str, log: str, session: str, classify: Callable[..., Failure]
+) -> tuple[list[tuple[str, Step]], dict[str, str]]:
+    """Return the calls in a session log as they ended, each with its id, and the models of all calls by id.
+
+    Empty if the log is unreadable.
+    """
     from mulligan.transcripts import opencode
     from mulligan.transcripts.formats import FORMATS  # most events need no reader
     from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
@@ -65,8 +70,8 @@ def read_log(agent: str, log: str, session: str, classify: Callable[..., Failure
                     if history.run.parent is None:  # skips the runs of subagents
                         run = history.run.id
     except (UnreadableFileError, OSError):
-        return []  # the failures that hooks reported are known without the log
-    return [(id, step) for id, step in calls if step.type == "tool" and step.run == run]
+        return [], {}  # the failures that hooks reported are known without the log
+    return [(id, step) for id, step in calls if step.type == "tool" and step.run == run], reading.requesting_models
 
 
 def link_success(success: Step, failures: Iterable[TrackedFailure]) -> tuple[Link, ...]:
