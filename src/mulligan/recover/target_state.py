@@ -22,8 +22,9 @@ MAX_IDLE_SECONDS = 600.0
 TIMEOUT_TOKENS = 3
 """Tokens that a retry costs which timed out: it has occupied the target for as long as possible."""
 SUCCESS_TOKENS = 3
-"""Tokens that a success returns. With 1, a target that fails 62 % of its attempts would soon have none, with 2 one that
-fails 73 %. With 3, a target that sheds load would take a minute longer to recover."""
+"""Tokens that a success returns. A call retried until it succeeds has p²/(1-p) failed retries where a share p of the
+attempts fails: with 1, a target that fails 62 % would soon have no tokens, with 3 one that fails 79 %. With 4, a server
+that sheds half of its load may take two minutes to recover (`evals/overload`)."""
 RATIO_WEIGHT = 0.05
 """Weight of one attempt in the failure ratio of its target: it describes about the last 20."""
 MAX_HEALTHY_RATIO = 0.04
