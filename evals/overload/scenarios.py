@@ -150,7 +150,7 @@ SCENARIOS = (
     Scenario("outage 40 s", server(outages=reset_outage(40, 10)), closed(5, 0.5, 110), (10, 50), 2),
     Scenario("outage 60 s", server(outages=reset_outage(60, 10)), closed(5, 0.5, 130), (10, 70), 2),
     Scenario("outage 120 s", server(outages=reset_outage(120, 10)), closed(5, 0.5, 190), (10, 130), 2),
-    Scenario("restart 3 s, deadline 8 s", server(outages=reset_outage(3, 10)), closed(10, 0.5, 40), (10, 13), deadline=8),
+    Scenario("3 s, deadline 8 s", server(outages=reset_outage(3, 10)), closed(10, 0.5, 40), (10, 13), deadline=8),
     Scenario("30 s, deadline 5 s", server(**RESTARTING), agents(20, 120), (30, 60), 1, deadline=5),
     Scenario("30 s, a fallback", server(**RESTARTING), agents(20, 120), (30, 60), 1, has_fallback=True),
     Scenario("503 stating 3 s, 10 s", server(outages=STATED_OUTAGE), closed(10, 0.5, 60), (10, 20)),

@@ -28,7 +28,7 @@ import mulligan
 
 logging.getLogger("stamina").setLevel(logging.ERROR)
 Answer = Callable[[float, str], tuple[int, dict[str, str]] | None]
-"""Returns the status and headers of a response, by the seconds since the start and by the key or path; None means a reset."""
+"""Returns the status and headers of a response, by the seconds since the start and the key or path. None is a reset."""
 Make = Callable[[mulligan.Mulligan], Callable[[str], str]]
 """Builds a function that gets a URL."""
 ERRORS = (OSError, mulligan.AgentError)
