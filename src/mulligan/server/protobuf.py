@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from mulligan.transcripts.otlp import Span
-from mulligan.transcripts.span_attributes import READ_ATTRIBUTES, has_error_level
+from mulligan.transcripts.span_attributes import READ_ATTRIBUTES, has_error
 
 _WANTED = {name.encode(): name for name in READ_ATTRIBUTES}
 MAX_CACHED_ATTRIBUTE_BYTES = 64
@@ -196,7 +196,7 @@ def _parse_span(
         has_failed, message = status.get(3) == 2, _to_text(_bytes(status, 2))
     parent_id, name = parent.hex() if any(parent) else "", _to_text(_bytes(fields, 5))
     start, end = _nanoseconds(fields, 7), _nanoseconds(fields, 8)
-    has_failed = has_failed or has_error_level(facts)
+    has_failed = has_failed or has_error(facts, events)
     return Span(
         trace.hex(), id.hex(), parent_id, name, start, end, facts, has_failed, message, events, resource, scope, links
     )  # fmt: skip
