@@ -39,7 +39,6 @@ from mulligan.core.argument_comparison import differing_names, root_of
 from mulligan.core.calls import TOOL_NAME_PATH, is_changed_call
 from mulligan.core.events import RecoveryPlanned
 from mulligan.core.failure import INNER_EFFECTS, Failure, Remedy, TookEffect
-from mulligan.core.fast_path import IMMUTABLE_TYPES
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     VERIFY,
@@ -54,6 +53,7 @@ from mulligan.core.records import (
     Step,
     ValueProfile,
 )
+from mulligan.core.value_snapshots import IMMUTABLE_TYPES
 from mulligan.prompt import Prompt
 from mulligan.recover.plan import (
     BLOCKED,

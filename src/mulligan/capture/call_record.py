@@ -20,7 +20,7 @@ from mulligan.core import fork_safety
 from mulligan.core.call_facts import CallFacts
 from mulligan.core.events import AnyEvent, StepStarted
 from mulligan.core.failure import Failure
-from mulligan.core.fast_path import StandaloneRun, SuccessRecord, restore_value, snapshot_value
+from mulligan.core.fast_path import StandaloneRun, SuccessRecord
 from mulligan.core.records import (
     Change,
     Outcome,
@@ -31,6 +31,7 @@ from mulligan.core.records import (
     ValueProfile,
     digest,
 )
+from mulligan.core.value_snapshots import restore_value, snapshot_value
 from mulligan.recover.plan import AttemptMove, RecoveryFailed, RetryLayer
 from mulligan.recover.policy import Policy, PrerequisiteCall, Tool
 from mulligan.recover.target_state import TargetCall
@@ -230,11 +231,7 @@ class RecordedCall(CallScope[ActiveRun], eq=False):
             else:
                 run.judge.note_success(record.template, record.positional, record.keywords)
                 run.history.add_record(record)
-            put_success = capture.put_success
-            if put_success is None or capture.listeners:
-                capture.publish_success(record)
-            else:
-                put_success(record, self.journal_values)
+            capture.put_success(record, self.journal_values)
         except Exception as error:  # noqa: BLE001 - inlined guard: the call succeeded, unrecorded
             capture.log_internal_error("Recording the end of a call", error)
         return True
@@ -295,7 +292,7 @@ class RecordedCall(CallScope[ActiveRun], eq=False):
         if step is not None and (step.links or step.suspected or has_messages or is_within_recovery):
             self.capture.publish_safely(run.end_step(step))
         elif not rules.is_off:
-            self.capture.publish_success(success)  # redacted on the recorder's thread
+            self.capture.put_success(success, None)  # redacted on the recorder's thread
         if ends_run:
             run.is_open = False
         elif self.is_standalone:
@@ -362,8 +359,8 @@ class RecordedCall(CallScope[ActiveRun], eq=False):
 
     def _first_step(self) -> Step:
         assert self.success_record is not None
-        step = self.success_record.to_step(self.rules.template.name, dict(self.success_record.arguments), None)
-        return msgspec.structs.replace(step, messages=self.messages) if self.messages else step
+        step = self.success_record.to_step()
+        return msgspec.structs.replace(step, arguments=dict(step.arguments), messages=self.messages)
 
     def identify_call(self) -> CallIdentity:
         """Return what makes another call the same as this one: the tool, and what the last attempt passes to it."""

@@ -17,8 +17,9 @@ from mulligan.capture.value_recording import snapshot_arguments
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.core.events import StepStarted
 from mulligan.core.failure import SettingsError
-from mulligan.core.fast_path import IMMUTABLE_TYPES, SHAREABLE_TYPES, SuccessRecord, journal_values
+from mulligan.core.fast_path import SHAREABLE_TYPES, SuccessRecord, journal_values
 from mulligan.core.records import new_id, pooled_run_id
+from mulligan.core.value_snapshots import IMMUTABLE_TYPES
 
 MAX_LEARNED_NAMES = 200
 """Limit of remembered argument names beyond the parameters of a function that accepts any name."""
