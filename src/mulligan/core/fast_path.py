@@ -104,7 +104,7 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
     """Seconds since the Unix epoch."""
     positional: Sequence[Any]
     """The positional values."""
-    keywords: dict[str, Any]
+    keywords: Mapping[str, Any]
     """The keyword values."""
     standalone_run: StandaloneRun | None
     """The run of a standalone call: it has only this call, with the id and times of the call."""
@@ -117,7 +117,7 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
     """The model and the service tier that an answer reports."""
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Mapping[str, Any]:
         keywords = (
             self.keywords
             if self.is_immutable

@@ -96,10 +96,22 @@ STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint sta
 STORED_STEP = Lookup.of("steps", "tenant run seq", "seq")
 RUN = Insert.of(
     "runs",
-    "tenant id agent session started_at body version environment status stored_at imported failure_free principal",
+    "tenant id agent session started_at body version environment status stored_at imported failure_free principal "
+    "has_facts",
 )
 _STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free stored_at", is_locking=True)
 USED = Insert.of("run_callees", "tenant type name started_at run")
+_COUNTS = counters.RunFacts._fields[:-1]
+FACTS = Insert.of(
+    "run_facts",
+    f"tenant started_at run {' '.join(counters.RunFacts._fields)}",
+    "ON CONFLICT (tenant, started_at, run) DO UPDATE SET duration_ms = excluded.duration_ms, "
+    + ", ".join(f"{name} = run_facts.{name} + excluded.{name}" for name in _COUNTS),
+)
+"""Adds to the facts of a run. The duration is replaced."""
+_STORED_FACTS = Lookup.of("run_facts", "tenant started_at run", " ".join(counters.RunFacts._fields))
+MAX_COMPLETED_RUNS = 500
+"""Runs of an earlier version that get their facts in one transaction."""
 MESSAGE = Insert.of("messages", "tenant digest body")
 RUN_MESSAGE = Insert.of("run_messages", "tenant run number digest")
 MESSAGE_DIGEST_BYTES = 16
@@ -171,7 +183,7 @@ def run_row(
 ) -> tuple[Any, ...]:
     return (
         tenant, run.id, run.agent, run.session, run.started_at, encode(run), run.version, run.environment, status,
-        stored_at, int(is_imported), int(is_failure_free), principal,
+        stored_at, int(is_imported), int(is_failure_free), principal, 1,
     )  # fmt: skip
 
 
@@ -365,13 +377,40 @@ def replace_message(writer: Connection, tenant: str, key: str, message: Recorded
 
 
 def delete_usages(writer: Connection, tenant: str, history: History) -> None:
+    """Delete the rows by which a run is found: its tools and models, and its facts."""
     run = history.run
+    writer.execute(
+        "DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?", (tenant, run.started_at, run.id)
+    )
     usages = {("tool", step.name) for step in history.steps}
     usages |= {("model", counters.model_of(run, step)) for step in history.steps}
     writer.executemany(
         "DELETE FROM run_callees WHERE tenant = ? AND type = ? AND name = ? AND started_at = ? AND run = ?",
         [(tenant, usage_type, name, run.started_at, run.id) for usage_type, name in usages],
     )
+
+
+def complete_facts(writer: Connection, tenant: str) -> None:
+    """Compute the facts of some runs that an earlier version stored."""
+    sql = "SELECT body FROM runs WHERE tenant = ? AND has_facts = 0 LIMIT ?"
+    runs = [decode_body(body, Run) for (body,) in writer.execute(sql, (tenant, MAX_COMPLETED_RUNS)).fetchall()]
+    keys = [(tenant, run.started_at, run.id) for run in runs]
+    facts = [counters.RunFacts.of(run, history_of(writer, tenant, run).steps) for run in runs]
+    writer.executemany("DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?", keys)
+    writer.put(FACTS, [(*key, *values) for key, values in zip(keys, facts, strict=True)])
+    writer.executemany("UPDATE runs SET has_facts = 1 WHERE tenant = ? AND id = ?", [(tenant, run.id) for run in runs])
+
+
+def find_outdated_facts(connection: Connection, tenant: str, histories: Iterable[History]) -> list[tuple[str, str]]:
+    """Return the keys of runs that an earlier version continued after their facts were stored."""
+    facts = {
+        (tenant, history.run.started_at, history.run.id): counters.RunFacts.of(history.run, history.steps)
+        for history in histories
+    }
+    stored = {tuple(row[:3]): row[3:] for row in connection.look_up(_STORED_FACTS, list(facts))}
+    return [
+        (tenant, id) for (_, started_at, id), values in facts.items() if stored.get((tenant, started_at, id)) != values
+    ]
 
 
 def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:
