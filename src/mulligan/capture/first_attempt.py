@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextvars import Token
 from typing import Any
 
 import msgspec
 
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.captured_call import CapturedCall
-from mulligan.capture.context import reset
+from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, delegated_tool, reset
 from mulligan.capture.lost_call import find_lost_answer, note_cut_off
 from mulligan.capture.model_record import ModelRecord, usage_fields
+from mulligan.capture.propagation import lost_run_watch
+from mulligan.capture.run import ActiveRun
 from mulligan.capture.value_recording import snapshot_arguments
+from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.core.call_facts import CallFacts
-from mulligan.core.fast_path import SHAREABLE_TYPES, StandaloneRun, SuccessRecord, journal_values
-from mulligan.core.records import Step, SuspectedFailure
+from mulligan.core.events import StepStarted
+from mulligan.core.fast_path import StandaloneRun, SuccessRecord, journal_values, simple_journal_values
+from mulligan.core.records import Step, SuspectedFailure, new_id, pooled_run_id
 from mulligan.core.value_snapshots import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.recover.target_state import TargetCall
 
@@ -231,43 +236,75 @@ class FirstAttempt(msgspec.Struct, eq=False):
             call.run.set_context_if_unset(user_text)
 
 
-def begin_attempt(call: CapturedCall, parent: int | None) -> FirstAttempt:
-    """Begin the first attempt of a call, with its arguments as they are now. Hot path: every call runs this."""
-    rules, kwargs = call.rules, call.kwargs
-    template = rules.template
-    positional = call.args[1:] if call.wrapped.is_method else call.args
+def begin_attempt(
+    wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> FirstAttempt | None:
+    """Begin the first attempt. Return None if the call needs a check first. Hot path: every call runs this."""
+    scope: CallScope[ActiveRun] | None = capture.current_scope.get()
+    rules = wrapped.default_rules
+    run: ActiveRun | None
+    if scope is None:
+        if lost_run_watch.is_active:
+            lost_run_watch.check(wrapped.name)
+        if rules is None or rules.capture is not capture:
+            if wrapped.needs_precheck:
+                return None
+            rules = wrapped.rules(capture, None)
+        if rules.can_be_refused and rules.targets.states:
+            return None
+        run = outer = enclosing = parent = None
+        is_counted, is_standalone, standalone_run = rules.is_retried, True, rules.standalone_run
+        number: int | None = 1
+        try:
+            run_id = pooled_run_id()
+        except IndexError:
+            run_id = new_id()
+    else:
+        run = scope.known_run or scope.run
+        if delegated_tool.get() is wrapped:
+            delegated_tool.set(None)  # the tool may call itself
+            rules = wrapped.rules(capture, DELEGATED_OPTIONS)
+        elif rules is None or rules.capture is not capture or run.options is not NO_OPTIONS:
+            if wrapped.needs_precheck:
+                return None
+            rules = wrapped.rules(capture, run.options)
+        if rules.can_be_refused and rules.targets.states:
+            return None
+        outer = scope if scope.is_retrying else scope.outer
+        enclosing = scope if scope.is_in_progress else None if scope.enclosing is None else scope.attempt
+        standalone_run = None
+        is_counted = rules.is_retried and (outer is None or not outer.is_retrying or bool(outer.executed_calls))
+        if run.is_open:
+            is_standalone = False
+            parent = scope.number
+            if not run.has_started:
+                run.start()  # the run of a standalone call, which now contains a second call
+        else:
+            is_standalone, parent, run = True, None, ActiveRun(rules.capture, "", rules.run_options)
+        # Calls inside an unrecorded call are children of its parent.
+        number = parent if rules.is_off and not run.capture.is_recording_off else next(run.numbers)
+        run_id = run.id
+    capture, template, started_at = rules.capture, rules.template, capture.clock()
+    positional = args[1:] if wrapped.is_method else args
     values = None
     if len(positional) <= template.safe_positional_count:
-        values = _encode_simple_values(positional, kwargs, template.recordable_names)
-    standalone_run = rules.standalone_run if call.known_run is None else None
-    record = SuccessRecord(
-        template, call.run_id, call.number or 0, parent, call.started_at, positional, kwargs, standalone_run
+        values = simple_journal_values(positional, kwargs, template.recordable_names)
+    is_retrying = is_counted and not rules.is_once
+    record = SuccessRecord(template, run_id, number or 0, parent, started_at, positional, kwargs, standalone_run)
+    call = CapturedCall(
+        run, number, outer, is_retrying, wrapped, rules, args, kwargs, run_id, started_at, is_standalone
     )
     first = FirstAttempt(call, record, values)
+    if enclosing is not None:
+        call.enclosing = enclosing
     if values is None:
         first.copy_arguments()
+    if run is not None and run.has_failures and not is_standalone:
+        first.facts = call.collect_facts(first.arguments)
+    if capture.listeners and not rules.is_off:
+        call.run.start()
+        capture.publish_safely(StepStarted(first.to_step()))
+    if enclosing is not None and rules.has_effects:
+        call.has_marked_effects = True
+        call.add_executed_call(wrapped.name)
     return first
-
-
-def _encode_simple_values(
-    positional: Sequence[Any], kwargs: Mapping[str, Any], recordable_names: Collection[str]
-) -> list[Any] | None:
-    """Encode values like `journal_values`, but only immutable ones under recordable names; None for all others."""
-    values: list[Any] = []
-    for value in positional:
-        if type(value) is str:
-            values.append([len(value)])
-        elif type(value) in SHAREABLE_TYPES:
-            values.append(value)
-        else:
-            return None
-    for name, value in kwargs.items():
-        if name not in recordable_names:
-            return None
-        if type(value) is str:
-            values += name, [len(value)]
-        elif type(value) in SHAREABLE_TYPES:
-            values += name, value
-        else:
-            return None
-    return values

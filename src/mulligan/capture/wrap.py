@@ -8,18 +8,13 @@ from typing import Any
 
 from mulligan.capture.call import prepare_call, recover_call
 from mulligan.capture.call_execution import CallExecution
-from mulligan.capture.call_scope import CallScope
-from mulligan.capture.captured_call import CapturedCall
-from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, CaptureSource, delegated_tool
+from mulligan.capture.context import CaptureContext, CaptureSource
 from mulligan.capture.first_attempt import FirstAttempt, begin_attempt
 from mulligan.capture.framework_classes import find_framework_page, is_framework_tool
 from mulligan.capture.player import aexecute_plan, execute_plan
-from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
-from mulligan.core.events import StepStarted
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import new_id, pooled_run_id
 
 
 def wrap(function: Any, get_capture: CaptureSource, options: ToolOptions) -> Any:
@@ -145,7 +140,7 @@ def begin_call(
 ) -> FirstAttempt | None:
     """Begin a call. The caller makes its first attempt; if the call needs a check first (None), the player does."""
     try:
-        return _begin_first_attempt(wrapped, capture, args, kwargs)
+        return begin_attempt(wrapped, capture, args, kwargs)
     except Exception as error:  # noqa: BLE001 - inlined guard: the player makes the call
         capture.log_internal_error("Starting a call", error)
     return None
@@ -167,69 +162,3 @@ def continue_call(
         run = ActiveRun(capture, options=wrapped.rules(capture, None).run_options)
         run.is_implicit = True
     return prepare_call(wrapped, capture, run, args, kwargs, is_standalone=is_standalone)
-
-
-def _begin_first_attempt(
-    wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> FirstAttempt | None:
-    """Begin the first attempt. Return None if the call needs a check first. Hot path: every call runs this."""
-    scope: CallScope[ActiveRun] | None = capture.current_scope.get()
-    rules = wrapped.default_rules
-    run: ActiveRun | None
-    if scope is None:
-        if lost_run_watch.is_active:
-            lost_run_watch.check(wrapped.name)
-        if rules is None or rules.capture is not capture:
-            if wrapped.needs_precheck:
-                return None
-            rules = wrapped.rules(capture, None)
-        if rules.can_be_refused and rules.targets.states:
-            return None
-        run = outer = enclosing = parent = None
-        is_counted, is_standalone = rules.is_retried, True
-        number: int | None = 1
-        try:
-            run_id = pooled_run_id()
-        except IndexError:
-            run_id = new_id()
-    else:
-        run = scope.known_run or scope.run
-        if delegated_tool.get() is wrapped:
-            delegated_tool.set(None)  # the tool may call itself
-            rules = wrapped.rules(capture, DELEGATED_OPTIONS)
-        elif rules is None or rules.capture is not capture or run.options is not NO_OPTIONS:
-            if wrapped.needs_precheck:
-                return None
-            rules = wrapped.rules(capture, run.options)
-        if rules.can_be_refused and rules.targets.states:
-            return None
-        outer = scope if scope.is_retrying else scope.outer
-        enclosing = scope if scope.is_in_progress else None if scope.enclosing is None else scope.attempt
-        is_counted = rules.is_retried and (outer is None or not outer.is_retrying or bool(outer.executed_calls))
-        if run.is_open:
-            is_standalone = False
-            parent = scope.number
-            if not run.has_started:
-                run.start()  # the run of a standalone call, which now contains a second call
-        else:
-            is_standalone, parent, run = True, None, ActiveRun(rules.capture, "", rules.run_options)
-        # Calls inside an unrecorded call are children of its parent.
-        number = parent if rules.is_off and not run.capture.is_recording_off else next(run.numbers)
-        run_id = run.id
-    capture = rules.capture
-    is_retrying = is_counted and not rules.is_once
-    call = CapturedCall(
-        run, number, outer, is_retrying, wrapped, rules, args, kwargs, run_id, capture.clock(), is_standalone
-    )
-    if enclosing is not None:
-        call.enclosing = enclosing
-    first = begin_attempt(call, parent)
-    if run is not None and run.has_failures and not is_standalone:
-        first.facts = call.collect_facts(first.arguments)
-    if capture.listeners and not rules.is_off:
-        call.run.start()
-        capture.publish_safely(StepStarted(first.to_step()))
-    if enclosing is not None and rules.has_effects:
-        call.has_marked_effects = True
-        call.add_executed_call(wrapped.name)
-    return first

@@ -8,7 +8,7 @@ Most calls take this path. The caller stores arguments and result and copies onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -194,6 +194,30 @@ def journal_values(
     for name, value in keywords.items():
         stored_name, hides_numbers, _ = template.lookup_name(name)
         values += stored_name, _journal_value(value, hides_numbers)
+    return values
+
+
+def simple_journal_values(
+    positional: Sequence[Any], kwargs: Mapping[str, Any], recordable_names: Collection[str]
+) -> list[Any] | None:
+    """Encode values like `journal_values`, but only immutable ones under recordable names; None for all others."""
+    values: list[Any] = []
+    for value in positional:
+        if type(value) is str:
+            values.append([len(value)])
+        elif type(value) in SHAREABLE_TYPES:
+            values.append(value)
+        else:
+            return None
+    for name, value in kwargs.items():
+        if name not in recordable_names:
+            return None
+        if type(value) is str:
+            values += name, [len(value)]
+        elif type(value) in SHAREABLE_TYPES:
+            values += name, value
+        else:
+            return None
     return values
 
 

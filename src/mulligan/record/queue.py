@@ -73,6 +73,7 @@ class RecordQueue:
         self._fsync = fsync
         """Whether a record must survive a machine crash, not only a process crash, before the call returns."""
         self._stream = stream
+        self._caller_listeners = stream.caller_listeners
         self.wake_worker: Callable[[], object] = lambda: None
         """Wake the recorder thread. Set by the recorder."""
         self.reset()
@@ -152,7 +153,7 @@ class RecordQueue:
 
     def put_success(self, success: SuccessRecord, journal_form: Sequence[Any] | None = None) -> None:
         """Queue a success, or publish it if it has listeners in this thread. `journal_form`: see `success_frame`."""
-        if self._stream.caller_listeners:
+        if self._caller_listeners:
             for event in success.to_events():
                 self._stream.publish(event)
             return
