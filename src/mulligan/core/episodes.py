@@ -142,11 +142,8 @@ def list_episodes(history: History) -> list[FailureEpisode]:
         own_steps = [step for call in failed_calls for step in call.steps[1:]]
         costs = [step.cost_nanos for step in (*turns, *own_steps) if step.cost_nanos is not None]
         failure = first.failure
-        advice = {
-            advised_fix.fix: advised_fix.held_out
-            for advised_fix in history.run.advice
-            if advised_fix.call in _ids(failed_calls)
-        }
+        ids = _ids(failed_calls)
+        advice = {record.fix: record.held_out for record in history.run.advice if record.call in ids}
         episodes.append(
             FailureEpisode(
                 run=history.run.id,
