@@ -38,6 +38,7 @@ MODULE_TESTS = {
     "core.call_facts": "core/test_links.py",
     "core.fast_path": "core/test_events.py",
     "core.form_functions": "core/test_transformations.py",
+    "core.holdout": "learn/test_holdout.py",
     "core.listening": "proxy/test_listener.py: is_loopback_host",
     "core.log": "test_logging.py: caplog",
     "core.read_only_calls": "learn/test_read_only_calls.py",

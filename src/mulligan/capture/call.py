@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import zlib
 from collections.abc import Callable, Collection, Coroutine, Generator, Iterable, Mapping, Sequence
 from contextvars import Token
 from typing import Any
@@ -39,6 +38,7 @@ from mulligan.core.calls import TOOL_NAME_PATH, is_changed_call
 from mulligan.core.events import RecoveryPlanned
 from mulligan.core.failure import INNER_EFFECTS, Failure, Remedy, TookEffect
 from mulligan.core.fast_path import IMMUTABLE_TYPES
+from mulligan.core.holdout import REPAIR, is_fix_held_out
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     VERIFY,
@@ -75,8 +75,6 @@ from mulligan.redaction.plain_data import is_resource
 
 MAX_STORED_SUGGESTIONS = 3
 """Suggestions that are stored with a stop reason, for the model or a person."""
-MIN_FOLLOWED_RUNS = 5
-"""Runs in which models followed a fix, before it is held out from some: then its effect is worth measuring."""
 MAX_ADVISED_PRECEDENTS = 3
 """What recovered the same failure before: so many does a model read."""
 NOTE_PREFIX = "mulligan:"
@@ -144,6 +142,8 @@ class CallExecution(RecordedCall, eq=False):
             lambda arguments, function: wrapped.find_target(arguments, self.args, function),
             wrapped.owner(self.args),
         )
+        if options.holdout and self.run.options.holdout:
+            self.limits.repair_holdout = capture.holdout_repairs
         self.limits.set_deadline(None if options.timeout is None else self.start_time + options.timeout)
 
     def _plan(self) -> RecoveryMoves:
@@ -666,6 +666,8 @@ class CallExecution(RecordedCall, eq=False):
         call = self.number or 0
         advice = [AdvisedFix(call, fix) for fix in fixes]
         advice += [AdvisedFix(call, fix, held_out=True) for fix in self.held_out_fixes]
+        if self.limits.is_repair_held_out:
+            advice.append(AdvisedFix(call, REPAIR, held_out=True))
         if advice:
             self.run.judge.note_advice(self.tool.name, advice)
 
@@ -877,8 +879,9 @@ class CallExecution(RecordedCall, eq=False):
             facts = self.capture.lookup_facts(self.tool.name, self.tool.key, failure, self.attempt_arguments)
             self.value_facts = _select_facts(facts, self.tool, suggestions)
         precedents = self.find_precedents(failure)
-        share = self.capture.holdout
-        held_out = [precedent for precedent in precedents if is_held_out(precedent, self.run.id, share)]
+        allows_holdout = self.wrapped.options.holdout and self.run.options.holdout
+        share = self.capture.holdout if allows_holdout else 0.0
+        held_out = [precedent for precedent in precedents if is_fix_held_out(precedent, self.run.trace_id, share)]
         self.held_out_fixes = tuple(precedent.fix for precedent in held_out)
         tellable = [precedent for precedent in precedents if precedent not in held_out]
         return _select_precedents(tellable, failure, self.tool, suggestions)
@@ -1047,16 +1050,6 @@ def _select_precedents(
     return precedents or [
         precedent for suggestion in suggestions if (precedent := _to_precedent(suggestion)) is not None
     ]
-
-
-def is_held_out(precedent: Precedent, run: str, share: float) -> bool:
-    """Return whether a model of this run is not told, so that the effect of a fix that models follow can be measured.
-
-    All processes of a run agree. A change of form is always told.
-    """
-    if precedent.followed < MIN_FOLLOWED_RUNS or precedent.forms or not precedent.fix:
-        return False
-    return zlib.crc32(f"{run} {precedent.fix}".encode()) < share * 2**32
 
 
 def _select_facts(

@@ -18,6 +18,7 @@ from mulligan.classify.kinds import (
 )
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, Kind, TookEffect
+from mulligan.core.holdout import is_held_out
 from mulligan.core.records import StepType
 from mulligan.recover.plan import BLOCKED
 from mulligan.recover.policy import Policy, RetryLimits, Tool
@@ -65,6 +66,9 @@ class SchemaMismatchError(AgentError):
     """What validators and constructors of the annotated types raised."""
 
 
+REPAIR_HELD_OUT = "the repair is held out, to measure the effect of repairs"
+
+
 class CallLimits(msgspec.Struct):
     """The limits of one call. They do not apply inside a scope that retries, nor in observe mode."""
 
@@ -103,6 +107,10 @@ class CallLimits(msgspec.Struct):
     """Whether an attempt that called the function failed. Otherwise nothing but our own check rejected the call."""
     _has_executed: bool = False
     """Whether any attempt called the function."""
+    repair_holdout: float = 0.0
+    """The share of runs in which the tool's calls are not repaired."""
+    is_repair_held_out: bool = False
+    """Whether a repair was held out."""
 
     @property
     def is_active(self) -> bool:
@@ -180,6 +188,9 @@ class CallLimits(msgspec.Struct):
 
     def take_repair(self) -> str:
         """Count a repair of the run. Return why it is denied."""
+        if is_held_out(self.repair_holdout, self.run.trace_id, self.tool.key):
+            self.is_repair_held_out = True
+            return REPAIR_HELD_OUT
         if not self._has_executed or self.run.take_repair(self.policy.max_run_retries):
             return ""  # our own check rejected a call that was not executed: it caused no load
         limit = self.policy.max_run_retries
