@@ -129,7 +129,7 @@ format: ## rewrite the code in the house's style
 	.venv/bin/ruff check --fix .
 	.venv/bin/ruff format .
 
-size: ## print files and lines by package, largest first
+size: ## print files, lines and statements by package, largest first
 	@scripts/environment base
 	@.venv/bin/python scripts/size.py
 

@@ -4,8 +4,9 @@
     python evals/reminders.py --misses   and what was not named, by kind and tool, on the terminal only
 
 Each call is one turn, since the recordings do not say which calls a model asked for together. Before each failure that
-the same tool has met before in the session, by its fingerprint, the conversation is compacted as if there: the
-reminder must name the kind and the tool of what comes next. The sessions are read from ../shared/data.
+the same tool has met before in the session about the same file, address or program, by its fingerprint, the
+conversation is compacted as if there: the reminder must name kind, tool and subject of what comes next. The sessions
+are read from ../shared/data.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 sys.path.insert(0, str(ROOT / "src"))
 
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.core.records import History  # noqa: E402
+from mulligan.core.records import History, Step  # noqa: E402
 from mulligan.learn import tracker  # noqa: E402
 from mulligan.prompt.sanitizer import MAX_PATH_CHARS, estimate_prompt_tokens  # noqa: E402
 from mulligan.redaction import sanitize  # noqa: E402
@@ -29,40 +30,56 @@ from mulligan.transcripts.log_lines import LogLines  # noqa: E402
 from mulligan.transcripts.recorded_runs import read_calls  # noqa: E402
 from mulligan.transcripts.run_builder import ReaderState  # noqa: E402
 
-AIM = 0.8
+AIM = 0.95
 ROUNDS = 2000
 
 
 class Cut:
     """A moment just before a failure that repeats an earlier one."""
 
-    def __init__(self, history: History, kind: str, tool: str, is_miss: bool, said: str) -> None:
+    def __init__(self, history: History, kind: str, tool: str, subject: str, is_miss: bool, said: str) -> None:
         self.session = history.run.id
         self.dataset = history.run.agent
         self.kind = kind
         self.tool = tool
         self.is_miss = is_miss
+        label = f"- {kind} in {sanitize(tool, MAX_PATH_CHARS)}"
+        self.subject = subject
         self.is_named = any(
-            line.startswith(
-                (f"- {kind} in {sanitize(tool, MAX_PATH_CHARS)}:", f"- {kind} in {sanitize(tool, MAX_PATH_CHARS)},")
-            )
-            for line in said.splitlines()
+            line.startswith((f"{label}:", f"{label},")) and subject in line for line in said.splitlines()
         )
         self.tokens = estimate_prompt_tokens(said)
 
 
+def subject_of(step: Step) -> str:
+    """The name of the file, the address or the first word after the program of the command, as the call has it."""
+    arguments = step.arguments if isinstance(step.arguments, dict) else {}
+    for name in ("file_path", "path", "absolute_path", "notebook_path", "target_file", "filename", "file"):
+        if isinstance(path := arguments.get(name), str) and path.strip():
+            return sanitize(path.rstrip("/").rpartition("/")[2], 60)
+    if isinstance(url := arguments.get("url"), str):
+        return sanitize(url.partition("://")[2].partition("?")[0], 30)
+    for name in ("command", "cmd", "script", "code"):
+        if isinstance(command := arguments.get(name), str) and command.strip():
+            return sanitize(command.strip().split("&&")[-1].split()[0].rpartition("/")[2], 30)
+    return ""
+
+
 def cuts(history: History) -> list[Cut]:
     known = tracker.Tracker()
-    met: set[tuple[str, str | None, str]] = set()
+    met: set[tuple[str, str | None, str, str]] = set()
     found = []
     for step in history.steps:
         failure = step.failure
         if step.has_failed and failure is not None:
-            what = step.name, step.server, failure.fingerprint
+            subject = subject_of(step)
+            what = step.name, step.server, failure.fingerprint, subject
             if what in met:
                 here = tracker.from_json(tracker.to_json(known))
                 here.compact()
-                found.append(Cut(history, str(failure.kind), step.name, tracker.is_empty_lookup(step), here.reminder))
+                found.append(
+                    Cut(history, str(failure.kind), step.name, subject, tracker.is_empty_lookup(step), here.reminder)
+                )
             met.add(what)
         known.observe_step(step)
         known.mark_turn()
@@ -104,7 +121,7 @@ def main() -> int:
     print(f"\nThe longest reminder: {max(cut.tokens for cut in found)} tokens.")
     if chosen.misses:
         for what, count in Counter(
-            (cut.kind, cut.tool, cut.is_miss) for cut in found if not cut.is_named
+            (cut.kind, cut.tool, cut.subject, cut.is_miss) for cut in found if not cut.is_named
         ).most_common():
             print(count, *what)
     return 0 if sum(cut.is_named for cut in found) >= AIM * len(found) else 1

@@ -12,21 +12,37 @@ from typing import Any
 from clients import Call, Client, ErrorResponse, Hang, Reset
 
 
-class SkippingSelector(selectors.DefaultSelector):
-    """Waits for nothing, and says how long it would have waited."""
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop that skips every sleep. Its clock stands still while a thread works for it."""
 
-    skipped = 0.0
+    def __init__(self) -> None:
+        self._selector_of_loop = SkippingSelector()
+        super().__init__(self._selector_of_loop)
+
+    def time(self) -> float:
+        return self._selector_of_loop.skipped_seconds
+
+    def run_in_executor(self, executor: Any, function: Any, *args: Any) -> Any:
+        future = super().run_in_executor(executor, function, *args)
+        self._selector_of_loop.busy_threads += 1
+        future.add_done_callback(self._end_thread)
+        return future
+
+    def _end_thread(self, future: Any) -> None:
+        self._selector_of_loop.busy_threads -= 1
+
+
+class SkippingSelector(selectors.DefaultSelector):
+    """Waits for nothing but threads, and counts how long it would have waited."""
+
+    skipped_seconds = 0.0
+    busy_threads = 0
 
     def select(self, timeout: float | None = None) -> Any:
-        self.skipped += timeout or 0.0
+        if self.busy_threads:
+            return super().select(timeout)
+        self.skipped_seconds += timeout or 0.0
         return super().select(0)
-
-
-def make_loop() -> asyncio.AbstractEventLoop:
-    selector = SkippingSelector()
-    loop = asyncio.SelectorEventLoop(selector)
-    loop.time = lambda: selector.skipped  # type: ignore[method-assign]
-    return loop
 
 
 @dataclass(frozen=True)
@@ -173,7 +189,7 @@ class Scenario:
         calls: list[Call] = []
         arrived, ends = 0, []
         for seed in range(self.seeds):
-            loop = make_loop()
+            loop = SimulatedLoop()
             server = self.build(loop, seed)
             client = contender(server.request, loop, seed)
             played: list[Call] = []

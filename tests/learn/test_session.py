@@ -113,14 +113,14 @@ def test_a_line_says_kind_tool_turn_and_what_was_said(talk):
     assert "it said no such city" in line
 
 
-def test_at_most_ten_are_remembered_and_the_oldest_goes(talk):
+def test_a_reminder_has_at_most_ten_lines_and_the_oldest_goes(talk):
     for n in range(MAX_TRACKED_FAILURES + 2):
         talk.fails(f"number {n}.", tool=f"t{n}")
         talk.session.mark_turn()
     lines = talk.lines()
-    assert len(lines) == MAX_TRACKED_FAILURES == 10
-    assert "in t2:" in lines[0]
-    assert "in t11:" in lines[-1]
+    assert len(lines) == prompt.MAX_REMINDER_LINES == 10
+    assert f"in t{MAX_TRACKED_FAILURES - 8}:" in lines[0]
+    assert f"in t{MAX_TRACKED_FAILURES + 1}:" in lines[-1]
 
 
 def test_at_the_cap_the_oldest_of_the_same_kind_and_tool_goes_first(talk):
@@ -128,9 +128,10 @@ def test_at_the_cap_the_oldest_of_the_same_kind_and_tool_goes_first(talk):
         talk.fails(f"number {n}.", tool="other" if n != 4 else "search")
         talk.session.mark_turn()
     talk.fails("the newest", tool="search")
-    said = talk.reminder()
-    assert "number 4." not in said
-    assert "number 0." in said
+    talk.session.mark_turn()
+    tracked = talk.session.to_json()
+    assert b"it said number 4." not in tracked
+    assert b"it said number 0." in tracked
 
 
 def test_below_the_cap_only_the_same_failure_is_replaced(talk):
@@ -146,7 +147,7 @@ def test_the_same_failure_again_only_raises_its_count(talk):
     talk.session.mark_turn()
     talk.fails()
     (line,) = talk.lines()
-    assert ", 2 times: " in line
+    assert ", 2 times, last in turn 1: " in line
 
 
 def test_the_same_failure_of_another_tool_is_another(talk):
@@ -310,7 +311,7 @@ def test_threads_may_speak_at_once():
     for thread in threads:
         thread.join()
     assert talk.session.turns == 200
-    assert len(talk.lines()) <= MAX_TRACKED_FAILURES
+    assert len(talk.lines()) <= prompt.MAX_REMINDER_LINES
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -328,7 +329,7 @@ def test_whatever_failed_the_reminder_is_presentable_and_within_its_tokens(faile
     said = talk.reminder()
     assert redaction.find_unsafe_text(said) == []
     assert prompt.estimate_prompt_tokens(said) <= prompt.MAX_REMINDER_TOKENS + 1
-    assert len(said.splitlines()) <= 1 + MAX_TRACKED_FAILURES
+    assert len(said.splitlines()) <= 1 + prompt.MAX_REMINDER_LINES
 
 
 # Where a door can only append
@@ -446,7 +447,7 @@ def test_a_session_is_picked_up_from_the_shelf():
     assert again.session.reminder() == said
     assert again.session.take_reminder() == ""  # it was said
     again.fails("one")
-    assert ", 2 times: " in again.lines()[0]
+    assert ", 2 times, last in turn 1: " in again.lines()[0]
 
 
 def test_two_processes_at_once_lose_nothing_of_each_other():

@@ -35,7 +35,7 @@ from mulligan.redaction import find_unsafe_text
 TOOLS: dict[str, Effects] = {"lookup": "none", "search": "none", "edit": "once", "pay": "once"}
 ARGUMENTS = ("aaaaaaaa", "bbbbbbbb", "cccccccc", "dddddddd")
 CODES = ("timeout", "conflict")
-LINE = re.compile(r"- (\S+) in ([^\s:,]+)(?:, (\d+) times)?: ")
+LINE = re.compile(r"- (\S+) in ([^\s:,]+)(?:, (\d+) times(?:, last in turn \d+)?)?: ")
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Rules(RuleBasedStateMachine):
                 new.count = old.count + is_again if new.turn - old.turn <= REPEAT_WINDOW_TURNS else 1
                 new.total, new.worked = old.total + is_again, old.worked
                 self.records.remove(old)
-            elif len(self.records) == 10:
+            elif len(self.records) == MAX_TRACKED_FAILURES:
                 alike = [each for each in self.records if (each.tool, each.code) == (new.tool, new.code)]
                 harmless = [each for each in self.records if TOOLS[each.tool] == "none"]
                 self.records.remove((alike or harmless or self.records)[0])
@@ -166,10 +166,13 @@ class Rules(RuleBasedStateMachine):
         said = self.tracker.reminder
         lines = said.splitlines()[1:]
         told = [LINE.match(line) for line in lines]
-        assert [(hit[1], hit[2], int(hit[3] or 1)) for hit in told if hit] == [
-            (f"tool/{each.code}", each.tool, each.count) for each in self.records
-        ]
-        assert ["What worked" in line for line in lines] == [bool(each.worked) for each in self.records]
+        listed = [(hit[1], hit[2], int(hit[3] or 1)) for hit in told if hit]
+        if len(self.records) <= prompt.MAX_REMINDER_LINES:
+            assert listed == [(f"tool/{each.code}", each.tool, each.count) for each in self.records]
+            assert ["What worked" in line for line in lines] == [bool(each.worked) for each in self.records]
+        else:
+            assert len(listed) == len(lines) <= prompt.MAX_REMINDER_LINES
+            assert sum(count for _, _, count in listed) <= sum(each.count for each in self.records)
         assert bool(self.records) == ("Recent failures" in said) == ("void repeating these patterns" in said)
         assert prompt.estimate_prompt_tokens(said) <= 500
         assert find_unsafe_text(said) == []
@@ -191,8 +194,8 @@ class Rules(RuleBasedStateMachine):
         assert self.compactions or not self.expected
 
     @invariant()
-    def at_most_ten_are_kept_and_the_turn_only_grows(self) -> None:
-        assert len(self.tracker.failures) == len(self.records) <= 10
+    def at_most_thirty_are_kept_and_the_turn_only_grows(self) -> None:
+        assert len(self.tracker.failures) == len(self.records) <= MAX_TRACKED_FAILURES
         assert self.tracker.turns == self.turn_number
         for each, known in zip(self.tracker.failures, self.records, strict=True):
             assert (each.kind, each.step.name, each.turn, each.count) == (
@@ -239,9 +242,50 @@ def test_at_the_cap_the_failures_of_tools_that_only_look_go_before_those_that_ch
     for n in range(MAX_TRACKED_FAILURES):
         failing(tracker, n, f"t{n}", effects="none" if n == 6 else "once")
         tracker.mark_turn()
-    failing(tracker, 20, "new", effects="none")
+    failing(tracker, MAX_TRACKED_FAILURES, "new", effects="none")
     tracker.mark_turn()
-    assert [each.step.name for each in tracker.failures] == [f"t{n}" for n in range(10) if n != 6] + ["new"]
+    remaining = [f"t{n}" for n in range(MAX_TRACKED_FAILURES) if n != 6]
+    assert [failure.step.name for failure in tracker.failures] == [*remaining, "new"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments"),
+    [
+        ("edit", ({"path": "src/a.rs"}, {"path": "src/b.rs"}, {"path": "src/c.rs"})),
+        ("bash", ({"command": "cd app && pytest -x a.py"}, {"command": "pytest b.py"}, {"command": "make"})),
+        ("fetch", ({"url": "https://a.test/x?page=1"}, {"url": "https://b.test/"}, {"url": "https://c.test/"})),
+    ],
+)
+def test_each_file_command_or_address_has_a_line_of_its_own(tool, arguments):
+    tracker = Tracker()
+    for number, values in enumerate(arguments):
+        failing(tracker, number, tool, fingerprint="same", arguments=values)
+        tracker.mark_turn()
+    assert len(lines(tracker)) == 3
+
+
+def test_the_same_file_again_raises_its_count():
+    tracker = Tracker()
+    for number, path in enumerate(("a.rs", "b.rs", "a.rs")):
+        failing(tracker, number, "edit", fingerprint="same", arguments={"path": path})
+        tracker.mark_turn()
+    first, second = lines(tracker)
+    assert first.startswith("- tool/timeout in edit: ")
+    assert "b.rs" in first
+    assert second.startswith("- tool/timeout in edit, 2 times, last in turn 2: ")
+    assert "a.rs" in second
+
+
+def test_beyond_ten_lines_the_oldest_files_of_one_kind_share_a_line():
+    tracker = Tracker()
+    failing(tracker, 0, "deploy")
+    for number in range(1, 15):
+        failing(tracker, number, "edit", fingerprint="same", arguments={"path": f"f{number}.rs"})
+        tracker.mark_turn()
+    first, second, *others = lines(tracker)
+    assert "in deploy" in first
+    assert "f6.rs, f5.rs, f4.rs, f3.rs, f2.rs, f1.rs" in second
+    assert [number for number in range(7, 15) if f"f{number}.rs" in others[number - 7]] == list(range(7, 15))
 
 
 def test_reading_the_file_again_is_said_with_how_often_it_worked():

@@ -9,7 +9,7 @@ import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.kinds import RETRIEVAL_NO_RESULTS
-from mulligan.classify.result_verdict import FAILURE, ResultVerdict, judge_result
+from mulligan.classify.result_verdict import FAILURE, ResultVerdict, describe_suspicion, judge_result
 from mulligan.classify.results import ENVELOPE_KEYS, is_flagged_result
 from mulligan.classify.tool_category import returns_content
 from mulligan.classify.unflagged_failures import may_report_failure
@@ -129,19 +129,8 @@ class ResultChecker:
         """Return the record of a result that looks like a failure; None for any other."""
         if verdict.judgment != "suspected":
             return None
-        failure = capture.classify_safely(
-            verdict.excerpt,
-            source=self._type,
-            tool=self._name,
-            arguments=arguments,
-            is_error=True,
-            category=self.category,
-        )
-        if not failure.is_failure:
-            return None  # such as a refusal by the user
-        return SuspectedFailure(
-            kind=str(failure.kind), confidence=round(verdict.confidence, 2), sentence=failure.message
-        )
+        context = {"source": self._type, "tool": self._name, "arguments": arguments, "category": self.category}
+        return describe_suspicion(verdict, None, capture.classify_safely, **context)
 
     def failure(
         self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from mulligan.classify.evidence import to_integer
@@ -16,7 +16,7 @@ from mulligan.classify.results import (
     read_object,
     read_text,
 )
-from mulligan.classify.tool_category import PROGRAM_CATEGORIES, returns_content
+from mulligan.classify.tool_category import PROGRAM_CATEGORIES, find_category_of_name, returns_content
 from mulligan.classify.unflagged_failures import (
     calls_service,
     find_unflagged_failure,
@@ -24,8 +24,8 @@ from mulligan.classify.unflagged_failures import (
     is_file_report,
     may_name_file,
 )
-from mulligan.core.failure import DetectErrors, Returns, ToolCategory
-from mulligan.core.records import Effects
+from mulligan.core.failure import DetectErrors, Failure, Returns, ToolCategory
+from mulligan.core.records import Effects, StepType, SuspectedFailure
 
 Judgment = Literal["success", "suspected", "failure"]
 
@@ -41,6 +41,10 @@ class ResultVerdict(NamedTuple):
 SUCCESS, FAILURE = ResultVerdict("success"), ResultVerdict("failure")
 STATED_CONFIDENCE, OPENING_CONFIDENCE, WORDS_CONFIDENCE = 0.8, 0.7, 0.5
 """Confidence in a suspected failure: by keys for errors, by the text of a whole result, or by other words."""
+MAX_REPORT_CHARS = 8000
+"""Characters of a recorded result up to which a tool may have reported a failure of its own."""
+REPORT_CATEGORIES: frozenset[ToolCategory] = frozenset({"file", "search", "sql", "message", "action", "other"})
+"""Categories of tools whose reports are short. The output of a program or a page may be long."""
 _STATUS_KEYS = ("status_code", "statusCode", "status")
 
 
@@ -74,6 +78,35 @@ def judge_result(
         return _judge_status(result, effects)
     except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
         return SUCCESS
+
+
+def suspect_recorded_result(
+    result: object, classify: Callable[..., Failure], *, type: StepType, tool: str, arguments: object = None
+) -> SuspectedFailure | None:
+    """Return what looks like a failure in the result of a call that was recorded as a success, in whatever way."""
+    if result is None or type not in ("tool", "retrieval"):
+        return None
+    category = find_category_of_name(tool)
+    if isinstance(result, str) and len(result) > MAX_REPORT_CHARS and category in REPORT_CATEGORIES:
+        return None
+    named_arguments = arguments if isinstance(arguments, dict) else None
+    verdict = judge_result(result, category=category, effects="once", arguments=named_arguments)
+    return describe_suspicion(
+        verdict, result, classify, source=type, tool=tool, arguments=named_arguments, category=category
+    )
+
+
+def describe_suspicion(
+    verdict: ResultVerdict, result: object, classify: Callable[..., Failure], **context: Any
+) -> SuspectedFailure | None:
+    """Return the record of a result that is judged to look like a failure; None for any other."""
+    if verdict.judgment == "success":
+        return None
+    failure = classify(result if verdict.excerpt is None else verdict.excerpt, is_error=True, **context)
+    if not failure.is_failure:
+        return None  # such as a refusal by the user
+    confidence = round(verdict.confidence or STATED_CONFIDENCE, 2)
+    return SuspectedFailure(kind=str(failure.kind), confidence=confidence, sentence=failure.message)
 
 
 def _read_flag(result: object, category: ToolCategory, arguments: Mapping[str, Any] | None) -> bool | None:

@@ -50,7 +50,7 @@ from mulligan.hooks.agents import (
     split_tool_name,
 )
 from mulligan.learn import tracker
-from mulligan.learn.tracker import REPEAT_WINDOW_TURNS, SESSION_KIND, TrackedFailure, Tracker
+from mulligan.learn.tracker import REPEAT_WINDOW_TURNS, SESSION_KIND, TrackedFailure, Tracker, find_subject
 from mulligan.prompt import Prompt
 from mulligan.redaction import Redactor
 from mulligan.redaction.plain_data import truncate_text
@@ -495,7 +495,7 @@ class EventProcessor:
 
     def _count_identical_failures(self, step: Step) -> int:
         """Count how often this failure has occurred in a row, without a success in between."""
-        new_failure = TrackedFailure(step, self.tracker.turns)
+        new_failure = TrackedFailure(step, self.tracker.turns, subject=find_subject(step))
         for earlier in self.tracker.failures:
             if earlier.identity == new_failure.identity:
                 is_recent = new_failure.turn - earlier.turn <= REPEAT_WINDOW_TURNS

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 import msgspec
 from msgspec.structs import replace
@@ -28,10 +29,11 @@ from mulligan.core.records import Link, Step, decode, digest, encode, failure_id
 from mulligan.core.run_links import link_recoveries
 from mulligan.prompt import Prompt
 from mulligan.redaction.regex import LazyRegex
+from mulligan.redaction.shell_syntax import parse_commands
 
 SESSION_KIND = "session"
 """Kind of the key-value entries with the failures of a session. The key is its id."""
-MAX_TRACKED_FAILURES = 10
+MAX_TRACKED_FAILURES = 30
 REPEAT_WINDOW_TURNS = 2
 """Turns within which a repeated failure continues the same count."""
 MAX_PENDING_FAILURES = 100
@@ -66,7 +68,7 @@ class TrackedFailure(msgspec.Struct, omit_defaults=True):
     call: str = ""
     """The failed call in words: its command, file or arguments."""
     subject: str = ""
-    """The file, test or error code that the failure is about."""
+    """The file, address, command, test or error code that the failure is about."""
     recoveries: dict[str, int] = {}
     """Descriptions of what recovered it, with counts."""
     working_calls: dict[str, int] = {}
@@ -87,9 +89,9 @@ class TrackedFailure(msgspec.Struct, omit_defaults=True):
         return self.step.name, self.step.server
 
     @property
-    def identity(self) -> tuple[str, str | None, str]:
+    def identity(self) -> tuple[str, str | None, str, str]:
         """Failures with the same identity are the same failure."""
-        return *self.tool, self.failure.fingerprint or self.kind
+        return *self.tool, self.failure.fingerprint or self.kind, self.subject
 
     @property
     def failure(self) -> Failure:
@@ -304,6 +306,7 @@ def _to_report(failure: TrackedFailure) -> dict[str, object]:
         "kind": failure.kind,
         "tool": failure.step.name,
         "occurrences": failure.count,
+        "turn": failure.turn,
         "call": failure.call,
         "subject": failure.subject,
         "message": failure.failure.message,
@@ -381,6 +384,10 @@ MAX_CALLS_SINCE = 2
 MAX_CALL_CHARS = 100
 """Characters of a call in words."""
 MAX_CALL_ARGUMENTS = 3
+MAX_COMMANDS, MAX_OPERANDS = 20, 4
+"""Commands of a shell call that are read, and words of one that name its subject."""
+_SEQUENCE_OPERATORS = frozenset(("", "&&", ";", "\n"))
+"""Operators before a command that does not read the output of another."""
 
 
 def describe_call(step: Step) -> str:
@@ -421,7 +428,7 @@ MAX_SEARCHED_CHARS = 8000
 
 
 def find_subject(step: Step) -> str:
-    """Return the file, test or error code that a failure is about; empty if unknown."""
+    """Return the file, address, command, test or error code that a failure is about; empty if unknown."""
     failure = step.failure
     if failure is None:
         return ""
@@ -430,7 +437,22 @@ def find_subject(step: Step) -> str:
         return str(next(filter(None, match.groups())))
     if failure.kind.is_about_code and (match := _LOCATION.search(text) or _CODE.search(text)):
         return str(match[1])
-    return _path(step.arguments) or failure.code
+    return _path(step.arguments) or _find_command_subject(step) or _find_address(step.arguments) or failure.code
+
+
+def _find_command_subject(step: Step) -> str:
+    """Return the last command of a shell call without options: `pytest a.py` of `cd app && pytest -x a.py`."""
+    if step.name.casefold() not in SHELL_TOOLS or not isinstance(step.arguments, Mapping):
+        return ""
+    commands = islice(parse_commands(find_command(step.arguments)[:MAX_SEARCHED_CHARS]), MAX_COMMANDS)
+    words = [command.words for command in commands if command.operator in _SEQUENCE_OPERATORS]
+    operands = [word.text for word in (words[-1] if words else ()) if not word.text.startswith("-")]
+    return " ".join(operands[:MAX_OPERANDS])[:MAX_CALL_CHARS]
+
+
+def _find_address(arguments: object) -> str:
+    url = arguments.get("url") if isinstance(arguments, Mapping) else None
+    return url.partition("?")[0][:MAX_CALL_CHARS] if isinstance(url, str) else ""
 
 
 # Lookups without a result

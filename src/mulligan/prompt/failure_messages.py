@@ -39,6 +39,9 @@ MIN_SHOWN_CONFIDENCE = 0.5
 """Suggestions with lower confidence are not shown to a model. People can list all."""
 MAX_REMINDER_TOKENS = 500
 """Token limit of a reminder: it is sent with every model call."""
+MAX_REMINDER_LINES = 10
+MAX_SUBJECTS_CHARS = 160
+"""Characters of the files, commands or tests that share a line of a reminder."""
 MAX_LISTED_TOOLS = 20
 """Tools that are listed after a call of an unknown one."""
 MAX_SCHEMA_NAMES = 200
@@ -461,25 +464,28 @@ class FailureMessages(Sanitizer):
     def reminder(self, failures: Sequence[Mapping[str, Any]]) -> str:
         """List the failures before a compaction, one per line; empty if none of them says what to avoid.
 
-        At most `MAX_REMINDER_TOKENS`: messages are shortened first, then removed from the oldest lines, then the oldest
-        lines are removed.
+        At most `MAX_REMINDER_LINES` lines and `MAX_REMINDER_TOKENS`: messages are shortened first, then failures of one
+        kind and tool share a line, then the oldest lines without a known fix are removed, then the oldest.
         """
         failures = [failure for failure in failures if _says_what_failed(failure)]
-        lines: list[_ReminderLine] = []
-        for limit in (120, 60, 30):
+        limit, lines = 120, list[_ReminderLine]()
+        while failures:
             lines = [self._reminder_line(failure, limit) for failure in failures]
-            if _fits(lines):
-                break
-        for index, failure in enumerate(failures):
-            if _fits(lines):
-                break
-            lines[index] = self._reminder_line(failure, 0)
-        while lines and not _fits(lines):
-            lines = lines[1:]
-        return _join_lines(lines) if lines else ""
+            if len(failures) <= MAX_REMINDER_LINES and _fits(lines):
+                return _join_lines(lines)
+            if limit > 30 and len(failures) <= MAX_REMINDER_LINES:
+                limit //= 2
+            elif len(fewer_failures := _fold_oldest(failures)) < len(failures):
+                failures = fewer_failures
+            else:
+                limit = 30
+                unsolved = [failure for failure in failures if not _has_fix(failure)]
+                failures = [failure for failure in failures if failure is not (unsolved or failures)[0]]
+        return ""
 
     def _reminder_line(self, failure: Mapping[str, Any], limit: int) -> _ReminderLine:
-        times = f", {failure['occurrences']} times" if failure["occurrences"] > 1 else ""
+        turn = f", last in turn {failure['turn']}" if failure.get("turn") else ""
+        times = f", {failure['occurrences']} times{turn}" if failure["occurrences"] > 1 else ""
         kind, tool = self._label(failure["kind"]), self._line(failure["tool"], MAX_PATH_CHARS) or "tool"
         recovery = self._line(failure.get("recovery") or failure.get("working_call") or "", limit or MAX_PATH_CHARS)
         # What worked says by itself that the failure recovered.
@@ -488,14 +494,16 @@ class FailureMessages(Sanitizer):
         untrusted_chars = len(tool) + (0 if CODE.fullmatch(kind) else len(kind))
         # Call and subject are untrusted like the message, so they are in one quotation.
         call, subject, message = (" ".join(str(failure.get(name) or "").split()) for name in _REMINDER_TEXTS)
-        parts = [self._line(message, limit)]
-        for text in (subject, call):
-            if text and not any(text in part for part in parts):
-                parts.insert(0, self._line(text, max(limit, MAX_PATH_CHARS)))
-        if limit:
-            summary = ": ".join(filter(None, parts))
-            line += f": {quote_untrusted(summary, author=tool)}"
-            untrusted_chars += len(summary)
+        subjects = _list_subjects(failure["subjects"]) if failure.get("subjects") else ""
+        texts, parts = [message], [self._line(message, limit)]
+        for text in (subjects or subject, call):
+            if text and not any(text in other for other in (*texts[1:], texts[0][:limit])):
+                texts.append(text)
+                longest = max(limit, MAX_SUBJECTS_CHARS if subjects else MAX_PATH_CHARS)
+                parts.insert(0, self._line(_shorten_path(text, longest), longest))
+        summary = ": ".join(filter(None, parts))
+        line += f": {quote_untrusted(summary, author=tool)}"
+        untrusted_chars += len(summary)
         if recovery:
             successes, trials = failure.get("times") or (1, 1)
             frequency = f", {successes} of {trials} times" if trials > 1 else ""
@@ -546,6 +554,54 @@ def _says_what_failed(failure: Mapping[str, Any]) -> bool:
     """Return whether a failure names a command, file, test or cause. A bare exit code does not."""
     call, subject, message = (str(failure.get(name) or "").strip() for name in _REMINDER_TEXTS)
     return bool(call or subject or failure.get("recovery") or (message and not _BARE_EXIT.fullmatch(message)))
+
+
+def _has_fix(failure: Mapping[str, Any]) -> bool:
+    return bool(failure.get("recovery") or failure.get("working_call"))
+
+
+def _fold_oldest(failures: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Merge the two oldest failures of the kind, tool and fix that have most lines, if there are two of one."""
+    groups: dict[tuple[object, ...], list[Mapping[str, Any]]] = {}
+    for failure in failures:
+        fix = failure.get("recovery") or failure.get("working_call") or ""
+        groups.setdefault((failure["kind"], failure["tool"], fix), []).append(failure)
+    group = max(groups.values(), key=len, default=[])
+    if len(group) < 2:
+        return failures
+    older, newer = group[:2]
+    times = [failure.get("times") or (1, 1) for failure in (older, newer)]
+    folded_failure = {
+        **newer,
+        "occurrences": older["occurrences"] + newer["occurrences"],
+        "subjects": [*_subjects(newer), *_subjects(older)],
+        "call": "",
+        "times": tuple(map(sum, zip(*times, strict=True))),
+        "is_recovered": older.get("is_recovered") and newer.get("is_recovered"),
+    }
+    return [folded_failure if failure is older else failure for failure in failures if failure is not newer]
+
+
+def _subjects(failure: Mapping[str, Any]) -> list[str]:
+    subject = " ".join(str(failure.get("subject") or failure.get("call") or "").split())
+    return list(failure.get("subjects") or filter(None, [subject]))
+
+
+def _shorten_path(text: str, limit: int) -> str:
+    """Return the last folders and the name of a path that is too long; other texts unchanged."""
+    if len(text) <= limit or " " in text or "/" not in text[-limit:]:
+        return text
+    return f"…/{text[-limit + 2 :].partition('/')[2]}"
+
+
+def _list_subjects(subjects: Iterable[str]) -> str:
+    """List subjects as far as there is room, and count the others."""
+    names = list(dict.fromkeys(_shorten_path(subject, MAX_PATH_CHARS)[:MAX_PATH_CHARS] for subject in subjects))
+    count = 0
+    while count < len(names) and len(", ".join(names[: count + 1])) <= MAX_SUBJECTS_CHARS - len(" and 99 more"):
+        count += 1
+    more = f" and {len(names) - count} more" if len(names) > count else ""
+    return ", ".join(names[:count]) + more
 
 
 class _ReminderLine(msgspec.Struct, frozen=True):

@@ -143,6 +143,11 @@ NO_RETRY_REASONS = {
     Remedy.STOP: "a person must act",
 }
 CONSUMED_ITERATOR = "an argument can be read only once, so a second attempt would get no data"
+GUESS_REASONS = {
+    Remedy.RETRY: "only its words suggest that a retry helps, and they may mean something else",
+    Remedy.STOP: "its words suggest that a person must act",
+}
+"""Why no attempt follows if the kind is a guess. A repair has evidence of its own: a schema, a bound, a memory."""
 NO_REPAIR = "no repair found for the arguments"
 BLOCKED = "the call was blocked"
 
@@ -229,6 +234,12 @@ def find_stop_reason(failure: Failure, tool: Tool) -> str:
     if failure.recoverable or failure.remedy is Remedy.STOP:  # the remedy says more
         return ""
     return "the error is declared unrecoverable"
+
+
+def describe_remedy(failure: Failure) -> str:
+    """Return the stop reason for a failure whose remedy is no further attempt."""
+    reasons = GUESS_REASONS if failure.is_guess and failure.remedy in GUESS_REASONS else NO_RETRY_REASONS
+    return reasons[failure.remedy] + describe_end(failure)
 
 
 def find_repeat_obstacle(queries: RecoveryQueries) -> str:
@@ -324,7 +335,7 @@ class ToolRecovery(msgspec.Struct):
         )
         if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
             is_unknown = failure.remedy is Remedy.REPLAN and failure.has_unknown_outcome and not tool.is_retry_safe
-            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy] + describe_end(failure)
+            return describe_effects(failure) if is_unknown else describe_remedy(failure)
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
             return self._describe_unproven(arguments, failure)
         # Rejected arguments were not read. A refused connection does not prove that.
@@ -339,6 +350,8 @@ class ToolRecovery(msgspec.Struct):
             return describe_attempts(max_attempts)
         if layer is not None and (reason := layer.find_stop_reason(attempt, max_attempts, is_retry=is_retry)):
             return reason
+        if is_retry and failure.is_guess:
+            return GUESS_REASONS[failure.remedy]
         if is_retry:
             seconds = self.schedule.plan_retry(failure)
             if isinstance(seconds, str):
