@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_ove
 from mulligan import settings as settings_file
 from mulligan.build import Components, classify_lazily
 from mulligan.capture.call_origin import find_marked_calls
-from mulligan.capture.call_record import KEY_BYTES, find_call
 from mulligan.capture.call_scope import ContextValue
+from mulligan.capture.captured_call import KEY_BYTES, find_call
 from mulligan.capture.context import LEARNS, MODES, NO_OPTIONS, RECORDINGS, CaptureContext, Recording, RunOptions
 from mulligan.capture.player import run_sync
 from mulligan.capture.propagation import CarriedFunction

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.capture.call import MIN_FOLLOWED_RUNS, is_held_out
+from mulligan.capture.call_memory import MIN_FOLLOWED_RUNS, is_held_out
 from mulligan.core.records import Precedent
 
 RUNS = 60

@@ -6,22 +6,21 @@ import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from mulligan.capture.call import CallExecution, prepare_call
+from mulligan.capture.call import prepare_call, recover_call
+from mulligan.capture.call_execution import CallExecution
 from mulligan.capture.call_scope import CallScope
+from mulligan.capture.captured_call import CapturedCall
 from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, CaptureSource, delegated_tool
+from mulligan.capture.first_attempt import FirstAttempt
 from mulligan.capture.framework_classes import find_framework_page, is_framework_tool
 from mulligan.capture.player import aexecute_plan, execute_plan
 from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run import ActiveRun, current_run
-from mulligan.capture.value_recording import snapshot_arguments
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.core.events import StepStarted
 from mulligan.core.failure import SettingsError
-from mulligan.core.fast_path import IMMUTABLE_TYPES, SHAREABLE_TYPES, SuccessRecord, journal_values
+from mulligan.core.fast_path import SHAREABLE_TYPES, SuccessRecord
 from mulligan.core.records import new_id, pooled_run_id
-
-MAX_LEARNED_NAMES = 200
-"""Limit of remembered argument names beyond the parameters of a function that accepts any name."""
 
 
 def wrap(function: Any, get_capture: CaptureSource, options: ToolOptions) -> Any:
@@ -72,19 +71,20 @@ def build_sync_wrapper(wrapped: WrappedFunction) -> Callable[..., Any]:
         capture = get_capture()
         if capture is None:
             return function(*args, **kwargs)
-        call = begin_call(wrapped, capture, args, kwargs)
-        if call.success_record is not None:  # otherwise the player makes the first attempt too
-            token, timer = capture.current_scope.set(call), capture.timer
+        first = begin_call(wrapped, capture, args, kwargs)
+        if first is not None:
+            token, timer = capture.current_scope.set(first.call), capture.timer
             start_time = timer()
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
-                if not call.keep_failure(error, start_time, token):
+                if not first.keep_failure(error, start_time, token):
                     raise
                 # recovered below, outside this handler, so that later errors do not get this one as context
             else:
-                if call.record_success(result, start_time, token):
+                if first.record_success(result, start_time, token):
                     return result
+        call = continue_call(first, wrapped, capture, args, kwargs)
         with call.run_scope():
             return execute_plan(call)
 
@@ -98,19 +98,20 @@ def build_async_wrapper(wrapped: WrappedFunction) -> Callable[..., Any]:
         capture = get_capture()
         if capture is None:
             return await function(*args, **kwargs)
-        call = begin_call(wrapped, capture, args, kwargs)
-        if call.success_record is not None:  # otherwise the player makes the first attempt too
-            token, timer = capture.current_scope.set(call), capture.timer
+        first = begin_call(wrapped, capture, args, kwargs)
+        if first is not None:
+            token, timer = capture.current_scope.set(first.call), capture.timer
             start_time = timer()
             try:
                 result = await function(*args, **kwargs)
             except BaseException as error:
-                if not call.keep_failure(error, start_time, token):
+                if not first.keep_failure(error, start_time, token):
                     raise
                 # recovered below, outside this handler, so that later errors do not get this one as context
             else:
-                if call.record_success(result, start_time, token):
+                if first.record_success(result, start_time, token):
                     return result
+        call = continue_call(first, wrapped, capture, args, kwargs)
         with call.run_scope():
             return await aexecute_plan(call)
 
@@ -142,14 +143,25 @@ def _with_async_streams(wrapped: WrappedFunction, call_directly: Callable[..., A
 
 def begin_call(
     wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CallExecution:
-    """Begin a call. The wrapper makes its first attempt; if `success_record` is None, the player does, after checks."""
+) -> FirstAttempt | None:
+    """Begin a call. The caller makes its first attempt; if the call needs a check first (None), the player does."""
     try:
-        call = _begin_first_attempt(wrapped, capture, args, kwargs)
-        if call is not None:
-            return call
+        return _begin_first_attempt(wrapped, capture, args, kwargs)
     except Exception as error:  # noqa: BLE001 - inlined guard: the player makes the call
         capture.log_internal_error("Starting a call", error)
+    return None
+
+
+def continue_call(
+    first: FirstAttempt | None,
+    wrapped: WrappedFunction,
+    capture: CaptureContext,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> CallExecution:
+    """Build the execution of a call: the rest of one whose first attempt has failed, or all of it."""
+    if first is not None:
+        return recover_call(first)
     run = current_run(capture)
     is_standalone = run is None
     if run is None:
@@ -160,7 +172,7 @@ def begin_call(
 
 def _begin_first_attempt(
     wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CallExecution | None:
+) -> FirstAttempt | None:
     """Begin the first attempt. Return None if the call needs a check first. Hot path: every call runs this."""
     scope: CallScope[ActiveRun] | None = capture.current_scope.get()
     rules = wrapped.default_rules
@@ -213,20 +225,21 @@ def _begin_first_attempt(
         journal = _encode_simple_values(positional, kwargs, template.recordable_names)
     is_retrying = is_counted and not rules.is_once
     record = SuccessRecord(template, run_id, number or 0, parent, capture.clock(), positional, kwargs, standalone_run)
-    call = CallExecution(run, number, outer, is_retrying, wrapped, rules, args, kwargs, record, journal, is_standalone)
+    call = CapturedCall(run, number, outer, is_retrying, wrapped, rules, args, kwargs, record, is_standalone)
+    first = FirstAttempt(call, record, journal)
     if enclosing is not None:
         call.enclosing = enclosing
     if journal is None:
-        _snapshot_arguments(call, record)
+        first.copy_arguments()
     if run is not None and run.has_failures and not is_standalone:
-        call.facts = call._start_facts()
+        first.facts = call.collect_facts(first.values or record.arguments)
     if capture.listeners and not rules.is_off:
         call.run.start()
-        capture.publish_safely(StepStarted(call._first_step()))
+        capture.publish_safely(StepStarted(first.to_step()))
     if enclosing is not None and rules.has_effects:
         call.has_marked_effects = True
         call.add_executed_call(wrapped.name)
-    return call
+    return first
 
 
 def _encode_simple_values(
@@ -251,34 +264,3 @@ def _encode_simple_values(
         else:
             return None
     return values
-
-
-def _snapshot_arguments(call: CallExecution, record: SuccessRecord) -> None:
-    """Store copies of the arguments in the record of the first attempt, which may modify them."""
-    wrapped, rules = call.wrapped, call.rules
-    template, signature, value_recorder = rules.template, wrapped.signature, rules.value_recorder
-    arguments: Mapping[str, Any] = signature.bind(call.args, call.kwargs)
-    user_text = None
-    states = call.states = {}
-    if value_recorder.is_reduced:
-        call.values = value_recorder.values(arguments, states)
-        call.note_user_messages(arguments)
-        call.messages = call.record_conversation(arguments)
-        arguments, user_text = value_recorder.arguments(arguments, states=states)
-    elif (
-        signature.is_unrestricted
-        and template.lookup_name is not None
-        and len(template.recordable_names) < MAX_LEARNED_NAMES
-    ):
-        template.recordable_names = template.recordable_names.union(
-            name for name in call.kwargs if signature.can_name(name) and template.lookup_name(name)[:2] == (name, False)
-        )
-    record.positional = ()
-    call.journal_values = journal_values(template, arguments)
-    record.is_immutable = IMMUTABLE_TYPES.issuperset(map(type, arguments.values()))
-    if record.is_immutable or value_recorder.is_reduced:
-        record.keywords = dict(arguments)
-    else:
-        record.keywords = snapshot_arguments(arguments, states)
-    if user_text is not None:
-        call.run.set_context_if_unset(user_text)
