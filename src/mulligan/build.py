@@ -186,6 +186,7 @@ class Components:
             "prompt_fixes": self.recall.prompt_fixes,
             "learn": settings.learn,
             "holdout": settings.holdout,
+            "holdout_repairs": settings.holdout_repairs,
             "control_flow": CONTROL_FLOW.union(settings.control_flow),
             "injected_types": INJECTED_TYPES.union(settings.injected_types),
         }

@@ -54,6 +54,8 @@ class RunOptions(NamedTuple):
     mode: Mode | None = None
     record: Recording | None = None
     learn: Learn | None = None
+    holdout: bool = True
+    """Whether help may be held out."""
 
     def within(self, outer: RunOptions) -> RunOptions:
         if outer is NO_OPTIONS:
@@ -62,6 +64,7 @@ class RunOptions(NamedTuple):
             strictest(MODES, self.mode, outer.mode),
             strictest(RECORDINGS, self.record, outer.record),
             strictest(LEARNS, self.learn, outer.learn),
+            self.holdout and outer.holdout,
         )
 
 
@@ -157,6 +160,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     """By tool: the fixes that prompts of this process tell. A success that follows one is no evidence for it."""
     holdout: float = 0.0
     """The share of runs in which a fix that models follow is not told."""
+    holdout_repairs: float = 0.0
+    """The share of runs in which the calls of a tool are not repaired."""
     control_flow: frozenset[str] = framework_classes.CONTROL_FLOW
     """Names of exception classes that are no failures."""
     injected_types: frozenset[str] = framework_classes.INJECTED_TYPES

@@ -19,6 +19,7 @@ from mulligan.core.argument_comparison import are_similar_texts, has_long_text
 from mulligan.core.call_facts import CallFacts, ItemTest, OpenFailure, PossibleCorrection, Receiver
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure
+from mulligan.core.holdout import REMINDER
 from mulligan.core.links import RunProgress, differs_in, is_delivered_before, repeats_cut_off_call
 from mulligan.core.possible_corrections import UnprovenCorrection, find_possible_links
 from mulligan.core.records import (
@@ -331,6 +332,14 @@ class RunJudge:
         """Note the fixes shown to the run after a failure of a tool: what then succeeds may have followed them."""
         self.advised_fixes = tuple(dict.fromkeys((*self.advised_fixes, *advice)))[-MAX_ADVISED_FIX_RECORDS:]
         self.note_fixes(tool, [advised_fix.fix for advised_fix in advice if not advised_fix.held_out])
+
+    def note_reminder(self, tools: Iterable[str], is_held_out: bool) -> None:
+        """Note a reminder about failures of these tools, or that it was held out."""
+        for tool in () if is_held_out else tools:
+            self.note_fixes(tool, (ANY_FIX,))
+        record = AdvisedFix(0, REMINDER, is_held_out)
+        if record not in self.advised_fixes:
+            self.advised_fixes = (record, *self.advised_fixes)[:MAX_ADVISED_FIX_RECORDS]
 
     def note_fixes(self, tool: str, fixes: Iterable[str]) -> None:
         """Note fixes of a tool that were shown to the run, by id. `ANY_FIX` stands for unknown ones."""
