@@ -153,7 +153,7 @@ class Mulligan:
                 if self._noop_context is None:
                     self._noop_context = CaptureContext(
                         publish=lambda event: None,
-                        publish_success=lambda success: None,
+                        put_success=lambda success, journal_form: None,
                         classify=classify_lazily,
                         mode="observe",
                     )

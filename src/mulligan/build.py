@@ -164,7 +164,6 @@ class Components:
             connect_reflector(reflector, self.key_value_store, lambda: self.capture.clock())
         context_options: dict[str, Any] = {
             "publish": self.stream.publish,
-            "publish_success": self.stream.publish_success,
             "put_success": self.recorder.put_success,
             "listeners": self.stream.listeners,
             "classify": self.classify,

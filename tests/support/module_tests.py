@@ -62,6 +62,7 @@ MODULE_TESTS = {
     "core.record_redaction": "core/test_events.py",
     "core.run_links": "core/test_links.py",
     "core.stated_limits": "recover/test_repair.py: must be at most",
+    "core.value_snapshots": "core/test_events.py: snapshot_value",
     "core.value_support": "core/test_links.py: stated_limit",
     "core.written_times": "core/test_transformations.py: epoch",
     "dashboard.formatting": "dashboard/test_page_query.py",

@@ -17,7 +17,6 @@ from mulligan.classify.kinds import KINDS, TOOL_UNKNOWN
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, Kind
-from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.log import get_logger
 from mulligan.core.records import Fix, Precedent, ValueProfile
 from mulligan.prompt import Prompt
@@ -126,8 +125,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     """The event stream, the classifier, memory, the policy, and a clock that tests can replace."""
 
     publish: Callable[[AnyEvent], None]
-    publish_success: Callable[[SuccessRecord], None]
-    put_success: PutSuccess | None = None
+    put_success: Callable[..., None]
+    """Records a first attempt that succeeded, by the fast path."""
     """Stores a success directly if no listener needs it; None without a recorder."""
     classify: Callable[..., Failure]
     kinds: Mapping[str, Kind] | None = None
@@ -277,8 +276,6 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
             log.error("%s failed; the call continues without it (logged once)", part, exc_info=error or True)
 
 
-PutSuccess = Callable[[SuccessRecord, Sequence[Any] | None], None]
-"""Takes a success, and its `journal_values` if they are known."""
 LookupFixes = Callable[[str, str, Failure, Mapping[str, Any], str], Sequence[Fix]]
 """Takes the name and key of a tool, its failure, the arguments and the digest of its schema ("" for none)."""
 CaptureSource = Callable[[], CaptureContext | None]
