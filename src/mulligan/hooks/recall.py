@@ -17,6 +17,7 @@ from mulligan.classify.fingerprint import build_template
 from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.calls import has_changes, wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.holdout import is_fix_held_out
 from mulligan.core.read_only_calls import is_read_only
 from mulligan.core.records import ANY_FIX, HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
 from mulligan.hooks.agents import HookState
@@ -114,6 +115,8 @@ class Hints:
         self._now, self._state = now, state
         self.fixes: list[str] = []
         """The fixes that the hint tells, by id."""
+        self.held_out_fixes: list[str] = []
+        """The fixes that it does not tell, so that their effect can be measured."""
 
     def build_hint(self, step: Step, *, is_first: bool) -> str:
         """Return fixes that worked before, else a lesson about the failure, else an empty text.
@@ -122,9 +125,14 @@ class Hints:
         """
         fixes = self._find_fixes(step) if self._settings.learn != "off" else []
         precedents = [precedent for fix in fixes if (precedent := self._to_precedent(fix)) is not None]
+        share = self._settings.holdout
+        self.held_out_fixes = [
+            precedent.fix for precedent in precedents if is_fix_held_out(precedent, self._state.run, share)
+        ]
+        precedents = [precedent for precedent in precedents if precedent.fix not in self.held_out_fixes]
         hint = self._prompt.hint(precedents[:MAX_PRECEDENTS])
         self.fixes = [precedent.fix for precedent in precedents[:MAX_PRECEDENTS]] if hint else []
-        return hint or self._find_lesson_hint(step, is_first)
+        return hint or ("" if self.held_out_fixes else self._find_lesson_hint(step, is_first))
 
     def _find_lesson_hint(self, step: Step, allows_seeds: bool) -> str:
         """Return the best lesson about this failure that a person wrote and approved, or a seed lesson.
@@ -221,6 +229,7 @@ class Hints:
             occurrences=len(tried_runs),
             shareable=True,
             fix=fix.id,
+            followed=fix.followed,
         )
 
 

@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 
 from mulligan.transcripts.otlp import Span
-from mulligan.transcripts.span_attributes import READ_ATTRIBUTES, has_error_level
+from mulligan.transcripts.span_attributes import READ_ATTRIBUTES, has_error
 
 MAX_ARRAY_ITEMS = 100
 INVALID_ARGUMENT = 3
@@ -86,7 +86,7 @@ def _to_span(span: Any, resource: dict[str, Any], scope: str) -> Span | None:
         return None
     facts = _read_attributes(span.attributes)
     events = [(event.name, _read_attributes(event.attributes)) for event in span.events]
-    has_failed = span.status.code == span.status.STATUS_CODE_ERROR or has_error_level(facts)
+    has_failed = span.status.code == span.status.STATUS_CODE_ERROR or has_error(facts, events)
     return Span(
         trace.hex(), id.hex(), parent.hex() if any(parent) else "", span.name, span.start_time_unix_nano,
         span.end_time_unix_nano, facts, has_failed, span.status.message, events, resource, scope,
