@@ -98,8 +98,7 @@ def _apply(writer: Connection, tenant: str, changes: Iterable[PackedCell], grain
         else:
             rows.append((*key, *packed))
     writer.queue(ROLLUP_INSERT, rows)
-    if empty_keys:
-        writer.executemany(f"DELETE FROM rollups {_WHERE}", empty_keys)
+    writer.executemany(f"DELETE FROM rollups {_WHERE}", empty_keys)
 
 
 def _sum_by_rollup(tenant: str, changes: Iterable[PackedCell]) -> dict[Key, PackedCell]:
