@@ -156,7 +156,7 @@ def kinds(cell: Cell) -> list[dict[str, Any]]:
         group = groups.setdefault(type, {"type": type, "failures": 0, "codes": []})
         group["failures"] += counters.failures
         bar = charts.render_bar(counters.failures / highest_count)
-        unrecovered = stats_report.count_unrecovered(counters)
+        unrecovered = counters.unrecovered
         group["codes"].append(
             {"kind": kind, "code": code, "failures": counters.failures, "unrecovered": unrecovered, "bar": bar}
         )

@@ -127,18 +127,19 @@ class Hints:
         """
         if sentence := self._find_project_lesson(step):
             return sentence
-        if self._settings.learn != "off" and (sentence := self._find_working_call(step)):
-            return sentence
         fixes = self._find_fixes(step) if self._settings.learn != "off" else []
         precedents = [precedent for fix in fixes if (precedent := self._to_precedent(fix)) is not None]
         share = self._settings.holdout
         self.held_out_fixes = [
             precedent.fix for precedent in precedents if is_fix_held_out(precedent, self._state.run, share)
         ]
-        precedents = [precedent for precedent in precedents if precedent.fix not in self.held_out_fixes]
+        if self.held_out_fixes:
+            return ""
+        if self._settings.learn != "off" and (sentence := self._find_working_call(step)):
+            return sentence
         hint = self._prompt.hint(precedents[:MAX_PRECEDENTS])
         self.fixes = [precedent.fix for precedent in precedents[:MAX_PRECEDENTS]] if hint else []
-        return hint or ("" if self.held_out_fixes else self._find_lesson_hint(step, is_first))
+        return hint or self._find_lesson_hint(step, is_first)
 
     def _find_project_lesson(self, step: Step) -> str:
         """Return the lesson of a file in the project's repository, if the user has trusted its content."""

@@ -121,7 +121,7 @@ def test_what_was_cancelled_is_a_call_and_neither_a_success_nor_a_failure():
 def test_a_runs_own_failure_is_of_its_kind_and_no_call():
     cell = total(history(step(1, type="run", name="", failure=TIMEOUT)))
     assert (cell.calls, cell.attempts, cell.runs) == (0, 0, {"failure": 1})
-    assert cell.kinds == {"tool/timeout": KindCell(failures=1)}
+    assert cell.kinds == {"tool/timeout": KindCell(failures=1, unrecovered=1)}
 
 
 def test_a_run_that_has_not_ended_has_no_status_yet():

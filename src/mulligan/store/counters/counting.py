@@ -153,6 +153,7 @@ def _count_attempt(cell: Cell, step: Step) -> None:
     elif step.has_failed and step.failure is not None:
         kind = cell.kinds.setdefault(str(step.failure.kind), KindCell())
         kind.failures += 1
+        kind.unrecovered += step.type == "run"  # its own failure, which is no call and which nothing recovers
         kind.micros += duration
         kind.seconds.lanes += lane_of(duration)
     if step.may_have_cost:
