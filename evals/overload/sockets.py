@@ -103,9 +103,9 @@ def get_with_mulligan(instance: mulligan.Mulligan) -> Callable[[str], str]:
 
 
 def use_tenacity(instance: mulligan.Mulligan) -> Callable[[str], str]:
-    return tenacity.retry(
-        stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_random_exponential(0.5, max=30), reraise=True
-    )(get)
+    stop, wait = tenacity.stop_after_attempt(3), tenacity.wait_random_exponential(0.5, max=30)
+    # One object for each call: threads that share one may clear each other's statistics.
+    return lambda url: tenacity.Retrying(stop=stop, wait=wait, reraise=True)(get, url)
 
 
 def use_stamina(instance: mulligan.Mulligan) -> Callable[[str], str]:

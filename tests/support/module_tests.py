@@ -82,6 +82,7 @@ MODULE_TESTS = {
     "integrations.pydantic_ai": "frameworks/test_pydantic_ai.py: MulliganCapability",
     "integrations.strands": "frameworks/test_adapters.py: strands",
     "learn.profiles": "learn/test_value_profiles.py",
+    "learn.project_lessons": "stories/test_coding_agent.py: lessons",
     "prompt": "prompt/test_failure_messages.py",
     "prompt.lesson_messages": "prompt/test_page.py",
     "prompt.reflection_messages": "capture/test_reflector.py: data only",

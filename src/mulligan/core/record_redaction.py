@@ -151,6 +151,11 @@ class RecordRedactor:
             return self._collect_values(value.values(), tuple(value), texts)
         return value is None or self._collect_values((value,), (), texts)
 
+    def _collect_fields(self, fields: Any, texts: list[str]) -> bool:
+        if type(fields) is dict:
+            return self._collect_values(fields.values(), tuple(fields), texts)
+        return fields is None
+
     def _collect_values(self, values: Iterable[Any], names: tuple[Any, ...], texts: list[str]) -> bool:
         for value in values:
             kind = type(value)
@@ -216,9 +221,8 @@ class RecordRedactor:
             and self._are_harmless(run.agent, run.version, run.environment)
             and all(identifier is None or _id(identifier) is identifier for identifier in ids)
             and (run.context is None or type(run.context) is str)
-            and (run.metadata is None or type(run.metadata) is dict)
             and self._collect_value(run.context, texts)
-            and self._collect_value(run.metadata, texts)
+            and self._collect_fields(run.metadata, texts)
             and len(texts) <= MAX_FAST_TEXTS
             and not (texts and self._redactor.find_changed_texts(texts))
         )
@@ -251,10 +255,8 @@ class RecordRedactor:
             and _id(step.run) is step.run
             and (step.failure is None or self._collect_failure_texts(step.failure, texts))
             and (step.suspected is None or self._collect_suspected_texts(step.suspected, texts))
-            and (step.arguments is None or type(step.arguments) is dict)
-            and (step.metadata is None or type(step.metadata) is dict)
-            and self._collect_value(step.arguments, texts)
-            and self._collect_value(step.metadata, texts)
+            and self._collect_fields(step.arguments, texts)
+            and (step.metadata is None or self._collect_fields(step.metadata, texts))
             and self._collect_value(step.result, texts)
         )
 
