@@ -11,6 +11,7 @@ import msgspec
 
 from mulligan.core.calls import diff_arguments, is_same_json
 from mulligan.core.command_comparison import is_same_command, is_same_folder
+from mulligan.core.edit_comparison import find_edit, is_same_edit
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import Change, Step, message_numbers
 from mulligan.core.stated_limits import names_argument, says_missing, says_unknown, unnamed_words
@@ -58,6 +59,8 @@ def compare_arguments(
     `is_program` means that code made the calls, not a model: it may process files of one name in many folders.
     """
     text = f"{failure.message}\n{failure.detail}"[:4000] if failure is not None else ""
+    if failure is not None and failure.kind.is_about_quotation and _is_other_edit(before, after):
+        return None
     is_command = not _COMMANDS.isdisjoint(before) and not _COMMANDS.isdisjoint(after)
     values: dict[str, tuple[Any, Any]] = {}
     item_paths: list[str] = []
@@ -103,6 +106,12 @@ def compare_arguments(
     unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
     has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
     return Comparison(values, tuple(item_paths), tuple(doubtful), tuple(dropped), has_additions, has_unchanged)
+
+
+def _is_other_edit(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Return whether two calls edit a file at different places."""
+    failed, later = find_edit(before), find_edit(after)
+    return failed is not None and later is not None and not is_same_edit(failed, later)
 
 
 def _is_corrected_command(path: str, old: Any, new: Any, failure: Failure | None) -> bool:
@@ -350,14 +359,14 @@ _LOST = LazyRegex(r"\[(?:str \d{1,9} chars|int|float)\]|\"\$(?:str|type)\":")
 
 
 COMMAND_ARGUMENTS = ("command", "cmd")
-_TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", *COMMAND_ARGUMENTS)
+TARGET_ARGUMENTS = ("file_path", "path", "notebook_path", "filename", "file", "url", *COMMAND_ARGUMENTS)
 
 
 def find_target(arguments: Any) -> str:
     """Return the file, the URL or the program with its first words that a call is about; empty if it names none."""
     if not isinstance(arguments, Mapping):
         return ""
-    for name in _TARGET_ARGUMENTS:
+    for name in TARGET_ARGUMENTS:
         if isinstance(target := arguments.get(name), str):
             return _command_prefix(target) if name in COMMAND_ARGUMENTS and not is_replaced(target) else target
     return ""

@@ -9,6 +9,7 @@ import msgspec
 
 from mulligan.core.argument_comparison import (
     COMMAND_ARGUMENTS,
+    TARGET_ARGUMENTS,
     Comparison,
     is_same_text,
     is_word_of,
@@ -51,7 +52,7 @@ def _find_value_support(failure: OpenFailure, path: str, old: Any, new: Any) -> 
         return "stated_limit"
     if find_sources(new, failure, leaf_of(path)):
         return "tool_result"
-    if cause is not None and cause.kind.is_about_quotation:
+    if cause is not None and cause.kind.is_about_quotation and leaf_of(path) not in TARGET_ARGUMENTS:
         return "same_text"  # the same edit with another quotation of the text that it replaces
     is_command = root_of(path) in COMMAND_ARGUMENTS
     return "same_text" if is_same_text(cause, old, new, is_command=is_command) else None

@@ -1,0 +1,72 @@
+"""Compares two edits of a file: whether the later one makes the change that the failed one was meant to make.
+
+An edit names a text and its replacement. What both have in common is context. Two edits make the same change if they
+replace the same words by the same words, up to white space, and one context continues the other, or if the
+replacement is the same and most of the text that it replaces. Other edits are made at another place of the file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+EDIT_ARGUMENTS = (
+    ("old_string", "new_string"), ("old_str", "new_str"), ("oldString", "newString"), ("old_text", "new_text"),
+    ("oldText", "newText"), ("search", "replace"), ("old", "new"),
+)  # fmt: skip
+"""Names of the replaced text and its replacement."""
+MIN_SHARED_WORDS = 0.6
+"""Share of words that two contexts, or two replaced texts, have in common if one of them is outdated."""
+MIN_CONTEXT_WORDS = 6
+"""Words of a context that may be outdated. A shorter one identifies no place."""
+MAX_WORDS = 4000
+
+
+def find_edit(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return the replaced text and its replacement; None if a call makes no such edit."""
+    for old_name, new_name in EDIT_ARGUMENTS:
+        old, new = arguments.get(old_name), arguments.get(new_name)
+        if isinstance(old, str) and isinstance(new, str):
+            return old, new
+    return None
+
+
+def is_same_edit(failed: tuple[str, str], later: tuple[str, str]) -> bool:
+    """Return whether two edits make the same change."""
+    (failed_old, failed_new), (later_old, later_new) = ([text.split()[:MAX_WORDS] for text in edit]
+                                                        for edit in (failed, later))  # fmt: skip
+    if failed_new == later_new and failed_new:
+        return _share_words(failed_old, later_old) >= MIN_SHARED_WORDS
+    before, removed, added, after = _split_edit(failed_old, failed_new)
+    later_before, later_removed, later_added, later_after = _split_edit(later_old, later_new)
+    if (removed, added) != (later_removed, later_added):
+        return False
+    shortest_before = min(len(before), len(later_before))
+    shortest_after = min(len(after), len(later_after))
+    is_continued = (
+        before[len(before) - shortest_before :] == later_before[len(later_before) - shortest_before :]
+        and after[:shortest_after] == later_after[:shortest_after]
+    )
+    if is_continued:
+        # Without a word of the file in common, equal insertions may be at two places.
+        return bool(removed) or shortest_before + shortest_after > 0
+    context, later_context = [*before, *after], [*later_before, *later_after]
+    is_long = min(len(context), len(later_context)) >= MIN_CONTEXT_WORDS
+    return is_long and _share_words(context, later_context) >= MIN_SHARED_WORDS
+
+
+def _split_edit(
+    old: Sequence[str], new: Sequence[str]
+) -> tuple[Sequence[str], Sequence[str], Sequence[str], Sequence[str]]:
+    """Return the common words before the change, the removed and the added words, and the common words after it."""
+    shortest = min(len(old), len(new))
+    start = next((index for index in range(shortest) if old[index] != new[index]), shortest)
+    remaining = shortest - start
+    end = next((index for index in range(remaining) if old[-1 - index] != new[-1 - index]), remaining)
+    return old[:start], old[start : len(old) - end], new[start : len(new) - end], old[len(old) - end :]
+
+
+def _share_words(left: Sequence[str], right: Sequence[str]) -> float:
+    total = len(left) + len(right)
+    return 2 * (Counter(left) & Counter(right)).total() / total if total else 0.0
