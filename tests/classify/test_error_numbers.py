@@ -234,3 +234,22 @@ def test_the_window_and_what_was_asked_for_are_read(text: str, window: int | Non
 @pytest.mark.parametrize("text", OTHERS)
 def test_throttling_answer_limits_and_pictures_are_no_overflow(text: str) -> None:
     assert parse_overflow(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [
+        ("Monthly quota exceeded. It resets on Dec 1", 13),
+        ("Your limit resets November 21 at 09:00 UTC", 3),
+        ("quota exceeded, available again on 21st Nov", 3),
+        ("Resets Dec 1, 2026", 13),
+        ("Your plan renews on 15. December", 27),
+    ],
+)
+def test_date_in_words_clears_at_the_end_of_its_day(text: str, days: int) -> None:
+    midnight = 1795046400.0  # 2026-11-19 00:00 UTC
+    assert parse_retry_after({}, text, now=midnight) == days * 86400
+
+
+def test_date_in_words_that_has_passed_tells_nothing() -> None:
+    assert parse_retry_after({}, "Resets Nov 1, 2026", now=1795046400.0) is None

@@ -45,6 +45,13 @@ _CLOCK = (
     r"(midnight|noon|\d{1,2}(?::\d\d)?\s?[ap]\.?m\b\.?|\d{1,2}:\d\d(?::\d\d)?)"
     r"(?: \(?(utc|gmt|z|[pmce][sd]?t|pacific|eastern|central|mountain|[a-z]{4,10}/[a-z_]{3,20})\b)?"
 )
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_MONTH = rf"({'|'.join(_MONTHS)})[a-z]{{0,6}}\.?"
+_DAY = (
+    r"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b[^\n.]{0,20}?\b"
+    rf"(?:{_MONTH} (\d{{1,2}})|(\d{{1,2}})\.?(?:st|nd|rd|th)? {_MONTH})(?:st|nd|rd|th)?\b(?:,? (\d{{4}})\b)?"
+)
+"""A date in words, with or without a year."""
 _ZONES = {"p": "America/Los_Angeles", "m": "America/Denver", "c": "America/Chicago", "e": "America/New_York"}
 """Zones by the first letter of their English names and abbreviations: PST, Pacific."""
 _NEXT_MONTH = (
@@ -111,6 +118,9 @@ def _from_text(text: str, headers: Mapping[str, str], now: float | None) -> floa
             return _parse_reset(match.group(1), headers, now) or None  # a time that has passed tells nothing
     if (seconds := parse_delay(text)) is not None:
         return seconds
+    if match := search_likely(_DAY, text, lower):
+        month, day = match.group(1) or match.group(4), match.group(2) or match.group(3)
+        return _seconds_until_day(month.lower(), int(day), match.group(5), _now(headers, now))
     if match := search_likely(_CLOCK, text, lower):
         return _seconds_until_clock(match.group(1).lower(), match.group(2) or "", _now(headers, now))
     if search_likely(_NEXT_MONTH, text, lower):
@@ -208,6 +218,21 @@ def _seconds_until_clock(clock: str, zone: str, now: float) -> float | None:
         return reset_time.timestamp() - now
     except (OverflowError, ValueError, OSError):  # the server's clock is at the end of all years
         return None
+
+
+def _seconds_until_day(month: str, day: int, year: str | None, now: float) -> float | None:
+    """Return the seconds until the end of a day, whatever clock and zone are meant. Without a year, of the next one."""
+    from datetime import UTC, datetime, timedelta  # lazy, as above
+
+    try:
+        current = datetime.fromtimestamp(now, UTC)
+        date = datetime(int(year) if year else current.year, _MONTHS.index(month) + 1, day, tzinfo=UTC)
+        if year is None and date + timedelta(days=1) <= current:
+            date = date.replace(year=date.year + 1)
+    except (OverflowError, ValueError, OSError):
+        return None
+    seconds = (date + timedelta(days=1)).timestamp() - now
+    return seconds if seconds > 0 else None
 
 
 def _seconds_until_next_month(now: float) -> float | None:
