@@ -95,7 +95,7 @@ test-agents: ## run the real Claude Code, Codex, Gemini CLI and OpenCode over a 
 	@scripts/agents
 	@$(PYTEST) -m agents -rs tests/agents $(ARGS)
 
-test-otlp: ## run the real SDKs of Langfuse, Traceloop, Logfire, OpenInference and Vercel against a server (installs 300 MB; from npm too, where it is)
+test-otlp: ## run the real SDKs of Langfuse, LangSmith, Traceloop, Logfire, MLflow, OpenInference and Vercel against a server (installs 300 MB; from npm too, where it is)
 	@scripts/environment base dev otlp
 	@scripts/otlp_packages
 	@$(PYTEST) -m otlp -rs tests/otlp $(ARGS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from mulligan.classify.kinds import KINDS
@@ -44,3 +46,18 @@ def test_hostile_names_become_one_bounded_word(type: str, code: str, name: str) 
     kind, warning = name_kind(type, code)
     assert str(kind) == name
     assert warning
+
+
+@pytest.mark.parametrize("code", ["ticket_locked", "Ticket_Locked", "ticket locked!", 'ticket"] locked', "timout"])
+def test_kind_declared_as_the_warning_suggests_is_that_of_the_code_as_sent(code: str) -> None:
+    _, warning = name_kind("tool", code)
+    match = re.search(r'\[kinds\."tool/([^"]*)"\]', warning)
+    assert match is not None
+    own = Kind("tool", match[1], Remedy.STOP)
+    assert name_kind("tool", code, {**KINDS, str(own): own}) == (own, "")
+
+
+def test_misspelled_code_is_stored_as_sent_with_the_nearest_kind_in_the_warning() -> None:
+    kind, warning = name_kind("tool", "timout")
+    assert kind == "tool/timout"
+    assert "Did you mean 'tool/timeout'?" in warning

@@ -864,9 +864,9 @@ def test_navigation_has_groups_and_a_menu_of_what_the_caller_may_open(week, pers
     assert groups == [
         ["Overview", "Patterns", "Runs"], ["Tools", "Agents", "Models"], ["Sessions", "Learned", "Live"],
     ]  # fmt: skip
-    assert "More Compare Health Audit Settings" in words(person.get("/"))
+    assert "More Impact Compare Health Audit Settings" in words(person.get("/"))
     reader = week.running.holding("read")
-    assert "More Compare Health" in words(reader.get("/"))
+    assert "More Impact Compare Health" in words(reader.get("/"))
     assert "Settings" not in words(reader.get("/"))
     assert reader.get("/settings").status == reader.get("/audit").status == 403
 

@@ -112,6 +112,7 @@ def pages(running: Running, now: int) -> dict[str, str]:
         "lesson": f"/lessons/{lesson.id}",
         "lesson-seed": f"/lessons/{taught.SEED}",
         "fix": f"/fixes/{fix.id}",
+        "impact": "/impact?range=all",
         "compare": "/compare?by=version",
         "compare-times": "/compare?by=time",
         "live": "/live",

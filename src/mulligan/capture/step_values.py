@@ -10,9 +10,9 @@ from typing import Any, Protocol, TypeVar, cast
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.value_recording import copy_arguments, shapes
 from mulligan.core.failure import SettingsError
-from mulligan.core.fast_path import restore_value, snapshot_value
 from mulligan.core.records import TOKEN_PARTS
 from mulligan.core.token_usage import MAX_TOKEN_COUNT, TokenUsage, read_usage
+from mulligan.core.value_snapshots import restore_value, snapshot_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 TOKEN_NAMES = frozenset({"input", "output", *TOKEN_PARTS})

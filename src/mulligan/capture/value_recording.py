@@ -14,8 +14,8 @@ import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure
-from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Step, SuspectedFailure, digest
+from mulligan.core.value_snapshots import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.prompt import last_turn_notice
 from mulligan.redaction.plain_data import find_fields, read_buffer
 

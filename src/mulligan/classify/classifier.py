@@ -60,6 +60,8 @@ class KindDecision(msgspec.Struct, frozen=True):
     """Index in the text where the deciding rule matched, or -1."""
     is_permanent: bool = False
     """Whether another attempt fails the same way."""
+    allows_attempt: bool = True
+    """Whether the evidence is enough to propose another attempt."""
 
 
 class Classifier:
@@ -113,12 +115,12 @@ class Classifier:
         if source not in SOURCES:
             source = None  # other step types, such as a plan, do not tell what failed
         evidence = Evidence(source=source, tool=tool[:200] if isinstance(tool, str) else "", is_error=is_error)
-        evidence.is_shell = (category or find_category_of_name(evidence.tool)) == "shell"
+        evidence.category = category or find_category_of_name(evidence.tool)
         evidence.is_listed = is_listed
         try:
             key = None
             if error is None and not rejection_statuses:
-                context = (tool, status, exception, source, is_error, evidence.is_shell, is_listed)
+                context = (tool, status, exception, source, is_error, evidence.category, is_listed)
                 key = _cache_key(text, arguments, *context)
                 cached_failure, fingerprint_text = self._cache.get(key or ()) or (None, "")
                 if cached_failure is not None and not may_quote_arguments(fingerprint_text, arguments):
@@ -166,6 +168,8 @@ class Classifier:
             )
         decision = next(self._iter_decisions(evidence, unwrapped))
         kind = self._kind_for_source(decision.kind, evidence.source)
+        if _is_about_query(kind, evidence):
+            kind = kinds_module.RETRIEVAL_INVALID_QUERY
         message = results.append_reasons(_choose_message(evidence.text, unwrapped, decision), evidence.text)
         detail_text = evidence.text if evidence.text.strip() != message else ""
         clears_after = None
@@ -184,6 +188,8 @@ class Classifier:
             kind = kind.with_remedy(Remedy.REPLAN, _CERTIFICATE_HINT)
         if kind.remedy is Remedy.RETRY and (decision.is_permanent or _has_permanent_number(evidence)):
             kind = kind.with_remedy(Remedy.REPLAN, _PERMANENT_HINT)
+        if not decision.allows_attempt and kind.remedy in (Remedy.RETRY, Remedy.REPAIR):
+            kind = kind.with_remedy(Remedy.REPLAN)
         if evidence.is_retried:
             if (took_effect or kind.took_effect) is TookEffect.NO:
                 took_effect = TookEffect.UNKNOWN  # earlier attempts may have executed
@@ -234,6 +240,14 @@ class Classifier:
         if source == "retrieval" and kind.type == "tool":
             name = f"retrieval/{kind.retrieval_code or kind.code}"
         return self.kinds.get(name) or self.kinds.get(str(kind), kind)
+
+
+def _is_about_query(kind: Kind, evidence: Evidence) -> bool:
+    """Return whether a database or a search rejects the query and not the call: its syntax, its columns."""
+    if evidence.category not in ("sql", "search") or not kind.retrieval_code or evidence.number is not None:
+        return False
+    pattern = words.QUERY_WORDS if evidence.category == "sql" else words.SEARCH_WORDS
+    return compile_rule_pattern(pattern).search(evidence.text[:_MAX_WHOLE_TEXT_CHARS]) is not None
 
 
 _CERTIFICATE = LazyRegex(
@@ -326,6 +340,8 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
         sentence = unwrapped.sentence if text.lstrip()[:1] in "{[" else text
         for rule, _ in match_rules(words.GUESSES, _normalize_spelling(sentence)):
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.5)
+        for rule, _ in match_rules(words.LAST_GUESSES, _normalize_spelling(sentence)) if not evidence.names else ():
+            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.4, allows_attempt=False)
 
 
 _CODE_ERROR_PATTERN = r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)"
@@ -476,7 +492,12 @@ def _is_program_output(evidence: Evidence) -> bool:
     """Return whether the text is the output of a program: its exit code is known, or it comes from a shell tool."""
     if evidence.has_known_class:
         return False
-    return evidence.exit_code is not None or (evidence.is_shell and results.is_shell_output(evidence.text))
+    return evidence.exit_code is not None or _is_unframed_output(evidence)
+
+
+def _is_unframed_output(evidence: Evidence) -> bool:
+    """Return whether the text is the output of a program without its exit code."""
+    return evidence.category == "shell" and results.is_shell_output(evidence.text)
 
 
 def _find_allowed_kinds(evidence: Evidence) -> tuple[tuple[Kind, ...], tuple[str, ...]]:
@@ -520,7 +541,8 @@ def _decide_by_exit_code(evidence: Evidence, is_standard_only: bool = False) -> 
         yield KindDecision(by_exit_code[0], reasons, 0.8)
     if is_standard_only:
         return
-    command = (evidence.arguments or {}).get("command")
+    # A tool may be named after the program that it runs.
+    command = (evidence.arguments or {}).get("command") or evidence.tool
     if isinstance(command, str):
         for rule, _ in match_rules(words.COMMANDS, command[:2_000]):
             yield KindDecision(rule.kind, (*reasons, "the command"), 0.7)
@@ -538,7 +560,7 @@ def _fallback_decision(evidence: Evidence) -> KindDecision:
         return KindDecision(kinds_module.TOOL_API_ERROR, (f"JSON-RPC {evidence.rpc}",), 0.4)
     has_failed = (
         evidence.is_error
-        or (evidence.is_shell and results.is_shell_output(evidence.text))
+        or _is_unframed_output(evidence)
         or evidence.is_exception
         or evidence.exit_code
         or evidence.names

@@ -15,7 +15,7 @@ import msgspec
 
 from mulligan.classify.declared_errors import AgentError, InfraError
 from mulligan.classify.rules.numbers import StatedNumber
-from mulligan.core.failure import to_code
+from mulligan.core.failure import ToolCategory, to_code
 from mulligan.redaction.plain_data import to_plain_data
 from mulligan.redaction.regex import compile_regex
 
@@ -63,7 +63,8 @@ class Evidence(msgspec.Struct):
     is_error: bool | None = None
     is_listed: bool = False
     """Whether the server of the tool lists it."""
-    is_shell: bool = False
+    category: ToolCategory = "other"
+    """What the tool is."""
     """Whether the tool is a shell."""
     is_exception: bool = False
     """Whether the error was raised in this process. The code that raised it may have executed part of the call."""

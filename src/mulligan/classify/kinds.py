@@ -41,7 +41,8 @@ TOOL_TIMEOUT = declare("tool", "timeout", RETRY, UNKNOWN,
     "The call did not answer in time. If it only reads, a smaller request may succeed.",
     statuses=(408, 522, 524, 504), can_occur_in_output=True, loses_answer=True, is_timeout=True, is_about_state=True,
     is_outage=True, fallback="default", model_codes=("timeout",),
-    numbers="exit 124; ETIMEDOUT ESOCKETTIMEDOUT ETIME ERR_TIMED_OUT ERR_CONNECTION_TIMED_OUT "
+    numbers="clickhouse 159 209; "
+    "exit 124; ETIMEDOUT ESOCKETTIMEDOUT ETIME ERR_TIMED_OUT ERR_CONNECTION_TIMED_OUT "
     "UND_ERR_CONNECT_TIMEOUT UND_ERR_HEADERS_TIMEOUT UND_ERR_BODY_TIMEOUT IO_TIMEOUT; errno 110 60; windows 121 258 "
     "1053 1460 10060 12002; hresult 80131505; sqlstate 57014 HYT00 HYT01 57P05 25P03; grpc 4; oracle 12170 12535 "
     "12609; mysql 1159 1161 1969 3024; sqlserver -2; mongodb 50 89 262; curl 28; rpc -32001",
@@ -70,7 +71,8 @@ TOOL_UNAVAILABLE = declare("tool", "unavailable", RETRY, UNKNOWN,
     statuses=(421, 425, 520, 521, 523, 529, 502, 503), possible_statuses=(500, 504), can_occur_in_output=True,
     loses_answer=True, is_about_state=True, is_cured_by_time=True, is_outage=True, fallback="default",
     model_codes=("unavailable", "timeout", "rate_limit"),
-    numbers="EAGAIN EWOULDBLOCK EMFILE ENFILE EUSERS CLUSTERDOWN MASTERDOWN; errno 11 35 24 23; windows 21 1450 "
+    numbers="oracle 4061 4065 4068; clickhouse 202 242 252 279 999; "
+    "EAGAIN EWOULDBLOCK EMFILE ENFILE EUSERS CLUSTERDOWN MASTERDOWN; errno 11 35 24 23; windows 21 1450 "
     "10055; hresult 8001010A; sqlstate 40 53 57 55P03; grpc 14; oracle 54 60 8177 18 20 1033 1034 1089 1109 1555 "
     "12516 12519 12520 12528 4031; mysql 1040 1053 1205 1213 1203 3572; sqlserver 1205 1222 40613 40501 40197 49918 "
     "49919 49920 10928 10929 17142 3960; sqlite BUSY LOCKED; db2 -904 -911 -913 -1224; mongodb 24 46 91 112 189 "
@@ -90,7 +92,8 @@ TOOL_QUOTA_EXCEEDED = declare("tool", "quota_exceeded", STOP, UNKNOWN,
     is_outage=True, has_no_repair=True, is_unrelated_to_values=True, fallback="default",
     model_codes=("quota_exceeded",),
     advice="failed with {kind}: a person must act, retries do not help.",
-    numbers="smtp 552 5.2.2", possible_numbers="grpc 8; smtp 452")
+    numbers="oracle 1536 1652 1653 1654 1658 1688; clickhouse 201; "
+    "smtp 552 5.2.2", possible_numbers="grpc 8; smtp 452")
 TOOL_CAPTCHA_REQUIRED = declare("tool", "captcha_required", STOP, UNKNOWN,
     "The site asks for proof that a person is using it. Do not try to pass it: tell the user, or use another source.",
     possible_statuses=(400, 401, 403, 429, 503), can_occur_in_output=True, is_refusal=True, rejects_if_declared=True,
@@ -109,7 +112,8 @@ TOOL_AUTH_ERROR = declare("tool", "auth_error", STOP, UNKNOWN,
     "The credentials are missing or were rejected. Tell the user; do not guess or search for others.",
     statuses=(401, 407), possible_statuses=(400, 403), can_occur_in_output=True, is_refusal=True,
     rejects_if_declared=True, is_about_state=True, has_no_repair=True, model_codes=("auth_error",),
-    numbers="LOGON_FAILURE WRONG_PASSWORD WRONGPASS NOAUTH; windows 86 1326 1327 1328 1330 1331 1907 1909 2202 12044 "
+    numbers="clickhouse 192 193 516; "
+    "LOGON_FAILURE WRONG_PASSWORD WRONGPASS NOAUTH; windows 86 1326 1327 1328 1330 1331 1907 1909 2202 12044 "
     "LOGON_FAILURE WRONG_PASSWORD ACCOUNT_LOCKED_OUT ACCOUNT_DISABLED PASSWORD_EXPIRED; hresult 8009030C 8009030E "
     "C000006D C000006A C0000234 C0000072; sqlstate 28; grpc 16; oracle 1017 1005 28000 28001; mysql 1045 1698 1820 "
     "1862 3118 1251; sqlserver 18456 18470 18452 18486 18487 18488 4060; db2 -30082; mongodb 18 8000; curl 67; ldap "
@@ -121,7 +125,8 @@ TOOL_PERMISSION_DENIED = declare("tool", "permission_denied", REPLAN, UNKNOWN,
     statuses=(451, 403), possible_statuses=(402,), can_occur_in_output=True, is_refusal=True,
     rejects_if_declared=True, is_about_object=True, has_no_repair=True, is_unrelated_to_values=True,
     accepted_arguments=True, model_codes=("auth_error", "content_policy", "quota_exceeded"),
-    numbers="exit 126; EACCES EPERM EROFS E_ACCESSDENIED ERR_ACCESS_DENIED ERR_BLOCKED_BY_CLIENT "
+    numbers="clickhouse 164 497; "
+    "exit 126; EACCES EPERM EROFS E_ACCESSDENIED ERR_ACCESS_DENIED ERR_BLOCKED_BY_CLIENT "
     "ERR_BLOCKED_BY_RESPONSE ERR_BLOCKED_BY_ADMINISTRATOR ERR_UNSAFE_PORT ACCESS_REFUSED NOPERM; errno 13 1 30; "
     "windows 5 19 65 740 1260 1300 1314 1920 10013 225 ACCESS_DENIED PRIVILEGE_NOT_HELD ELEVATION_REQUIRED "
     "WRITE_PROTECT; hresult C0000022 C0000061; sqlstate 42501 25006; grpc 7; oracle 1031 1950 16000; mysql 1044 1142 "
@@ -158,7 +163,8 @@ TOOL_CONFLICT = declare("tool", "conflict", REPLAN, UNKNOWN,
     "The call conflicts with the current state. Read that state, then decide what remains to be done.",
     statuses=(409, 412, 423, 428), possible_statuses=(400, 405, 406, 422), rejects_if_declared=True,
     is_about_state=True, is_unrelated_to_values=True, accepted_arguments=True,
-    numbers="EBUSY EEXIST ENOTEMPTY EADDRINUSE ETXTBSY EALREADY EISCONN EDEADLK RESOURCE_LOCKED PRECONDITION_FAILED; "
+    numbers="clickhouse 57 82; "
+    "EBUSY EEXIST ENOTEMPTY EADDRINUSE ETXTBSY EALREADY EISCONN EDEADLK RESOURCE_LOCKED PRECONDITION_FAILED; "
     "errno 16 17 39 66 98 48 26 114 106 56; windows 32 33 80 145 170 183 1056 1061 1618 10048 SHARING_VIOLATION "
     "LOCK_VIOLATION ALREADY_EXISTS FILE_EXISTS DIR_NOT_EMPTY OBJECT_NAME_COLLISION; hresult C0000043 C0000035; "
     "sqlstate 23 42P03 42P04 42P06 42P07 42710 42723 42S01 55006 2BP01 44; grpc 6 10; oracle 1 955 1400 1407 1430 "
@@ -274,7 +280,8 @@ RETRIEVAL_TIMEOUT = declare("retrieval", "timeout", RETRY, UNKNOWN,
 RETRIEVAL_INVALID_QUERY = declare("retrieval", "invalid_query", REPAIR, UNKNOWN,
     "The query is invalid. Check its syntax and the names of fields, tables and columns.",
     possible_statuses=(400,), is_refusal=True, rejects_if_declared=True, rejects_values=True,
-    numbers="sqlstate 42 21 0A 26 34 3D 3F; oracle 900-954 956-999 1422 1427 1476 1747 1756 1789 2289 4043 6550 "
+    numbers="clickhouse 46 47 60 62 81 386; "
+    "sqlstate 42 21 0A 26 34 3D 3F; oracle 900-954 956-999 1422 1427 1476 1747 1756 1789 2289 4043 6550 "
     "6553; mysql 1049 1051 1052 1054 1055 1064 1091 1109 1111 1136 1140 1146 1222 1241 1242 1248 1250 1305; sqlserver "
     "102 105 156 170 205 207 208 209 213 911 1038 2812 4104 8120 8156; sqlite ERROR MISUSE; db2 -104 -199 -204 -206 "
     "-440; mongodb 26 27 40324",

@@ -11,6 +11,7 @@ from mulligan.core.failure import DEFAULT_HINTS, Failure, Kind, Remedy, Settings
 
 MAX_NAME_CHARS = 200
 MAX_WORD_CHARS = 80
+UNKNOWN_WORD = "unknown"
 _NO_WORD_CHARS = re.compile(r"[^\w.:-]+", re.ASCII)
 
 
@@ -25,15 +26,20 @@ def name_kind(type: str, code: str, kinds: Mapping[str, Kind] = KINDS, *, source
         if declared_kind is not None:
             return declared_kind, ""
         type = source if source in TYPES else "orchestration" if source == "run" else "tool"
-    try:
-        return find_kind(type[:MAX_NAME_CHARS], code[:MAX_NAME_CHARS], kinds), ""
-    except SettingsError as error:
-        type_word, code_word = to_word(type).lower(), to_word(code)
-        relative = next((kind for kind in kinds.values() if kind.is_one_of([code_word.lower()])), None)
-        relative = relative or Kind("", "", hint=DEFAULT_HINTS[Remedy.REPLAN])
-        kind = Kind(type_word, code_word, relative.remedy, relative.took_effect, relative.hint)
-        consequence = f"Until then, such failures are stored as {str(kind)!r}, with the remedy {kind.remedy.value}."
-        return kind, f"{error} {consequence}"
+    type_word, code_word, problem = to_word(type).lower(), to_word(code), ""
+    names = [(type[:MAX_NAME_CHARS], code[:MAX_NAME_CHARS])]
+    if code_word != UNKNOWN_WORD:
+        names.append((type_word, code_word))
+    for type_name, code_name in names:
+        try:
+            return find_kind(type_name, code_name, kinds), ""
+        except SettingsError as error:
+            problem = str(error)
+    relative = next((kind for kind in kinds.values() if kind.is_one_of([code_word.lower()])), None)
+    relative = relative or Kind("", "", hint=DEFAULT_HINTS[Remedy.REPLAN])
+    kind = Kind(type_word, code_word, relative.remedy, relative.took_effect, relative.hint)
+    consequence = f"Until then, such failures are stored as {str(kind)!r}, with the remedy {kind.remedy.value}."
+    return kind, f"{problem} {consequence}"
 
 
 def find_fingerprint(kind: Kind, classified: Failure, tool: str, arguments: object = None) -> str:
@@ -46,4 +52,4 @@ def find_fingerprint(kind: Kind, classified: Failure, tool: str, arguments: obje
 
 def to_word(name: str) -> str:
     """Return a type or code as one bounded word: a sentence in its place could be read as an instruction."""
-    return _NO_WORD_CHARS.sub("_", name[:MAX_NAME_CHARS]).strip("_")[:MAX_WORD_CHARS] or "unknown"
+    return _NO_WORD_CHARS.sub("_", name[:MAX_NAME_CHARS]).strip("_")[:MAX_WORD_CHARS] or UNKNOWN_WORD

@@ -21,6 +21,7 @@ from mulligan.dashboard.page_query import PageQuery
 from mulligan.prompt import Prompt
 from mulligan.report import call_text, conversation_text, run_text
 from mulligan.report import stats as stats_report
+from mulligan.report.recovery_costs import describe_episodes
 from mulligan.report.resources import RUN_SPEC, SESSION_SPEC
 from mulligan.store import counters
 from mulligan.store.base import RunQuery, Store
@@ -207,6 +208,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     recovered_calls = [call for call in failed if call.has_succeeded or call.id in links]
     usage = counters.sum_usage(history.steps)
     page_calls = all_calls[page * CALLS_PER_PAGE : (page + 1) * CALLS_PER_PAGE]
+    episode_notes = describe_episodes(history)
     return {
         "run": history.run,
         "status": run_text.status_of(history),
@@ -229,6 +231,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
             _build_lane(call, frame, numbers, links.get(call.id), by_id)
             | {"depth": _depth(call, by_seq), "is_cut_off": call.id in history.run.cut_off}
             | {"advice": [advised_fix for advised_fix in history.run.advice if advised_fix.call == call.id]}
+            | {"notes": episode_notes.get(call.id, ())}
             for call in page_calls
         ],
         "page_number": page + 1,

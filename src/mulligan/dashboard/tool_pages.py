@@ -11,6 +11,7 @@ from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN
 from mulligan.dashboard import formatting, memory_pages, metric_cards, run_pages
 from mulligan.dashboard.memory_pages import build_pattern_rows
 from mulligan.dashboard.page_query import PageQuery
+from mulligan.report import recovery_costs
 from mulligan.report import stats as stats_report
 from mulligan.report.memory_text import allow_command
 from mulligan.report.resources import PATTERN_SPEC, RUN_SPEC
@@ -171,11 +172,13 @@ def model(store: Store, tenant: str, page_query: PageQuery, name: str) -> dict[s
     if not (recent or series.total.calls or _has_runs(store, tenant, narrowed)):
         return None
     pattern_query = page_query.narrow(tool=name, kind="model")
+    failed_runs = recovery_costs.read_failed_runs(store, tenant, narrowed.stats_query())
     return {
         "name": name,
         **metric_cards.metric_context(store, tenant, narrowed, series),
         "costs": metric_cards.costs(series.total),
         "cost": metric_cards.format_cost(series.total),
+        "caused": recovery_costs.count_caused_failures(failed_runs.histories).get(name, 0),
         "agents": metric_cards.metric_rows(store.stats(tenant, narrowed.stats_query(by="agent"))),
         "patterns": build_pattern_rows(store, tenant, page_query, _find_patterns(store, tenant, pattern_query)),
         "recent": list(map(run_pages.build_run_row, recent)),
