@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, Self, TypeVar
 import msgspec
 
 from mulligan.capture.context import CaptureContext, reset
+from mulligan.core import fork_safety
 
 Raised = type[BaseException] | None
 
@@ -180,6 +181,9 @@ def _reset_in_child() -> None:
             # their own with this run as parent.
             scope.run.is_inherited, scope.run.is_open = True, False
             pending += [scope.outer, scope.enclosing, *(token.old_value for token in scope.run.entered_tokens)]
+
+
+fork_safety.run_in_child(_reset_in_child)
 
 
 class ContextValue(AsyncScope):
