@@ -28,11 +28,12 @@ from mulligan.store.rows import FACTS, LINK, USED, StoredRun, forget_links, put_
 
 Key = tuple[str, str, str, int, str]
 """Tenant, grain, slice, bucket and value: the primary key of a rollup."""
-MAX_UNFOLDED_CHANGES, MAX_UNFOLDED_BYTES = 64, 256 * 1024
+MAX_UNFOLDED_CHANGES, MAX_UNFOLDED_BYTES = 64, 160 * 1024
 """Limits of the changes that queries add to the rollups. The next batch folds them.
 
-Measured with `benchmarks/questions.py`: a question costs up to 37 ms of CPU with 256 KB unfolded, 78 ms with 512 KB and
-11 ms with none. Folding after 16 changes instead of 64 makes small batches 70 % more expensive.
+Measured at ten million calls with `benchmarks/questions.py`: the slowest question costs 24 ms of CPU with everything
+folded and 69 ms with 210 to 250 KB unfolded. The target is 60 ms. Folding after 16 changes instead of 64 makes small
+batches 70 % more expensive.
 """
 
 _KEYS = "tenant grain slice bucket value"
