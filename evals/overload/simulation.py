@@ -12,21 +12,37 @@ from typing import Any
 from clients import Call, Client, ErrorResponse, Hang, Reset
 
 
-class SkippingSelector(selectors.DefaultSelector):
-    """Waits for nothing, and says how long it would have waited."""
+class SimulatedLoop(asyncio.SelectorEventLoop):
+    """An event loop that skips every sleep. Its clock stands still while a thread works for it."""
 
-    skipped = 0.0
+    def __init__(self) -> None:
+        self._selector_of_loop = SkippingSelector()
+        super().__init__(self._selector_of_loop)
+
+    def time(self) -> float:
+        return self._selector_of_loop.skipped_seconds
+
+    def run_in_executor(self, executor: Any, function: Any, *args: Any) -> Any:
+        future = super().run_in_executor(executor, function, *args)
+        self._selector_of_loop.busy_threads += 1
+        future.add_done_callback(self._end_thread)
+        return future
+
+    def _end_thread(self, future: Any) -> None:
+        self._selector_of_loop.busy_threads -= 1
+
+
+class SkippingSelector(selectors.DefaultSelector):
+    """Waits for nothing but threads, and counts how long it would have waited."""
+
+    skipped_seconds = 0.0
+    busy_threads = 0
 
     def select(self, timeout: float | None = None) -> Any:
-        self.skipped += timeout or 0.0
+        if self.busy_threads:
+            return super().select(timeout)
+        self.skipped_seconds += timeout or 0.0
         return super().select(0)
-
-
-def make_loop() -> asyncio.AbstractEventLoop:
-    selector = SkippingSelector()
-    loop = asyncio.SelectorEventLoop(selector)
-    loop.time = lambda: selector.skipped  # type: ignore[method-assign]
-    return loop
 
 
 @dataclass(frozen=True)
@@ -167,15 +183,20 @@ class Scenario:
     play: Callable[[Send, list[Call], random.Random], Any]
     window: tuple[float, float] | None = None
     seeds: int = 3
+    deadline: float | None = None
+    """Seconds that a call may take."""
+    has_fallback: bool = False
+    """Whether another server answers the calls that this one does not."""
 
     def run(self, contender: type[Client]) -> Result:
         """Play the scenario with one contender, once for each seed."""
         calls: list[Call] = []
         arrived, ends = 0, []
         for seed in range(self.seeds):
-            loop = make_loop()
+            loop = SimulatedLoop()
             server = self.build(loop, seed)
-            client = contender(server.request, loop, seed)
+            fallback = Server(loop, seed).request if self.has_fallback else None
+            client = contender(server.request, loop, seed, self.deadline, fallback)
             played: list[Call] = []
 
             async def send(call: Call, client: Client = client, played: list[Call] = played) -> None:

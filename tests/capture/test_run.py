@@ -893,7 +893,7 @@ def test_steps_that_two_threads_begin_first_are_both_known(played: Sandbox, monk
                 both_first.wait(0.2)
             super().__init__()
 
-    monkeypatch.setattr("mulligan.capture.run.WeakValueDictionary", SlowDictionary)
+    monkeypatch.setattr("mulligan.capture.run_steps.WeakValueDictionary", SlowDictionary)
     both_begun = threading.Barrier(2)
     with mulligan.run("agent") as run:
 

@@ -550,10 +550,8 @@ def kept_of(args: Any, kwargs: Any, result: Any, **options: Any) -> list[tuple[A
                 tool(*args, **kwargs)
                 assert mine.flush(10)  # what may be told of a form is known once the first of its calls is kept
         first = begin_call(tool.__mulligan__, mine._components.capture, args, kwargs)
-        if (
-            first.success_record is not None and first.success_record.is_immutable
-        ):  # the inlined encoding equals the other one
-            record = first.success_record
+        if first is not None and first.record.is_immutable:  # the inlined encoding equals the other one
+            record = first.record
             assert first.journal_values == journal_values(record.template, record.keywords, record.positional)
         (history,) = mine._components.recorder.store.runs(DEFAULT_TENANT, RunQuery())
         return [(step.name, step.seq, step.outcome, encode((step.arguments, step.result))) for step in history.steps]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import taught
 from session_logs import ClaudeCode, at, write
 
+from mulligan.core.episodes import find_causes
 from mulligan.core.failure import StoreError
 from mulligan.hooks import event_processing
 from mulligan.learn import seeds
@@ -348,3 +351,17 @@ def test_no_session_is_given_the_values_of_an_earlier_question_of_its_user(agent
     messages.append(agent.compacts())
     assert len(agent.kinds()) == 1
     assert "cus_8834460xk" not in "\n".join(messages)
+
+
+def test_failed_call_is_attributed_to_the_model_that_the_log_or_the_event_names(another, types):
+    agent = another()
+    session = ClaudeCode(agent.session)
+    write(agent.log, session.user("fix it"), session.call("toolu_1", "Edit", 1, **EDIT))
+    agent.is_refused("Edit", STALE, **EDIT)
+    agent.batch(("Bash", {"command": "make"}, "<tool_use_error>no make</tool_use_error>"))
+    agent.tells("PostToolUseFailure", tool_name="Edit", tool_use_id="toolu_9", tool_input={**EDIT, "new_string": "x"},
+                error="String to replace not found in file.", model="claude-haiku-9")  # fmt: skip
+    models = [cause.model for cause in find_causes(agent.run()).values()]
+    assert models == ["claude-opus-4-5", "claude-opus-4-5", "claude-haiku-9"]
+    parts = json.loads(types("stats", "--by", "model", "--json")[1])["parts"]
+    assert {part["model"]: part["tool_failures"] for part in parts} == {"claude-opus-4-5": 2, "claude-haiku-9": 1}

@@ -441,3 +441,23 @@ def test_the_days_for_the_promotion_of_a_fix_count_by_the_clock_of_the_server(st
 
         send(9, days_ago=0)
         assert read_fix() == ("promoted", 2, None)
+
+
+@pytest.mark.parametrize("outcome", [{}, {"outcome": "success"}])
+def test_a_result_that_looks_like_a_failure_is_suspected_and_counts_as_a_success(serving, anybody, outcome):
+    steps = [
+        {"name": "terminal", "arguments": {"command": "kubectl"}, "result": "bash: kubectl: command not found"},
+        {"name": "read_file", "arguments": {"path": "app.log"}, "result": "Error: connection refused"},
+        {"name": "claude-fable-5", "type": "model", "result": "bash: kubectl: command not found"},
+    ]
+    steps = [step | outcome for step in steps]
+    anybody.post("/v1/runs", {"id": "r", "steps": steps, "started_at": 1, "ended_at": 2})
+    anybody.post("/v1/steps", [{"run": "s", "seq": seq, **step} for seq, step in enumerate(steps, 1)])
+
+    for run in ("r", "s"):
+        sent_steps = serving.person().get(f"/v1/runs/{run}").json["steps"]
+        kinds = [step.get("suspected", {}).get("kind") for step in sent_steps]
+        assert kinds == ["tool/command_not_found", None, None]
+        assert not any("failure" in step for step in sent_steps)
+    assert serving.person().get("/v1/runs/r").json["status"] == "success"
+    assert serving.person().get("/v1/stats?since=all").json["total"]["suspected"] == 2

@@ -418,3 +418,18 @@ def test_a_client_that_speaks_grpc_is_told_what_to_do(serving, caplog):
     assert b"OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf" in said
     assert said[3] == 4  # SETTINGS first, as HTTP/2 wants it
     assert any("http/protobuf" in record.message for record in caplog.records)
+
+
+@pytest.mark.parametrize("how", ["protobuf", "json"])
+def test_a_result_of_a_span_that_looks_like_a_failure_is_suspected(serving, anybody, how):
+    spans = list(World(5).run("success"))
+    tool = next(span for span in spans if "gen_ai.tool.name" in span.facts)
+    report = "bash: kubectl: command not found"
+    tool.facts.update({"gen_ai.tool.name": "terminal", "gen_ai.tool.call.result": report})
+    assert send(anybody, spans, how).status == 200
+
+    (run,) = serving.person().get("/v1/runs").json["runs"]
+    told = serving.person().get(f"/v1/runs/{run['id']}").json
+    assert told["status"] == "success"
+    suspected = [step["suspected"]["kind"] for step in told["steps"] if step.get("suspected")]
+    assert suspected == ["tool/command_not_found"]

@@ -16,7 +16,7 @@ import pytest
 
 import mulligan
 from mulligan.api import Mulligan
-from mulligan.capture import call_record, run
+from mulligan.capture import call_record, run_steps
 from mulligan.recover.policy import Policy
 
 SOURCE = Path(mulligan.__file__).parent
@@ -141,7 +141,7 @@ def properties_of(module: ModuleType) -> set[str]:
     return {name for kind in classes for name, value in vars(kind).items() if isinstance(value, property)}
 
 
-@pytest.mark.parametrize("module", [call_record, run], ids=["call_record", "run"])
+@pytest.mark.parametrize("module", [call_record, run_steps], ids=["call_record", "run_steps"])
 def test_the_record_of_an_attempt_is_entered_once_for_its_start_and_once_for_its_end(
     trace: Trace, module: ModuleType
 ) -> None:

@@ -14,7 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from mulligan.capture.limits import Violation
+from mulligan.capture.call_errors import Violation
 from mulligan.capture.signature import ARRAY_TYPES, LIST_TYPES, OBJECT_TYPES, Signature, is_json_enum
 
 ArgumentPath = tuple[str | int, ...]

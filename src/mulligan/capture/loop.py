@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mulligan.capture.call import CallExecution, prepare_call
-from mulligan.capture.call_record import RepairedRequest
+from mulligan.capture.attempt import CallForm, RepairedRequest
+from mulligan.capture.call import prepare_call
+from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import ContextValue
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.player import aexecute_plan, execute_plan, run_in_thread, run_sync
-from mulligan.capture.run import ActiveRun, ContextValue, current_run, scope
+from mulligan.capture.run import ActiveRun, current_run, scope
 from mulligan.capture.signature import Signature, code_of
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.capture.value_recording import find_user_texts, summarize_arguments
@@ -93,11 +95,11 @@ class Turns:
             [
                 CallReport(
                     tool=call.tool.name,
-                    failure=call.final_failure,
-                    note=call.note,
+                    failure=call.stop.failure,
+                    note=call.answer.note,
                     has_effects=not call.tool.is_retry_safe,
-                    is_recovered=call.final_failure is not None and (call.run.id, call.number or 0) in recovered_calls,
-                    arguments=call.all_arguments,
+                    is_recovered=call.stop.failure is not None and (call.run.id, call.number or 0) in recovered_calls,
+                    arguments=call.answer.all_arguments,
                 )
                 for call in self.calls
             ]
@@ -150,8 +152,8 @@ class Turn:
             self.has_calls = True
             self._capture.on_model_turn(self._run.id)
             self._run.awaits_user_messages = False
-        call.turn = (id(self._turns), self.number)
-        call.answers_model, call.limits.can_block = True, self._turns.block_loops
+        call.prepared.turn = (id(self._turns), self.number)
+        call.call.answers_model, call.limits.can_block = True, self._turns.block_loops
         self._turns.calls.append(call)
 
 
@@ -193,7 +195,7 @@ class ToolRequest:
         """Make the call in the current run. `register_call` receives it before its first attempt."""
         adapt = _make_threaded if is_async and not self.is_async else None
         call = self.prepare_call(run, adapt)
-        call.tool_names = self.tools
+        call.prepared.tool_names = self.tools
         call.limits.requested_name = self.name
         register_call(call)
         try:
@@ -215,9 +217,9 @@ class ToolRequest:
             if wrapped is not None and self.name != self.requested_name:
                 wrapped = self.wrapped = None  # the name was corrected, but repairs are not allowed
             rejecting = self._build_rejecting(error or self._unknown_tool_error(), wrapped)
-            call = prepare_call(rejecting, run.capture, run, (), self._displayed_arguments(), adapt=adapt)
+            call = prepare_call(rejecting, run.capture, run, (), self._displayed_arguments(), CallForm(adapt=adapt))
             # Memory may know what the model meant.
-            call.tool = Tool(name=rejecting.name, mode="observe", observe_reason=reason)
+            call.prepared.tool = Tool(name=rejecting.name, mode="observe", observe_reason=reason)
             return call
         arguments = {name: value for name, value in arguments.items() if name not in self._injected_names}
         positional, keywords = wrapped.signature.split_arguments(arguments, self._args)
@@ -227,11 +229,13 @@ class ToolRequest:
             run,
             tuple(positional),
             keywords,
-            open_stream=list if wrapped.is_stream else _collect_stream if wrapped.is_async_stream else None,
-            adapt=adapt,
-            must_check=True,
-            has_json_arguments=True,
-            repaired_request=None if error is None else self._build_repair(error),
+            CallForm(
+                open_stream=list if wrapped.is_stream else _collect_stream if wrapped.is_async_stream else None,
+                adapt=adapt,
+                must_check=True,
+                has_json_arguments=True,
+                repaired_request=None if error is None else self._build_repair(error),
+            ),
         )
 
     def _build_rejecting(self, error: AgentError, wrapped: WrappedFunction | None) -> WrappedFunction:
@@ -319,23 +323,23 @@ class ToolRequest:
 
     def build_outcome(self, call: CallExecution, value: Any, *, has_raised: bool = False) -> ToolOutcome:
         """Build the outcome of a call that raised, or that returned this value. Never raises."""
-        if call.failure is None and not has_raised:
-            return ToolOutcome(ok=True, value=value, notes=(call.note,) if call.note else ())
+        if call.attempt.failure is None and not has_raised:
+            return ToolOutcome(ok=True, value=value, notes=(call.answer.note,) if call.answer.note else ())
         unknown = Failure.of(TOOL_UNKNOWN, "The call failed.")
         answer: dict[str, Any] = {}
         with self.capture.guard("Building an answer for the model"):
             if self.wrapped is None:
                 near_names = self._find_near_names()
                 all_names = () if near_names else tuple(self.tools)
-                answer = call.failure_answer(
+                answer = call.answer.describe_failure(
                     self.requested_name, names=near_names, all_names=all_names, author="mulligan"
                 )
             else:
-                answer = call.failure_answer(self.name, shareable=self.wrapped.shareable_texts())
+                answer = call.answer.describe_failure(self.name, shareable=self.wrapped.shareable_texts())
         return ToolOutcome(
             ok=False,
             value=value,
-            failure=call.final_failure or unknown,
+            failure=call.stop.failure or unknown,
             notes=tuple(answer.get("suggestions", ())),
             answer=answer or unknown.to_tool_response(),
             is_returned_error=not has_raised,
@@ -507,7 +511,7 @@ class Loop:
         """Return the first unrecovered call with its failure."""
         recovered_calls = {link.failed_call for link in run.links()}
         for call in self.turns.calls:
-            failure = call.final_failure
+            failure = call.stop.failure
             if failure is not None and failure.is_failure and (call.number or 0) not in recovered_calls:
                 return call, failure
         return None
@@ -518,7 +522,7 @@ class Loop:
         reason, cause = summary, None
         if unrecovered is not None:
             call, cause = unrecovered
-            reason += f"{';' if is_limit_reached else ', although'} {call.prompt.cause(call.tool.name, cause)}"
+            reason += f"{';' if is_limit_reached else ', although'} {call.answer.prompt.cause(call.tool.name, cause)}"
         if is_limit_reached:
             run.record_failure("orchestration", "max_retries_exceeded", reason)
             text = f"{text}\n\n{report}" if text else report

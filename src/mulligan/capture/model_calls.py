@@ -10,9 +10,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from mulligan.capture.call import CallExecution
+from mulligan.capture.call_execution import CallExecution
 from mulligan.capture.context import CaptureContext
-from mulligan.capture.limits import Target
 from mulligan.capture.player import run_in_thread
 from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.signature import code_of
@@ -22,15 +21,15 @@ from mulligan.capture.summaries import (
     ModelSummarizer,
     SummaryCache,
 )
-from mulligan.capture.wrapped_function import WrappedFunction
+from mulligan.capture.wrapped_function import Target, WrappedFunction
 from mulligan.classify.error_numbers import parse_overflow
 from mulligan.classify.kinds import MODEL_CONTENT_POLICY, MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
 from mulligan.classify.result_verdict import FAILURE, SUCCESS, ResultVerdict
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted
 from mulligan.core.failure import Failure, Remedy, SettingsError
-from mulligan.core.fast_path import restore_value
 from mulligan.core.records import Compaction, Recovery
+from mulligan.core.value_snapshots import restore_value
 from mulligan.recover import model_output
 from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult
 from mulligan.recover.model import ANSWER_GIVEN, Fallback, Model, plan_model_recovery
@@ -210,28 +209,30 @@ class ModelCalls:
         return Target((tool, host, model, account), describe_target(model or host, wrapped.name))
 
     def plan(
-        self, call: CallExecution, arguments: Arguments, tool: Tool, policy: Policy, ask: RecoveryQueries
+        self, execution: CallExecution, arguments: Arguments, tool: Tool, policy: Policy, ask: RecoveryQueries
     ) -> RecoveryMoves:
         options = self.options
         summarise, rewrite = _split_compressor(options.compress)
         summarize_gap: Callable[[str, int], Any] | None = None
         if rewrite is not None:
-            rewrite = _until_deadline(rewrite, call)
+            rewrite = _until_deadline(rewrite, execution)
         if summarise is not None:
-            summarise = self._summaries.remember(_until_deadline(summarise, call))
-        elif options.compress == "model" and (summarizer := self._make_summarizer(call, arguments)) is not None:
+            summarise = self._summaries.remember(_until_deadline(summarise, execution))
+        elif options.compress == "model" and (summarizer := self._make_summarizer(execution, arguments)) is not None:
             summarise = self._summaries.remember(summarizer.as_text_query(), summarizer.context)
             summarize_gap = summarizer.as_query()
         model = Model(
             sizes=_sizes,
-            describe_failure=lambda failure: call.prompt.retry_instruction(failure, limit=MAX_PROVIDER_MESSAGE_CHARS),
-            on_compacted=lambda compressed: _note_compaction(call, compressed),
+            describe_failure=lambda failure: execution.answer.prompt.retry_instruction(
+                failure, limit=MAX_PROVIDER_MESSAGE_CHARS
+            ),
+            on_compacted=lambda compressed: _note_compaction(execution, compressed),
             warn=lambda message: log.warning("%s: %s", tool.name, message),
             summarise=summarise,
             rewrite=rewrite,
             summarize_gap=summarize_gap,
             refresh=None if options.refresh_auth is None else make_refresher(options.refresh_auth),
-            answer=None if options.fallback is None else _make_fallback(options.fallback, call),
+            answer=None if options.fallback is None else _make_fallback(options.fallback, execution),
             name=self._wrapped.signature.default("model"),
             fallbacks=self._fallbacks,
             max_compressions=options.max_compressions,
@@ -239,14 +240,14 @@ class ModelCalls:
         )
         return plan_model_recovery(arguments, tool, policy, ask, model)
 
-    def _make_summarizer(self, call: CallExecution, arguments: Arguments) -> ModelSummarizer | None:
+    def _make_summarizer(self, execution: CallExecution, arguments: Arguments) -> ModelSummarizer | None:
         """Return what asks the model itself for summaries, unless it streams."""
         name, wrapped = conversation.conversation_argument(arguments), self._wrapped
         is_stream = wrapped.is_stream or wrapped.is_async_stream or getattr(wrapped.function, "returns_manager", False)
         if name is None or is_stream:
             return None
         options = self.options
-        return ModelSummarizer(call, arguments, name, options.max_summary_calls, options.max_summary_tokens)
+        return ModelSummarizer(execution, arguments, name, options.max_summary_calls, options.max_summary_tokens)
 
 
 MAX_PROVIDER_MESSAGE_CHARS = 600
@@ -274,13 +275,13 @@ def _split_compressor(
     return (None, compress) if takes_conversation else (compress, None)
 
 
-def _until_deadline(compress: Callable[..., Any], call: CallExecution) -> Callable[..., Any]:
+def _until_deadline(compress: Callable[..., Any], execution: CallExecution) -> Callable[..., Any]:
     """Return the user's function, not called after the deadline of the call. If it is async, it is cancelled then."""
     is_async = inspect.iscoroutinefunction(code_of(compress))
-    function = call.with_timeout(compress) if is_async else compress
+    function = execution.limits.with_timeout(compress) if is_async else compress
 
     def has_time() -> bool:
-        seconds = call.limits.seconds_left()
+        seconds = execution.limits.seconds_left()
         return seconds is None or seconds > 0
 
     async def acompress(value: Any) -> Any:
@@ -314,19 +315,19 @@ def convert_answer(
     return aconverted if inspect.iscoroutinefunction(code_of(function)) else converted
 
 
-def _make_fallback(fallback: Callable[..., Any], call: CallExecution) -> Callable[[Arguments, Failure], object]:
+def _make_fallback(fallback: Callable[..., Any], execution: CallExecution) -> Callable[[Arguments, Failure], object]:
     """Adapt the user's fallback: it receives the failure, and the call's arguments that it names."""
 
     started = 0, 0.0
 
     def ask(arguments: Arguments, failure: Failure) -> Any:
         nonlocal started
-        started = call.capture.now(), call.capture.timer()
-        positional, keywords = _bind_fallback(fallback, {**call.injected_values, **arguments}, failure)
+        started = execution.capture.now(), execution.capture.timer()
+        positional, keywords = _bind_fallback(fallback, {**execution.call.injected_values, **arguments}, failure)
         return fallback(*positional, **keywords)
 
     def use(answer: Any) -> object:
-        call.use_answer(answer, FALLBACK_RECOVERY, *started)
+        execution.record.use_answer(answer, FALLBACK_RECOVERY, *started)
         return ANSWER_GIVEN
 
     return convert_answer(ask, fallback, use)
@@ -355,9 +356,9 @@ def _bind_fallback(
     return positional, keywords
 
 
-def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None:
+def _note_compaction(execution: CallExecution, compressed: CompressionResult) -> None:
     """Prepare the compaction event, and store the removed text with the next attempt."""
-    run = call.run.record
+    run = execution.run.record
     sizes: dict[str, Any] = {
         "chars_before": compressed.chars_before,
         "chars_after": compressed.chars_after,
@@ -365,7 +366,7 @@ def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None
         "tokens_after": compressed.tokens_after,
     }
     actions = compressed.actions[:MAX_STORED_ACTIONS]
-    call.step_metadata = {
+    execution.record.next_metadata = {
         "compressed": {
             "by": compressed.shortened_by,
             "messages": compressed.steps,
@@ -373,15 +374,15 @@ def _note_compaction(call: CallExecution, compressed: CompressionResult) -> None
             "actions": [msgspec.to_builtins(action) for action in actions],
         }
     }
-    if not call.rules.value_recorder.is_shape and compressed.shortened_texts:
-        call.step_metadata["cut"] = [
+    if not execution.call.rules.value_recorder.is_shape and compressed.shortened_texts:
+        execution.record.next_metadata["cut"] = [
             {"message": number, "text": _split_text(text)} for number, text in compressed.shortened_texts
         ]
-    call.pending_event = ContextCompacted(
+    execution.record.pending_event = ContextCompacted(
         Compaction(
             run=run.id,
             session=run.session,
-            attempt=call.attempt_count + 1,
+            attempt=execution.attempt.number + 1,
             reason="overflow",
             steps=compressed.steps,
             **sizes,

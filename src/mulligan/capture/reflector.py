@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.capture.call import CallExecution
-from mulligan.capture.call_record import usage_fields
+from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.context import RunOptions
+from mulligan.capture.model_record import usage_fields
 from mulligan.capture.player import is_on_event_loop
-from mulligan.capture.run import ActiveRun, CallScope
+from mulligan.capture.run import ActiveRun
 from mulligan.core import fork_safety
 from mulligan.core.calls import is_same_json
 from mulligan.core.conversation import get_field
@@ -182,22 +183,22 @@ class Reflector:
     # One failed call
 
     def reflect(
-        self, call: CallExecution, failure: Failure, arguments: Arguments, tried_calls: Sequence[Arguments]
+        self, execution: CallExecution, failure: Failure, arguments: Arguments, tried_calls: Sequence[Arguments]
     ) -> CalibratedReflection | None:
         """Ask about a failed call, or take the earlier answer. Record the request. Return None without an answer.
 
         `arguments` are those of the failed attempt, `tried_calls` those of the attempts before it.
         """
-        tool, schema = call.tool, call.tool.schema()
+        tool, schema = execution.tool, execution.tool.schema()
         compiled = compile_schema(schema) if schema else None
-        visible_arguments = call.prompt.visible_arguments(arguments)
+        visible_arguments = execution.answer.prompt.visible_arguments(arguments)
         digest = compiled.digest if compiled is not None else ""
         identity = [tool.key, failure.fingerprint or failure.message, digest, visible_arguments, tried_calls]
         key = hashlib.blake2b(msgspec.json.encode(to_plain_data(identity), order="sorted"), digest_size=16).hexdigest()
         reflection = self.find_cached(key)
         if reflection is None:
-            request = "" if is_on_event_loop() else _build_request(call, failure, arguments, tried_calls)
-            reflection = self._ask_about(call, failure, request)
+            request = "" if is_on_event_loop() else _build_request(execution, failure, arguments, tried_calls)
+            reflection = self._ask_about(execution, failure, request)
             if reflection is None:
                 return None
             self.cache(key, reflection)
@@ -205,33 +206,33 @@ class Reflector:
             return None
         # After the cache: another call may differ in its secrets alone.
         reflection = _restore_secrets(reflection, arguments, visible_arguments)
-        calibrated = self.calibrate(tool.key, reflection, call.tool_names)
-        for draft in draft_reflection(calibrated, arguments, compiled, call.run.earlier_calls(), failure.message):
+        calibrated = self.calibrate(tool.key, reflection, execution.prepared.tool_names)
+        for draft in draft_reflection(calibrated, arguments, compiled, execution.run.earlier_calls(), failure.message):
             tools = tuple(prerequisite.tool for prerequisite in draft.prerequisites)
             band = confidence_band(reflection.confidence)
             pending = PendingReflection(tool.key, draft.evidence_source, band, draft.changes, tools)
-            self.await_outcome(call.run.id, call.number or 0, pending)
+            self.await_outcome(execution.run.id, execution.number or 0, pending)
         return calibrated
 
-    def _ask_about(self, call: CallExecution, failure: Failure, request: str) -> Reflection | None:
+    def _ask_about(self, execution: CallExecution, failure: Failure, request: str) -> Reflection | None:
         """Return the model's answer to a request, and record it. An unusable answer counts as an abstention.
 
         Return None if the model was not asked or did not answer: a later call may ask again.
         """
         if not request:
             reason = EVENT_LOOP_REASON if is_on_event_loop() else "the call is too long"
-            _note_no_answer(call, f"not asked: {reason}")
+            _note_no_answer(execution, f"not asked: {reason}")
             return None
-        started_at = call.capture.now()
-        reply = self.ask(request, call.run.id, call.limits.seconds_left(), context=_quiet_context(call))
+        started_at = execution.capture.now()
+        reply = self.ask(request, execution.run.id, execution.limits.seconds_left(), context=_quiet_context(execution))
         if isinstance(reply, str):
-            _note_no_answer(call, f"not asked: {reply}")
+            _note_no_answer(execution, f"not asked: {reply}")
             return None
         answer = reply.error or parse_reflection(reply.text)
-        _record_request(call, failure, reply, answer, started_at, self.name)
+        _record_request(execution, failure, reply, answer, started_at, self.name)
         if isinstance(answer, Reflection):
             return answer
-        _note_no_answer(call, answer)
+        _note_no_answer(execution, answer)
         return None if reply.error else Reflection(confidence=0.0)
 
     # Requests
@@ -517,32 +518,38 @@ def _run_awaitable(answer: Any) -> Any:
 
 
 def _build_request(
-    call: CallExecution, failure: Failure, arguments: Arguments, tried_calls: Sequence[Arguments]
+    execution: CallExecution, failure: Failure, arguments: Arguments, tried_calls: Sequence[Arguments]
 ) -> str:
     """Build the request about a failed call, with what memory and the run know."""
     calls = [
         *(RunCall(earlier.tool, earlier.arguments, earlier.result, not earlier.has_succeeded)
-          for earlier in call.run.earlier_calls()),
-        *(RunCall(call.tool.name, tried_call, has_failed=True) for tried_call in tried_calls),
+          for earlier in execution.run.earlier_calls()),
+        *(RunCall(execution.tool.name, tried_call, has_failed=True) for tried_call in tried_calls),
     ]  # fmt: skip
-    return call.prompt.reflection_request(
-        call.tool.name,
+    return execution.answer.prompt.reflection_request(
+        execution.tool.name,
         arguments,
         failure,
-        schema=call.tool.schema(),
-        precedents=select_tellable(call.find_precedents(failure), call.tool),
-        shareable=call.wrapped.shareable_texts(),
-        profiles=call.find_profiles(),
+        schema=execution.tool.schema(),
+        precedents=select_tellable(execution.memory.find_precedents(failure), execution.tool),
+        shareable=execution.call.wrapped.shareable_texts(),
+        profiles=execution.memory.find_profiles(),
         calls=calls,
-        tools=call.tool_names,
+        tools=execution.prepared.tool_names,
     )
 
 
-def _note_no_answer(call: CallExecution, reason: str) -> None:
+def _note_no_answer(execution: CallExecution, reason: str) -> None:
     """Log why there is no reflection, once per tool and reason: a failing reflector costs nothing but this note."""
-    reason = call.prompt.error_message(reason)  # it may contain the text of an error or an answer
+    reason = execution.answer.prompt.error_message(reason)  # it may contain the text of an error or an answer
     topic = f"reflector {reason[:80]}"
-    call.capture.warn_once(call.tool.key, topic, "No reflection on a failure of %s: %s.", call.tool.name, reason)
+    execution.capture.warn_once(
+        execution.tool.key,
+        topic,
+        "No reflection on a failure of %s: %s.",
+        execution.tool.name,
+        reason,
+    )
 
 
 def _restore_secrets(reflection: Reflection, arguments: Arguments, visible_arguments: Mapping[str, Any]) -> Reflection:
@@ -563,16 +570,16 @@ def _restore(value: Any, original: Any, visible: Any) -> Any:
     }
 
 
-def _quiet_context(call: CallExecution) -> contextvars.Context:
+def _quiet_context(execution: CallExecution) -> contextvars.Context:
     """Return a context in which a wrapped client records nothing: the reflection step has its tokens."""
     context = contextvars.copy_context()
-    run = ActiveRun(call.capture, "", RunOptions("observe", "off"), is_standalone=True)
-    context.run(call.capture.current_scope.set, CallScope(run, None, None, False, is_in_progress=False))
+    run = ActiveRun(execution.capture, "", RunOptions("observe", "off"), is_standalone=True)
+    context.run(execution.capture.current_scope.set, CallScope(run, None, None, False, is_in_progress=False))
     return context
 
 
 def _record_request(
-    call: CallExecution,
+    execution: CallExecution,
     failure: Failure,
     reply: ReflectorReply,
     answer: Reflection | str,
@@ -580,19 +587,21 @@ def _record_request(
     model: str,
 ) -> None:
     """Record the request as a step of its own. One that failed is cancelled: it is no failure of the agent."""
-    if call.is_left_out:
+    if execution.call.is_left_out:
         return
     result = msgspec.to_builtins(answer) if isinstance(answer, Reflection) else {"error": answer}
     usage = reply.usage or TokenUsage({"input": reply.tokens} if reply.tokens else {}, model or None)
-    arguments = {"tool": call.tool.name, "call": call.number, "kind": str(failure.kind)}
-    with call.capture.guard("Recording a reflection"):
-        step = call.run.start_step(type="reflection", name="reflection", arguments=arguments, parent=call.number)
+    arguments = {"tool": execution.tool.name, "call": execution.number, "kind": str(failure.kind)}
+    with execution.capture.guard("Recording a reflection"):
+        step = execution.run.start_step(
+            type="reflection", name="reflection", arguments=arguments, parent=execution.number
+        )
         ended_step = msgspec.structs.replace(
             step,
             started_at=started_at,
             outcome="success" if isinstance(answer, Reflection) else "cancelled",
-            result=call.rules.value_recorder.result(result),
+            result=execution.call.rules.value_recorder.result(result),
             duration_seconds=reply.seconds,
             **usage_fields(usage, None, None),
         )
-        call.capture.publish_safely(call.run.end_step(ended_step))
+        execution.capture.publish_safely(execution.run.end_step(ended_step))

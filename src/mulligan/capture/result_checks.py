@@ -9,7 +9,14 @@ import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.kinds import RETRIEVAL_NO_RESULTS
-from mulligan.classify.result_verdict import FAILURE, ResultVerdict, judge_result
+from mulligan.classify.result_verdict import (
+    FAILURE,
+    MAX_STATEMENT_CHARS,
+    ResultVerdict,
+    describe_suspicion,
+    judge_result,
+    may_state_failure,
+)
 from mulligan.classify.results import ENVELOPE_KEYS, is_flagged_result
 from mulligan.classify.tool_category import returns_content
 from mulligan.classify.unflagged_failures import may_report_failure
@@ -20,11 +27,6 @@ Empty = Literal["success", "failure"]
 
 DATA_TYPES = frozenset({type(None), bool, int, float, str, list, tuple, set, frozenset})
 """Types that are never errors, nor content blocks."""
-FAILURE_PHRASES = (
-    "not ", "n't ", "nothing ", "timed out", "quota", "unavailable", "invalid", "unable", "expired", "unknown",
-    "missing", "no longer", "you ", "in to ", "down", "offline", "fail", "denied", "ended",
-)  # fmt: skip
-"""Phrases of which one is in every short sentence that says what failed."""
 NAMED_FAILURES = ("error", "exception", "fail", "not found", "no such", "denied", "not recognized")
 """Words for a failure after the name of what failed and a colon."""
 CONTENT_STATUS_KEYS = frozenset({"status_code", "statusCode", "stdout", "stderr", "output", "stdErr"})
@@ -129,19 +131,8 @@ class ResultChecker:
         """Return the record of a result that looks like a failure; None for any other."""
         if verdict.judgment != "suspected":
             return None
-        failure = capture.classify_safely(
-            verdict.excerpt,
-            source=self._type,
-            tool=self._name,
-            arguments=arguments,
-            is_error=True,
-            category=self.category,
-        )
-        if not failure.is_failure:
-            return None  # such as a refusal by the user
-        return SuspectedFailure(
-            kind=str(failure.kind), confidence=round(verdict.confidence, 2), sentence=failure.message
-        )
+        context = {"source": self._type, "tool": self._name, "arguments": arguments, "category": self.category}
+        return describe_suspicion(verdict, None, capture.classify_safely, **context)
 
     def failure(
         self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
@@ -191,11 +182,8 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None) -> b
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is not None and result[:MAX_START_CHARS].lower().startswith(starts):
             return True
-        if result[:1].isupper() and len(result) <= MAX_HEAD_CHARS:
-            sentence = result.lower()
-            for phrase in FAILURE_PHRASES:  # any() with a generator takes three times as long
-                if phrase in sentence:
-                    return True
+        if len(result) <= MAX_STATEMENT_CHARS and may_state_failure(result):
+            return True
         # Otherwise an error is named before a colon.
         if result.find(":", 0, MAX_HEAD_CHARS) < 0:
             return False

@@ -6,10 +6,7 @@ the frames of its traceback show what is below the call, and the frames of the s
 
 from __future__ import annotations
 
-import ast
-import builtins
 import contextlib
-import copy
 import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -45,8 +42,6 @@ MAX_DECORATORS = 10
 _GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 Locals = Mapping[str, Any]
-UNKNOWN_RESULT = object()
-"""Stands for the result that a layer gets from a function of the program which calls the tool."""
 
 
 # Below: the traceback
@@ -72,8 +67,8 @@ def set_layer(error: BaseException, layer: RetryLayer) -> None:
         setattr(error, LAYER_ATTRIBUTE, layer)
 
 
-def find_decorator_below(function: object, result: Any) -> RetryLayer | None:
-    """Return the decorator of a function that retries by its result, and has done so before it returned this one."""
+def find_decorator_below(function: object) -> RetryLayer | None:
+    """Return the decorator of a function that retries by its result, if it may have done so."""
     for _ in range(MAX_DECORATORS):
         module = getattr(function, "__globals__", {}).get("__name__", "")
         if module.startswith("tenacity"):
@@ -81,9 +76,7 @@ def find_decorator_below(function: object, result: Any) -> RetryLayer | None:
             return RetryLayer("tenacity", count) if count > 1 else None
         code = getattr(function, "__code__", None)
         if module.startswith("backoff.") and code is not None and code.co_qualname.startswith("retry_predicate."):
-            predicate = inspect.getclosurevars(function).nonlocals.get("predicate")  # type: ignore[arg-type]
-            has_retried = not callable(predicate) or _ask_program(predicate, result, default=True)
-            return RetryLayer("backoff") if has_retried else None
+            return RetryLayer("backoff")
         function = getattr(function, "__wrapped__", None)
     return None
 
@@ -184,86 +177,33 @@ _ATTEMPT_READERS: dict[str, Callable[[Locals], int]] = {
 # Above: the stack
 
 
-def find_layer_above(error: BaseException | None, result: Any = None) -> RetryLayer | None:
+def find_layer_above(error: BaseException | None) -> RetryLayer | None:
     """Return the layer among the callers of this call that retries it after this exception, or None.
 
-    `error` is None if the call returned a result that is a failure.
+    `error` is None if the call returned a result that is a failure. What a layer retries is read from the types of
+    exceptions that it names. A function of the program that decides is not called: it counts as a yes.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _module_of(frame).startswith("mulligan."):
         frame = frame.f_back
-    callers: list[FrameType] = []
     for _ in range(MAX_FRAMES_ABOVE):
         if frame is None or _module_of(frame) == "mulligan.capture.loop":
             return None  # a loop answers the model: no caller of it gets the exception
-        if (layer := _read_caller(frame, error, UNKNOWN_RESULT if callers else result)) is not None:
-            is_caught = error is not None and any(_catches(caller, error) for caller in callers)
-            return None if is_caught else layer
-        callers.append(frame)
+        if (layer := _read_caller(frame, error)) is not None:
+            return layer
         frame = frame.f_back
     return None
 
 
-def _catches(frame: FrameType, error: BaseException) -> bool:
-    """Return whether an `except` of a caller surely ends this exception, so that no layer above gets it.
-
-    The source says so: the handler names a class of the exception, and no `raise` follows in the function. Without
-    source, or if a class cannot be found, the answer is no.
-    """
-    code = frame.f_code
-    if code.co_name.startswith("<") or _module_of(frame).startswith("mulligan."):
-        return False  # an expression has no handlers
-    try:
-        lines, start = inspect.getsourcelines(code)  # of the function only: a large file takes a second to parse
-        parent = "if True:" if lines[0][:1].isspace() else ""
-        tree = ast.parse("\n".join((parent, "".join(lines))))
-    except (OSError, SyntaxError, ValueError, RecursionError):
-        return False
-    line = frame.f_lineno - start + 2
-    functions = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and _spans(node.body, line)
-    ]
-    innermost = max(functions, key=lambda node: node.lineno, default=None)
-    if innermost is None or innermost.name != code.co_name:
-        return False  # the file has changed
-    last_raise = max((node.lineno for node in ast.walk(innermost) if isinstance(node, ast.Raise)), default=0)
-    blocks = [node for node in ast.walk(innermost) if isinstance(node, ast.Try) and _spans(node.body, line)]
-    for block in sorted(blocks, key=lambda node: node.lineno, reverse=True):
-        for handler in block.handlers:
-            if handler.type is None or isinstance(error, tuple(_find_classes(handler.type, frame.f_globals))):
-                return handler.lineno > last_raise
-    return False
-
-
-def _spans(body: list[ast.stmt], line: int) -> bool:
-    return body[0].lineno <= line <= (body[-1].end_lineno or 0)
-
-
-def _find_classes(expression: ast.expr, names: Mapping[str, Any]) -> Iterator[type]:
-    """Yield the exception classes that the expression after `except` names, as far as they are global."""
-    if isinstance(expression, ast.Tuple):
-        for element in expression.elts:
-            yield from _find_classes(element, names)
-        return
-    path = ast.unparse(expression).split(".")
-    value = names.get(path[0], getattr(builtins, path[0], None))
-    for name in path[1:]:
-        value = vars(value).get(name) if inspect.ismodule(value) else None
-    if isinstance(value, type):
-        yield value
-
-
-def _read_caller(frame: FrameType, error: BaseException | None, result: Any) -> RetryLayer | None:
+def _read_caller(frame: FrameType, error: BaseException | None) -> RetryLayer | None:
     package = _package_of(frame)
     if not package and not _may_loop_over_attempts(frame):
         return None
     values = frame.f_locals
     if package == "backoff":
-        return _read_backoff_caller(values, error, result)
+        return _read_backoff_caller(values, error)
     if package == "tenacity":
-        return _read_tenacity_caller("tenacity", values.get("retry_state"), error, result)
+        return _read_tenacity_caller("tenacity", values.get("retry_state"), error)
     if package.startswith("langchain."):
         return _read_middleware_caller(package, values, error)
     if package and package not in LIBRARY_NAMES:
@@ -274,9 +214,9 @@ def _read_caller(frame: FrameType, error: BaseException | None, result: Any) -> 
     for value in list(values.values()):  # a loop over attempts in the caller's own code, or in stamina's
         match type(value).__module__, type(value).__name__:
             case "tenacity", "AttemptManager":
-                layer = _read_tenacity_caller("tenacity", value.retry_state, error, result)
+                layer = _read_tenacity_caller("tenacity", value.retry_state, error)
             case "stamina._core", "Attempt":
-                layer = _read_tenacity_caller("stamina", value._t_attempt.retry_state, error, result)
+                layer = _read_tenacity_caller("stamina", value._t_attempt.retry_state, error)
             case _:
                 continue
         if layer is not None:
@@ -295,12 +235,12 @@ def _may_loop_over_attempts(frame: FrameType) -> bool:
     )
 
 
-def _read_tenacity_caller(library: str, state: Any, error: BaseException | None, result: Any) -> RetryLayer | None:
+def _read_tenacity_caller(library: str, state: Any, error: BaseException | None) -> RetryLayer | None:
     if state is None or state.outcome is not None:  # an attempt that has ended: a variable left over from its loop
         return None
     retrying = state.retry_object
     limit = _find_limit(retrying.stop)
-    if not getattr(retrying, "enabled", True) or limit == 1 or not _can_retry(retrying.retry, state, error, result):
+    if not getattr(retrying, "enabled", True) or limit == 1 or not _can_retry(retrying.retry, error):
         return None
     return RetryLayer(library, state.attempt_number, limit=limit, is_above=True)
 
@@ -313,40 +253,23 @@ def _find_limit(stop: Any) -> int | None:
     return getattr(stop, "max_attempt_number", None)
 
 
-def _can_retry(condition: Any, state: Any, error: BaseException | None, result: Any) -> bool:
-    """Return whether tenacity retries after this exception or result, or may do so if the result is unknown."""
+def _can_retry(condition: Any, error: BaseException | None) -> bool:
+    """Return whether tenacity may retry after this exception, or after a result (None)."""
+    types = getattr(condition, "exception_types", ())
     match type(condition).__name__:
         case "retry_any":
-            return any(_can_retry(part, state, error, result) for part in condition.retries)
+            return any(_can_retry(part, error) for part in condition.retries)
         case "retry_all":
-            return all(_can_retry(part, state, error, result) for part in condition.retries)
-        case "retry_if_result" | "retry_if_not_result" if error is not None or result is UNKNOWN_RESULT:
+            return all(_can_retry(part, error) for part in condition.retries)
+        case "retry_if_result" | "retry_if_not_result":
             return error is None
-    if error is None and result is UNKNOWN_RESULT:
-        return False
-    outcome = copy.copy(state)
-    if error is None:
-        outcome.set_result(result)
-    else:
-        outcome.set_exception((type(error), error, error.__traceback__))
-    return _ask_program(condition, outcome, default=True)
-
-
-def _ask_program(condition: Callable[[Any], Any], value: Any, *, default: bool) -> bool:
-    """Return the answer of a condition for retries, as the library gets it for the same failure a moment later.
-
-    The default is the answer of one that raises, and of an async one, which must not start here.
-    """
-    if inspect.iscoroutinefunction(condition):
-        return default
-    try:
-        answer = condition(value)
-    except Exception:  # noqa: BLE001 - the library will raise it in the program
-        return default
-    if inspect.iscoroutine(answer):
-        answer.close()
-        return default
-    return bool(answer)
+        case "retry_if_exception_type":
+            return isinstance(error, types)
+        case "retry_if_not_exception_type":
+            return error is not None and not isinstance(error, types)
+        case "retry_if_exception" | "retry_if_exception_message" | "retry_if_not_exception_message":
+            return error is not None
+    return True
 
 
 def _can_client_retry(frame: FrameType, error: BaseException | None) -> bool:
@@ -358,18 +281,9 @@ def _can_client_retry(frame: FrameType, error: BaseException | None) -> bool:
     return error is not None and (is_transport_error or not is_selective)
 
 
-def _read_backoff_caller(values: Locals, error: BaseException | None, result: Any) -> RetryLayer | None:
-    exception_types, limit = values.get("exception"), values.get("max_tries_value")
-    if error is None:
-        predicate = values.get("predicate")
-        is_retrying = callable(predicate)
-        if callable(predicate) and result is not UNKNOWN_RESULT:
-            is_retrying = _ask_program(predicate, result, default=True)
-    else:
-        giveup = values.get("giveup")
-        condition = getattr(giveup, "__wrapped__", giveup)  # for async callers, backoff wraps sync functions
-        is_retrying = exception_types is not None and isinstance(error, exception_types)
-        is_retrying = is_retrying and not (callable(condition) and _ask_program(condition, error, default=False))
+def _read_backoff_caller(values: Locals, error: BaseException | None) -> RetryLayer | None:
+    limit = values.get("max_tries_value")
+    is_retrying = "predicate" in values if error is None else isinstance(error, values.get("exception", ()))
     return RetryLayer("backoff", values["tries"], limit=limit, is_above=True) if is_retrying and limit != 1 else None
 
 
@@ -380,9 +294,9 @@ def _read_middleware_caller(module: str, values: Locals, error: BaseException | 
     retry_on: Any = getattr(middleware, "retry_on", ())
     if error is None or attempt is None or limit < 1:
         return None
-    is_type = isinstance(retry_on, tuple | type)
-    is_retrying = isinstance(error, retry_on) if is_type else _ask_program(retry_on, error, default=True)
-    return RetryLayer(_name_of(module), attempt + 1, limit=limit + 1, is_above=True) if is_retrying else None
+    if isinstance(retry_on, tuple | type) and not isinstance(error, retry_on):
+        return None
+    return RetryLayer(_name_of(module), attempt + 1, limit=limit + 1, is_above=True)
 
 
 # Frames

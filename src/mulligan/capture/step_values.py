@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
+from mulligan.capture.context import CaptureContext
 from mulligan.capture.value_recording import copy_arguments, shapes
 from mulligan.core.failure import SettingsError
-from mulligan.core.fast_path import restore_value, snapshot_value
 from mulligan.core.records import TOKEN_PARTS
 from mulligan.core.token_usage import MAX_TOKEN_COUNT, TokenUsage, read_usage
+from mulligan.core.value_snapshots import restore_value, snapshot_value
 
 F = TypeVar("F", bound=Callable[..., Any])
 TOKEN_NAMES = frozenset({"input", "output", *TOKEN_PARTS})
@@ -92,3 +93,48 @@ def decorate(function: F, start: Callable[[Mapping[str, Any] | None], DecoratedS
             return result
 
     return cast("F", call)
+
+
+class RunMetadata:
+    """The metadata of a run, which a program may change until the run ends."""
+
+    capture: CaptureContext
+    _metadata: dict[str, Any]
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The metadata of the run. What you change until the run ends is stored with its end."""
+        return self._metadata
+
+    @metadata.setter
+    def metadata(self, metadata: Mapping[str, Any]) -> None:
+        self._metadata = {}
+        merge_metadata(self._metadata, metadata, {})
+
+    def add_metadata(self, values: Mapping[str, Any] | None = None, /, **more: Any) -> None:
+        """Add to the metadata of the run: `run.add_metadata(order=7)`."""
+        merge_metadata(self._metadata, values, more)
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of the run, in its metadata."""
+        tags = self._metadata.get("tags")
+        return list(tags) if isinstance(tags, list | tuple) else []
+
+    @tags.setter
+    def tags(self, tags: Iterable[str]) -> None:
+        self._metadata["tags"] = [tags] if isinstance(tags, str) else [str(tag) for tag in tags]
+
+    @property
+    def user(self) -> str | None:
+        """The user whom the run serves, in its metadata."""
+        user = self._metadata.get("user")
+        return None if user is None else str(user)
+
+    @user.setter
+    def user(self, user: str | None) -> None:
+        self._metadata["user"] = None if user is None else str(user)
+
+    def _stored_metadata(self) -> dict[str, Any] | None:
+        metadata = {name: value for name, value in self._metadata.items() if value is not None}
+        return (shapes(metadata) if self.capture.record == "shape" else metadata) or None

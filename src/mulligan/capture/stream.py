@@ -14,10 +14,14 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from mulligan.capture.call import STREAM, CallExecution, prepare_call
+from mulligan.capture.attempt import CallForm
+from mulligan.capture.attempt_judge import STREAM
+from mulligan.capture.call import prepare_call
+from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import ContextValue, Raised
 from mulligan.capture.player import aexecute_plan, execute_plan, run_sync
 from mulligan.capture.propagation import lost_run_watch
-from mulligan.capture.run import ActiveRun, ContextValue, Raised, current_run
+from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.core.conversation import get_field
 from mulligan.core.token_usage import StreamUsage
@@ -125,9 +129,9 @@ class StreamState:
                 self._run,
                 self._args,
                 self._kwargs,
-                open_stream=self._begin if self._is_async else lambda source: run_sync(self._begin(source)),
+                CallForm(open_stream=self._begin if self._is_async else lambda source: run_sync(self._begin(source))),
             )
-            self._answer = call.collect_stream()
+            self._answer = call.record.model.collect_stream()
             return await aexecute_plan(call) if self._is_async else execute_plan(call)
 
     async def _begin(self, answer: Any) -> Any:
@@ -197,8 +201,8 @@ class StreamState:
             return
         self._has_exited = True
         if self._call is not None and self._call.is_streaming:
-            self._call.stream_usage = None if self._usage is None else self._usage.usage
-            self._call.stream_answer = self._answer
+            self._call.record.model.stream_usage = None if self._usage is None else self._usage.usage
+            self._call.record.model.stream_answer = self._answer
             self._call.end_stream(self._items, error)
         if self._own_run is not None:
             # The attempt records an interruption.

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 
 from mulligan import prompt
-from mulligan.capture.call import CallExecution
-from mulligan.capture.call_record import usage_fields
+from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import ContextValue, RecoveryScope
+from mulligan.capture.model_record import usage_fields
 from mulligan.capture.player import run_sync
-from mulligan.capture.run import ContextValue, RecoveryScope
 from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.signature import code_of
 from mulligan.core import conversation
@@ -83,9 +83,11 @@ class ModelSummarizer:
     recorded: the conversation before and after the compression has them.
     """
 
-    def __init__(self, call: CallExecution, arguments: Arguments, name: str, max_calls: int, max_tokens: int) -> None:
-        self._call = call
-        self._value_recorder = call.rules.value_recorder.without_messages()
+    def __init__(
+        self, execution: CallExecution, arguments: Arguments, name: str, max_calls: int, max_tokens: int
+    ) -> None:
+        self._execution = execution
+        self._value_recorder = execution.call.rules.value_recorder.without_messages()
         self._conversation = arguments[name]
         self._name = name
         self._other_arguments = {
@@ -103,7 +105,7 @@ class ModelSummarizer:
     def as_query(self) -> Callable[..., Any]:
         """Return the request as a function of a text and of the maximum characters of its summary."""
         request = self._request
-        return request if self._call.wrapped.is_async else lambda *args: run_sync(request(*args))
+        return request if self._execution.call.wrapped.is_async else lambda *args: run_sync(request(*args))
 
     def as_text_query(self) -> Callable[[str], Any]:
         """Return the request as a function of the text alone."""
@@ -111,14 +113,14 @@ class ModelSummarizer:
         async def request(text: str) -> str | None:
             return await self._request(text, choose_summary_chars(text))
 
-        return request if self._call.wrapped.is_async else lambda text: run_sync(request(text))
+        return request if self._execution.call.wrapped.is_async else lambda text: run_sync(request(text))
 
     async def _request(self, text: str, max_chars: int) -> str | None:
         """Return a summary, an empty text if the token budget is too small for this one, or None if nothing is left."""
-        call, wrapped = self._call, self._call.wrapped
+        execution, wrapped = self._execution, self._execution.call.wrapped
         request_text = prompt.summary_request(text, max_chars)
         estimate = estimate_tokens(request_text) + max_chars / 3
-        seconds = call.limits.seconds_left()
+        seconds = execution.limits.seconds_left()
         if self._calls_left < 1 or (seconds is not None and seconds <= 0):
             return None
         if estimate > self._tokens_left:
@@ -128,42 +130,42 @@ class ModelSummarizer:
         if isinstance(self._conversation, list | tuple):
             messages = [conversation.user_message(self._conversation, request_text)]
         arguments = {**self._other_arguments, self._name: messages}
-        positional, keywords = call.split_arguments(arguments)
-        function = call.with_timeout(wrapped.function)
-        step, started = self._start_step(arguments), call.capture.timer()
+        positional, keywords = execution.call.split_arguments(arguments)
+        function = execution.limits.with_timeout(wrapped.function)
+        step, started = self._start_step(arguments), execution.capture.timer()
         # Wrapped models inside the function only record: the call that is compressed is the one that recovers.
-        number = (step.seq if step is not None else 0) or call.number
-        scope = RecoveryScope(call.run, number, None, True, enclosing=call)
+        number = (step.seq if step is not None else 0) or execution.number
+        scope = RecoveryScope(execution.run, number, None, True, enclosing=execution.call)
         answer: Any = None
         failure: Failure | None = None
-        with ContextValue(call.capture.current_scope, lambda: scope):
+        with ContextValue(execution.capture.current_scope, lambda: scope):
             try:
                 answer = function(*positional, **keywords)
                 if wrapped.is_async:
                     answer = await answer
             except Exception as error:  # noqa: BLE001 - the text is cut instead
                 self._calls_left = 0
-                failure = call.capture.classify_safely(error, source="model", tool=_step_name(call))
+                failure = execution.capture.classify_safely(error, source="model", tool=_step_name(execution))
             finally:
                 scope.is_retrying = scope.is_in_progress = False
         usage = self._value_recorder.usage(answer)
         self._tokens_left -= count_tokens(usage.tokens) if usage else estimate
         if step is not None:
-            seconds_taken = call.capture.timer() - started
-            with call.capture.guard("Recording a summary"):
+            seconds_taken = execution.capture.timer() - started
+            with execution.capture.guard("Recording a summary"):
                 self._end_step(step, answer, failure, arguments, usage, seconds_taken)
         return conversation.answer_text(answer).strip() or None
 
     def _start_step(self, arguments: Mapping[str, Any]) -> Step | None:
-        call = self._call
-        with call.capture.guard("Recording a summary"):
+        execution = self._execution
+        with execution.capture.guard("Recording a summary"):
             recorded, _ = self._value_recorder.arguments(arguments)
-            return call.run.start_step(
-                is_numbered=not call.is_left_out,
+            return execution.run.start_step(
+                is_numbered=not execution.call.is_left_out,
                 type="model",
-                name=_step_name(call),
+                name=_step_name(execution),
                 arguments=recorded,
-                parent=call.number,
+                parent=execution.number,
                 recovery=SUMMARY_RECOVERY,
             )
         return None
@@ -177,27 +179,27 @@ class ModelSummarizer:
         usage: TokenUsage | None,
         seconds: float,
     ) -> None:
-        call, recorder = self._call, self._value_recorder
+        execution, recorder = self._execution, self._value_recorder
         step = msgspec.structs.replace(
             step,
             duration_seconds=seconds,
             outcome="success" if failure is None else outcome_of(failure),
             failure=recorder.failure(failure, arguments),
             result=recorder.result(answer),
-            **usage_fields(call.run.count_usage(step.seq, None, usage), arguments, None),
+            **usage_fields(execution.run.count_usage(step.seq, None, usage), arguments, None),
         )
-        call.run.publish_step(step, call.capture, is_final=failure is None)
+        execution.run.publish_step(step, execution.capture, is_final=failure is None)
         if failure is not None and step.seq:
             cut_step = msgspec.structs.replace(
                 step,
-                seq=call.run.next_number(),
+                seq=execution.run.next_number(),
                 attempt=2,
                 duration_seconds=0.0,
                 outcome="success",
                 failure=None,
                 recovery=CUT_RECOVERY,
             )
-            call.run.publish_step(cut_step, call.capture)
+            execution.run.publish_step(cut_step, execution.capture)
 
 
 def choose_summary_chars(text: str) -> int:
@@ -205,6 +207,6 @@ def choose_summary_chars(text: str) -> int:
     return min(max(len(text) // CHARS_PER_SUMMARY_CHAR, MIN_SUMMARY_CHARS), MAX_SUMMARY_CHARS)
 
 
-def _step_name(call: CallExecution) -> str:
+def _step_name(execution: CallExecution) -> str:
     # Not the name of the model: a summary is neither a retry of its call nor evidence about it.
-    return f"{call.tool.name} summary"
+    return f"{execution.tool.name} summary"

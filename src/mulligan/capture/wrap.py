@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from mulligan.capture.call import CallExecution, prepare_call
-from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, CaptureSource, delegated_tool
+from mulligan.capture.call import prepare_call, recover_call
+from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.context import CaptureContext, CaptureSource
+from mulligan.capture.first_attempt import FirstAttempt, begin_attempt
 from mulligan.capture.framework_classes import find_framework_page, is_framework_tool
 from mulligan.capture.player import aexecute_plan, execute_plan
-from mulligan.capture.propagation import lost_run_watch
-from mulligan.capture.run import ActiveRun, CallScope, current_run
-from mulligan.capture.value_recording import snapshot_arguments
+from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
-from mulligan.core.events import StepStarted
 from mulligan.core.failure import SettingsError
-from mulligan.core.fast_path import IMMUTABLE_TYPES, SHAREABLE_TYPES, SuccessRecord, journal_values
-from mulligan.core.records import new_id, pooled_run_id
-
-MAX_LEARNED_NAMES = 200
-"""Limit of remembered argument names beyond the parameters of a function that accepts any name."""
 
 
 def wrap(function: Any, get_capture: CaptureSource, options: ToolOptions) -> Any:
@@ -71,19 +65,20 @@ def build_sync_wrapper(wrapped: WrappedFunction) -> Callable[..., Any]:
         capture = get_capture()
         if capture is None:
             return function(*args, **kwargs)
-        call = begin_call(wrapped, capture, args, kwargs)
-        if call.success_record is not None:  # otherwise the player makes the first attempt too
-            token, timer = capture.current_scope.set(call), capture.timer
+        first = begin_call(wrapped, capture, args, kwargs)
+        if first is not None:
+            token, timer = capture.current_scope.set(first.call), capture.timer
             start_time = timer()
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
-                if not call.keep_failure(error, start_time, token):
+                if not first.keep_failure(error, start_time, token):
                     raise
                 # recovered below, outside this handler, so that later errors do not get this one as context
             else:
-                if call.record_success(result, start_time, token):
+                if first.record_success(result, start_time, token):
                     return result
+        call = continue_call(first, wrapped, capture, args, kwargs)
         with call.run_scope():
             return execute_plan(call)
 
@@ -97,19 +92,20 @@ def build_async_wrapper(wrapped: WrappedFunction) -> Callable[..., Any]:
         capture = get_capture()
         if capture is None:
             return await function(*args, **kwargs)
-        call = begin_call(wrapped, capture, args, kwargs)
-        if call.success_record is not None:  # otherwise the player makes the first attempt too
-            token, timer = capture.current_scope.set(call), capture.timer
+        first = begin_call(wrapped, capture, args, kwargs)
+        if first is not None:
+            token, timer = capture.current_scope.set(first.call), capture.timer
             start_time = timer()
             try:
                 result = await function(*args, **kwargs)
             except BaseException as error:
-                if not call.keep_failure(error, start_time, token):
+                if not first.keep_failure(error, start_time, token):
                     raise
                 # recovered below, outside this handler, so that later errors do not get this one as context
             else:
-                if call.record_success(result, start_time, token):
+                if first.record_success(result, start_time, token):
                     return result
+        call = continue_call(first, wrapped, capture, args, kwargs)
         with call.run_scope():
             return await aexecute_plan(call)
 
@@ -141,143 +137,28 @@ def _with_async_streams(wrapped: WrappedFunction, call_directly: Callable[..., A
 
 def begin_call(
     wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CallExecution:
-    """Begin a call. The wrapper makes its first attempt; if `success_record` is None, the player does, after checks."""
+) -> FirstAttempt | None:
+    """Begin a call. The caller makes its first attempt; if the call needs a check first (None), the player does."""
     try:
-        call = _begin_first_attempt(wrapped, capture, args, kwargs)
-        if call is not None:
-            return call
+        return begin_attempt(wrapped, capture, args, kwargs)
     except Exception as error:  # noqa: BLE001 - inlined guard: the player makes the call
         capture.log_internal_error("Starting a call", error)
+    return None
+
+
+def continue_call(
+    first: FirstAttempt | None,
+    wrapped: WrappedFunction,
+    capture: CaptureContext,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+) -> CallExecution:
+    """Build the execution of a call: the rest of one whose first attempt has failed, or all of it."""
+    if first is not None:
+        return recover_call(first)
     run = current_run(capture)
     is_standalone = run is None
     if run is None:
         run = ActiveRun(capture, options=wrapped.rules(capture, None).run_options)
         run.is_implicit = True
     return prepare_call(wrapped, capture, run, args, kwargs, is_standalone=is_standalone)
-
-
-def _begin_first_attempt(
-    wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> CallExecution | None:
-    """Begin the first attempt. Return None if the call needs a check first. Hot path: every call runs this."""
-    scope: CallScope | None = capture.current_scope.get()
-    rules = wrapped.default_rules
-    run: ActiveRun | None
-    if scope is None:
-        if lost_run_watch.is_active:
-            lost_run_watch.check(wrapped.name)
-        if rules is None or rules.capture is not capture:
-            if wrapped.needs_precheck:
-                return None
-            rules = wrapped.rules(capture, None)
-        if rules.can_be_refused and rules.targets.states:
-            return None
-        run = outer = enclosing = parent = None
-        is_counted, is_standalone, standalone_run = rules.is_retried, True, rules.standalone_run
-        number: int | None = 1
-        try:
-            run_id = pooled_run_id()
-        except IndexError:
-            run_id = new_id()
-    else:
-        run = scope.known_run or scope.run
-        if delegated_tool.get() is wrapped:
-            delegated_tool.set(None)  # the tool may call itself
-            rules = wrapped.rules(capture, DELEGATED_OPTIONS)
-        elif rules is None or rules.capture is not capture or run.options is not NO_OPTIONS:
-            if wrapped.needs_precheck:
-                return None
-            rules = wrapped.rules(capture, run.options)
-        if rules.can_be_refused and rules.targets.states:
-            return None
-        outer = scope if scope.is_retrying else scope.outer
-        enclosing = scope if scope.is_in_progress else None if scope.enclosing is None else scope.attempt
-        is_counted = rules.is_retried and (outer is None or not outer.is_retrying or bool(outer.executed_calls))
-        standalone_run = None
-        if run.is_open:
-            is_standalone = False
-            parent = scope.number
-            if not run.has_started:
-                run.start()  # the run of a standalone call, which now contains a second call
-        else:
-            is_standalone, parent, run = True, None, ActiveRun(rules.capture, "", rules.run_options)
-        # Calls inside an unrecorded call are children of its parent.
-        number = parent if rules.is_off and not run.capture.is_recording_off else next(run.numbers)
-        run_id = run.id
-    capture, template = rules.capture, rules.template
-    positional = args[1:] if wrapped.is_method else args
-    journal = None
-    if len(positional) <= template.safe_positional_count:
-        journal = _encode_simple_values(positional, kwargs, template.recordable_names)
-    is_retrying = is_counted and not rules.is_once
-    record = SuccessRecord(template, run_id, number or 0, parent, capture.clock(), positional, kwargs, standalone_run)
-    call = CallExecution(run, number, outer, is_retrying, wrapped, rules, args, kwargs, record, journal, is_standalone)
-    if enclosing is not None:
-        call.enclosing = enclosing
-    if journal is None:
-        _snapshot_arguments(call, record)
-    if run is not None and run.has_failures and not is_standalone:
-        call.facts = call._start_facts()
-    if capture.listeners and not rules.is_off:
-        call.run.start()
-        capture.publish_safely(StepStarted(call._first_step()))
-    if enclosing is not None and rules.has_effects:
-        call.has_marked_effects = True
-        call.add_executed_call(wrapped.name)
-    return call
-
-
-def _encode_simple_values(
-    positional: Sequence[Any], kwargs: Mapping[str, Any], recordable_names: Collection[str]
-) -> list[Any] | None:
-    """Encode values like `journal_values`, but only immutable ones under recordable names; None for all others."""
-    values: list[Any] = []
-    for value in positional:
-        if type(value) is str:
-            values.append([len(value)])
-        elif type(value) in SHAREABLE_TYPES:
-            values.append(value)
-        else:
-            return None
-    for name, value in kwargs.items():
-        if name not in recordable_names:
-            return None
-        if type(value) is str:
-            values += name, [len(value)]
-        elif type(value) in SHAREABLE_TYPES:
-            values += name, value
-        else:
-            return None
-    return values
-
-
-def _snapshot_arguments(call: CallExecution, record: SuccessRecord) -> None:
-    """Store copies of the arguments in the record of the first attempt, which may modify them."""
-    wrapped, rules = call.wrapped, call.rules
-    template, signature, value_recorder = rules.template, wrapped.signature, rules.value_recorder
-    arguments: Mapping[str, Any] = signature.bind(call.args, call.kwargs)
-    user_text = None
-    states = call.states = {}
-    if value_recorder.is_reduced:
-        call.values = value_recorder.values(arguments, states)
-        call.note_user_messages(arguments)
-        call.messages = call.record_conversation(arguments)
-        arguments, user_text = value_recorder.arguments(arguments, states=states)
-    elif (
-        signature.is_unrestricted
-        and template.lookup_name is not None
-        and len(template.recordable_names) < MAX_LEARNED_NAMES
-    ):
-        template.recordable_names = template.recordable_names.union(
-            name for name in call.kwargs if signature.can_name(name) and template.lookup_name(name)[:2] == (name, False)
-        )
-    record.positional = ()
-    call.journal_values = journal_values(template, arguments)
-    record.is_immutable = IMMUTABLE_TYPES.issuperset(map(type, arguments.values()))
-    if record.is_immutable or value_recorder.is_reduced:
-        record.keywords = dict(arguments)
-    else:
-        record.keywords = snapshot_arguments(arguments, states)
-    if user_text is not None:
-        call.run.set_context_if_unset(user_text)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, get_args
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, get_args
 
 import msgspec
 from msgspec.structs import force_setattr
 
+from mulligan.capture.call_errors import SchemaMismatchError, Violation
 from mulligan.capture.call_origin import find_receiver
 from mulligan.capture.context import (
     DELEGATED_OPTIONS,
@@ -24,7 +25,6 @@ from mulligan.capture.context import (
     strictest,
 )
 from mulligan.capture.framework_classes import INJECTED_TYPES
-from mulligan.capture.limits import SchemaMismatchError, Target, TargetResolver, Violation
 from mulligan.capture.result_checks import Empty, ResultChecker
 from mulligan.capture.signature import Signature, code_of, name_of, qualified_name_of, without_partial
 from mulligan.capture.value_recording import ValueRecorder
@@ -43,6 +43,18 @@ from mulligan.redaction.lazy_property import lazy_property
 log = get_logger(__name__)
 
 TOOL_TYPES = ("tool", "model", "retrieval")
+
+
+class Target(NamedTuple):
+    """What one outage affects."""
+
+    key: Hashable
+    label: str
+    """The target as a person reads it."""
+
+
+TargetResolver = Callable[[Mapping[str, Any], Callable[..., Any] | None], Target]
+"""Returns the target of an attempt, by its arguments and by the function that replaces the wrapped one."""
 NO_TARGETS = Targets()
 """The targets of tools in observe mode: they are never retried."""
 Planner = Callable[..., RecoveryMoves]
@@ -74,6 +86,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     items: Iterable[str] = ()
     exclude: Iterable[str] = ()
     learn: Learn | None = None
+    holdout: bool = True
     circuit_breaker: bool = False
     target: Any = None
     """Names of the arguments that name the target, or a function of the arguments."""

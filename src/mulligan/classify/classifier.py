@@ -28,7 +28,7 @@ from mulligan.classify.rules import (
 )
 from mulligan.classify.rules.numbers import find_number
 from mulligan.classify.tool_category import find_category_of_name
-from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect, ToolCategory
+from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect, ToolCategory, is_guess
 from mulligan.redaction.regex import LazyRegex, index_patterns
 
 MAX_CACHED_FAILURES = 500
@@ -176,6 +176,8 @@ class Classifier:
             if delay is not None and delay <= _MAX_LIMIT_SECONDS:
                 kind = self.kinds.get(f"{kind.type}/{kind.code_if_short}", kind)
         took_effect, reasons = decision.took_effect, decision.reasons
+        if took_effect is None and kind.took_effect is TookEffect.NO and is_guess(reasons, decision.confidence):
+            took_effect = TookEffect.UNKNOWN  # words that may be about something else prove nothing
         if took_effect is None and kind.has_no_cause and evidence.exit_code:
             took_effect = TookEffect.YES  # the program started, so the call executed
         if kind.is_about_connection and kind.remedy is Remedy.RETRY and _CERTIFICATE.search(evidence.text):
@@ -430,7 +432,9 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
                 took_effect = None  # text proves nothing: a refused connection needs its class
             # General words with a status for errors of any kind do not tell arguments from a state for certain.
             is_backed = bool(reasons) and not (rules is words.GENERAL_RULES and evidence.status in _VAGUE_REJECTIONS)
-            rule_reasons, raised_confidence = (f"text: {rule.name}", *reasons), confidence + 0.05 * is_backed
+            has_certain_words = confidence < _CERTAIN_CONFIDENCE and rule.is_certain(excerpt)
+            raised_confidence = (_CERTAIN_CONFIDENCE if has_certain_words else confidence) + 0.05 * is_backed
+            rule_reasons = (f"text: {rule.name}", *reasons)
             yield KindDecision(
                 rule.kind, rule_reasons, raised_confidence, took_effect, position, is_permanent=rule.is_permanent
             )
@@ -454,6 +458,8 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
     yield from _decide_by_exit_code(evidence)
 
 
+_CERTAIN_CONFIDENCE = 0.85
+"""Confidence of words that mean one kind alone, such as `rate limit exceeded`."""
 _REJECTIONS = (400, 422)
 _VAGUE_REJECTIONS = (*_REJECTIONS, 403)
 

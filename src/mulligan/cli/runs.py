@@ -25,13 +25,14 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
-from mulligan.report import conversation_text, memory_text, overview, run_text
-from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
-from mulligan.report.stats import compare_stats, count_older_runs, list_undeclared_kinds, started_runs
-from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, to_line, truncate
+from mulligan.report import conversation_text, memory_text, overview, recovery_costs, run_text
+from mulligan.report import impact as impact_report
+from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
+from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
+from mulligan.report.tables import SHOWN_ID_CHARS, format_count, format_timestamp, render_csv, to_line, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, RunOrder, Store
 from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.urls import is_networked, sqlite_path
 
@@ -43,8 +44,6 @@ MAX_EXPLAINED_CALLS = 20
 """Unrecovered calls of a run for which `mulligan show` looks up facts about successful calls, the latest."""
 DEFAULT_ROW_LIMIT = 20
 """Rows of `mulligan stats --by` as text."""
-COMPARABLE_DIMENSIONS = ("agent", "tool", "model", "version", "environment")
-"""Dimensions whose values can be compared with each other."""
 FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
 
 
@@ -52,10 +51,11 @@ FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan
     "mulligan runs --since 24h",
     "mulligan runs --status failure --agent helper --json",
     "mulligan runs --tool search --kind tool/timeout",
+    "mulligan runs --order cost --min-cost 0.5 --since 7d",
 )
 @list_options(RUN_SPEC)
-def runs(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> None:
-    """List recent runs with their status."""
+def runs(context: CommandContext, limit: int, as_csv: bool, order: RunOrder, **filters: Any) -> None:
+    """List runs with their status and cost, the newest first unless --order says otherwise."""
     store = context.find_store()
     if filters["pattern"] is not None and store is not None:
         pattern = store.pattern(DEFAULT_TENANT, filters["pattern"])
@@ -66,9 +66,9 @@ def runs(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> N
         filters["pattern"] = pattern.id
     histories = []
     if store is not None:
-        histories = RUN_SPEC.read(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, limit=limit))
+        histories = RUN_SPEC.read(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, order=order, limit=limit))
     total = 0
-    if store is not None and len(histories) == limit and not has_filters(filters):
+    if store is not None and len(histories) == limit and order == "started" and not has_filters(filters):
         total = started_runs(store.stats(DEFAULT_TENANT, StatsQuery(now=context.now)).total)
     if not context.print_list(RUN_SPEC, histories, limit, as_csv, run_text.to_summary, total):
         if store is None:
@@ -209,16 +209,20 @@ def stats(
     answer = _compute_stats(store, query)
     if as_csv or context.as_json:
         by = query.by or ""
-        rows = overview.limit_rows(overview.rank_parts(answer.parts, by), by, limit)
+        answer_facts = overview.build_answer(answer, limit, caused=_count_caused(store, query))
+        rows = answer_facts.get("parts", [])
         csv_lines = render_csv(rows, [by, *STATS_SPEC.csv_columns])
         undeclared_kinds = list_undeclared_kinds(answer.total, context.settings.kinds)
-        context.print(overview.build_answer(answer, limit) | {"undeclared_kinds": undeclared_kinds}, csv_lines)
+        if query.by is None and query.kind is None:
+            answer_facts["model_recovery"] = _sum_up_recoveries(store, query)
+        context.print(answer_facts | {"undeclared_kinds": undeclared_kinds}, csv_lines)
         return
     if query.by is None and query.kind is None:
         tools, agents, series = (
             _compute_stats(store, replace(query, by=by, detail=by == "tool")) for by in ("tool", "agent", "time")
         )
-        print_lines(overview.render_overview(answer, tools, agents, series, context.width))
+        model_recovery = _sum_up_recoveries(store, query)
+        print_lines(overview.render_overview(answer, tools, agents, series, context.width, model_recovery))
         if undeclared_kinds := list_undeclared_kinds(answer.total, context.settings.kinds):
             click.echo(f"\nNot declared: {', '.join(map(to_line, undeclared_kinds[:10]))}.")
             click.echo(f'To give one a remedy and a hint: [kinds."{to_line(undeclared_kinds[0])}"] in mulligan.toml.')
@@ -243,9 +247,26 @@ def _print_by_dimension(
         when = "%Y-%m-%d %H:%M" if answer.grain == "hour" else "%Y-%m-%d"
         click.echo("")
         by, is_single_kind = answer.by or "", query.kind is not None
-        print_lines(overview.render_by_dimension(answer.parts, by, limit, context.width, when, is_single_kind))
+        caused = _count_caused(store, query) if query.by == by else None
+        print_lines(
+            overview.render_by_dimension(answer.parts, by, limit, context.width, when, is_single_kind, caused=caused)
+        )
     elif answer.total.calls:
         click.echo(f"No records with a {query.by} in this period.")
+
+
+def _sum_up_recoveries(store: Store | None, query: StatsQuery) -> dict[str, Any]:
+    runs = recovery_costs.NO_RUNS
+    if store is not None:
+        runs = recovery_costs.read_failed_runs(store, DEFAULT_TENANT, query)
+    return recovery_costs.to_facts(runs)
+
+
+def _count_caused(store: Store | None, query: StatsQuery) -> dict[str, int] | None:
+    """Return the failed tool calls that each model requested; None unless the query is by model."""
+    if store is None or query.by != "model":
+        return None
+    return recovery_costs.count_caused_failures(recovery_costs.read_failed_runs(store, DEFAULT_TENANT, query).histories)
 
 
 def _compute_stats(store: Store | None, query: StatsQuery) -> Stats:
@@ -254,17 +275,41 @@ def _compute_stats(store: Store | None, query: StatsQuery) -> Stats:
 
 def _compare(context: CommandContext, store: Store | None, query: StatsQuery, values: tuple[str, str]) -> None:
     dimension = query.by or "version"
-    if dimension not in COMPARABLE_DIMENSIONS:
+    if dimension not in overview.COMPARABLE_DIMENSIONS:
         raise SettingsError(
-            f"Cannot compare by {dimension}. With --compare, --by takes: {', '.join(COMPARABLE_DIMENSIONS)}."
+            f"Cannot compare by {dimension}. With --compare, --by takes: {', '.join(overview.COMPARABLE_DIMENSIONS)}."
         )
-    sides = [_compute_stats(store, replace(query, by=None, **{dimension: value})) for value in values]
-    for value, side in zip(values, sides, strict=True):
-        if not side.total.calls and not started_runs(side.total):
+    queries = replace(query, by=None, **{dimension: values[0]}), replace(query, by=None, **{dimension: values[1]})
+    for value, side_query in zip(values, queries, strict=True):
+        side = _compute_stats(store, side_query).total
+        if store is None or not (side.calls or started_runs(side)):
             names = ", ".join(sorted(_compute_stats(store, replace(query, by=dimension)).parts)[:10])
             hint = f"Available: {names}." if names else "No run in this period has one."
             raise SettingsError(f"No records with {dimension} {value!r} in this period. {hint}")
-    differences = [difference._asdict() for difference in compare_stats(sides[0].total, sides[1].total)]
-    answers = [overview.build_answer(side) for side in sides]
-    facts = {"by": dimension, "values": values, "stats": answers, "differences": differences}
-    context.print(facts, overview.render_comparison(sides[0], sides[1], values, context.width))
+    if store is not None:
+        comparison = compare_groups(store, DEFAULT_TENANT, values, queries)
+        facts = {"by": dimension, **overview.comparison_facts(comparison)}
+        context.print(facts, overview.render_comparison(comparison, context.width))
+
+
+@command("mulligan impact", "mulligan impact --agent support-agent --since 30d", "mulligan impact --markdown")
+@filter_options(IMPACT_SPEC)
+@click.option("--markdown", is_flag=True, help="Print Markdown to paste into a message.")
+def impact(context: CommandContext, markdown: bool, **filters: Any) -> None:
+    """Show whether mulligan helps your agents: failures with its help compared with those without.
+
+    From a share of runs, help is held out: settings `holdout`, `holdout_reminders` and `holdout_repairs`. Exits 1 if
+    something harms.
+    """
+    store = context.find_store()
+    if store is None:
+        raise SettingsError(f"No runs in {context.where} yet. Name another store with --store, or try: mulligan demo")
+    query = IMPACT_SPEC.build_query(filters)
+    report = impact_report.build_report(store, DEFAULT_TENANT, query, context.now)
+    period = f"Since {format_timestamp(query.since)} UTC" if query.since is not None else "All time"
+    if markdown:
+        print_lines(impact_report.render_markdown(report, period))
+    else:
+        context.print(impact_report.to_facts(report), impact_report.render_report(report, period, context.width))
+    if any(row.verdict == "worse" for row in (*report.summary, *report.contributions)):
+        raise SystemExit(1)

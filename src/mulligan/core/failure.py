@@ -316,6 +316,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.has_unknown_outcome and not is_answered and (is_server_error or self.kind.loses_answer)
 
     @property
+    def is_guess(self) -> bool:
+        """Whether words alone suggest the kind, and may be about something else. Then no call is repeated for it."""
+        return self.clears_after is None and is_guess(self.evidence, self.confidence)
+
+    @property
     def class_name(self) -> str:
         """The class of the raised exception without its module."""
         return self.exception.rpartition(".")[2]
@@ -330,6 +335,13 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return build_tool_response(self, Redactor(personal=False), tool)
 
 
+def is_guess(evidence: tuple[str, ...], confidence: float) -> bool:
+    """Return whether the evidence is words alone, with a confidence that is too low to repeat a call."""
+    return confidence < MIN_WORDS_CONFIDENCE and all(reason.startswith("text: ") for reason in evidence)
+
+
+MIN_WORDS_CONFIDENCE = 0.8
+"""Confidence from which on words alone may lead to another attempt. Of such answers at most 1 % are harmful."""
 REFUSAL_EVIDENCE = frozenset(
     {"text: refused connection", "text: unknown host", "class ConnectionRefusedError", "code ECONNREFUSED"}
 )
@@ -376,7 +388,7 @@ def build_tool_response(
         "hint": "Continue without it; a person must act."
         if is_hidden
         else build_hint(failure, redactor, has_effects=has_effects),
-        "recoverable": failure.recoverable and failure.remedy is not Remedy.STOP,
+        "recoverable": failure.recoverable and (failure.remedy is not Remedy.STOP or failure.is_guess),
     }
     if failure.has_unknown_outcome and has_effects:
         response["outcome"] = "unknown: the call may have executed. Check before you repeat it."

@@ -23,8 +23,9 @@ from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
 from mulligan.dashboard.page_query import PageQuery, parse_date_range
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
 from mulligan.report import call_text
+from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
-from mulligan.report.resources import AUDIT_SPEC, PATTERN_SPEC, STEP_SPEC
+from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.server.tenants import Tenants, Tokens
 from mulligan.settings import hook_folder
@@ -129,17 +130,27 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         if not any(sides) and len(values) >= 2:
             sides = values[:2]
         periods = [{by: side} for side in sides]
-    differences = missing = None
+    comparison = missing = None
     if all(sides):
         query = page_query.stats_query()
-        cells = [store.stats(tenant, msgspec.structs.replace(query, **period)).total for period in periods]
-        has_data = [cell.calls or stats_report.started_runs(cell) for cell in cells]
-        missing = [side for side, is_found in zip(sides, has_data, strict=True) if not is_found]
-        differences = stats_report.compare_stats(*cells)
+        first, second = (msgspec.structs.replace(query, **period) for period in periods)
+        comparison = stats_report.compare_groups(store, tenant, (sides[0], sides[1]), (first, second))
+        sides = list(comparison.names)
+        cells = [stats.total for stats in comparison.stats]
+        missing = [
+            side for side, cell in zip(sides, cells, strict=True) if not (cell.calls or stats_report.started_runs(cell))
+        ]
     return {
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:MAX_CHOICES],
-        "differences": differences, "missing": missing, "how_to_set": HOW_TO_SET,
+        "comparison": comparison, "missing": missing, "how_to_set": HOW_TO_SET,
+        "note": stats_report.COMPARISON_NOTE,
     }  # fmt: skip
+
+
+def impact(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    """Compare failures with mulligan's help with those without it."""
+    report = impact_report.build_report(store, tenant, page_query.query(IMPACT_SPEC), page_query.now)
+    return {"report": report, "help_names": impact_report.HELP_NAMES, "note": impact_report.IMPACT_NOTE}
 
 
 def count_calls(by: str, parts: Mapping[str, Cell]) -> dict[str, int]:

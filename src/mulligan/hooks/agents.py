@@ -75,6 +75,8 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     """Path of the session log."""
     calls: tuple[AgentCall, ...] = ()
+    model: str = ""
+    """The model of the turn, where the agent names it."""
 
     @property
     def ends_turn(self) -> bool:
@@ -113,6 +115,7 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
         session=_text(event.get("session_id")),
         folder=_text(event.get("cwd")),
         log=log,
+        model=_text(event.get("model")),
         calls=tuple(_parse_call(name, raw_call, log) for raw_call in raw_calls if isinstance(raw_call, dict)),
     )
 
@@ -281,6 +284,10 @@ class HookState(msgspec.Struct, omit_defaults=True):
     """Recent failures. General advice about one is given once."""
     advice: list[tuple[str, int, str]] = []
     """What the agent was told: tool, failed call, fix. `ANY_FIX` stands for any tool, or for a fix without id."""
+    held_out: list[tuple[int, str]] = []
+    """What the agent was not told, to measure its effect: failed call and fix."""
+    reminder: str = ""
+    """Whether a reminder was `shown` or `held out`; empty before a compaction."""
     compacted: int = 0
     compacted_at: tuple[int, int] = (0, 0)
     """Step and turn of the last compaction; `compacted` is its time in UTC milliseconds."""

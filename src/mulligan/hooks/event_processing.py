@@ -21,6 +21,7 @@ from mulligan.classify.classifier import Classifier, classify
 from mulligan.classify.tool_category import find_category_of_name
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import Failure, StoreError, StoreLockedError, TookEffect, strip_own_blocks
+from mulligan.core.holdout import REMINDER, is_held_out
 from mulligan.core.records import (
     ANY_FIX,
     MAX_ADVISED_FIX_RECORDS,
@@ -135,7 +136,9 @@ class EventProcessor:
         event = self.event
         # Before the transaction: other processes do not wait for this.
         calls = [(call.id, self._build_step(call)) for call in event.calls if not call.is_interrupted]
-        self.logged_calls = self._read_logged_calls()
+        self.logged_calls, models = self._read_logged_calls()
+        latest_model = event.model or next(reversed(models.values()), "")
+        calls = [(id, self._add_model(step, models.get(id, latest_model))) for id, step in calls]
         spooled = SpooledEvent(
             id=new_id("event"), at=self.now, event=replace(event, calls=()), calls=calls, proxied=[*self.proxied_ids]
         )
@@ -167,10 +170,17 @@ class EventProcessor:
         finally:
             store.close()
 
-    def _read_logged_calls(self) -> list[tuple[str, Step]]:
-        """Return the calls of the session log. The reader is that of `mulligan scan`, so both see the same calls."""
+    def _add_model(self, step: Step, model: str) -> Step:
+        """Return a failed step with the model that requested it."""
+        return replace(step, metadata={"model": self.redactor.text(model)}) if model and step.has_failed else step
+
+    def _read_logged_calls(self) -> tuple[list[tuple[str, Step]], dict[str, str]]:
+        """Return the calls of the session log, and the models that requested them by id.
+
+        The reader is that of `mulligan scan`, so both see the same calls.
+        """
         if not self.event.log:
-            return []
+            return [], {}
         from mulligan.hooks.recall import read_log
 
         return read_log(self.event.agent, self.event.log, self.event.session, self.classify)
@@ -185,17 +195,20 @@ class EventProcessor:
                 arguments, note = replacement
                 return agents.build_response(self.event, note, (join_tool_name(last), arguments))
             hint = hints.build_hint(last, is_first=self.is_first_failure)
-            messages = [message, hint if self._store_advice(store, last, hints.fixes) else ""]
+            messages = [message, hint if self._store_advice(store, last, hints.fixes, hints.held_out_fixes) else ""]
             if self.identical_failures >= MAX_IDENTICAL_FAILURES and last.failure is not None:
                 kind = str(last.failure.kind)
                 messages.append(self.prompt.spiral([last.name], kind, self.identical_failures, is_same=True))
             message = "\n".join(filter(None, messages))
         return agents.build_response(self.event, message) if message else None
 
-    def _store_advice(self, store: SqliteStore, failed: Step, fixes: Iterable[str]) -> bool:
+    def _store_advice(
+        self, store: SqliteStore, failed: Step, fixes: Iterable[str], held_out_fixes: Iterable[str]
+    ) -> bool:
         """Store the fixes of a hint: a later success is no evidence for them. Return whether it may be shown."""
         advice = [(failed.name, failed.call, fix) for fix in fixes]
-        if not advice:
+        held_out = [(failed.call, fix) for fix in held_out_fixes]
+        if not advice and not held_out:
             return True
         try:
             with store.transaction(DEFAULT_TENANT) as transaction:
@@ -203,6 +216,7 @@ class EventProcessor:
                 stored_state = transaction.get(HOOK_STATE_KIND, self.session) or encode(self.state)
                 state = decode(stored_state, HookState)
                 state.advice = list(dict.fromkeys([*state.advice, *advice]))[-MAX_ADVISED_FIX_RECORDS:]
+                state.held_out = list(dict.fromkeys([*state.held_out, *held_out]))[-MAX_ADVISED_FIX_RECORDS:]
                 transaction.put(HOOK_STATE_KIND, self.session, encode(state))
         except (StoreError, msgspec.MsgspecError):
             return False  # what was told and is not known would count as evidence for itself
@@ -285,9 +299,20 @@ class EventProcessor:
         message = ""
         if current is not None:
             self._apply_event(transaction, current)
-            message = self.tracker.take_reminder() if current.event.type != "compacting" else ""
+            message = self._take_reminder() if current.event.type != "compacting" else ""
         self._store_session(transaction)
         return message
+
+    def _take_reminder(self) -> str:
+        """Return the reminder once per compaction, unless it is held out from this session."""
+        reminder = self.tracker.take_reminder()
+        if not reminder:
+            return ""
+        self.state.reminder = "shown"
+        if is_held_out(self.settings.holdout_reminders, self.session, REMINDER):
+            self.state.reminder = "held out"
+            return ""
+        return reminder
 
     def _apply_event(self, transaction: StoreTransaction, spooled: SpooledEvent) -> None:
         event, self.event_time = spooled.event, spooled.at
@@ -497,8 +522,11 @@ class EventProcessor:
             run = next((event.run for event in self.events if isinstance(event, RunStarted)), None)
             run = run or transaction.run(state.run)
             run = run or Run(id=state.run, agent=state.agent, session=self.session, started_at=state.started_at)
-            advice = tuple(AdvisedFix(call, fix) for _, call, fix in state.advice if call)
-            self.events.append(RunEnded(replace(run, ended_at=self.event_time, end_reason="finished", advice=advice)))
+            advice = [AdvisedFix(0, REMINDER, state.reminder == "held out")] if state.reminder else []
+            advice += [AdvisedFix(call, fix) for _, call, fix in state.advice if call]
+            advice += [AdvisedFix(call, fix, held_out=True) for call, fix in state.held_out]
+            ended_run = replace(run, ended_at=self.event_time, end_reason="finished", advice=tuple(advice))
+            self.events.append(RunEnded(ended_run))
 
     def _store_session(self, transaction: StoreTransaction) -> None:
         state = self.state

@@ -17,6 +17,7 @@ from mulligan.classify.fingerprint import build_template
 from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.calls import has_changes, wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.holdout import is_fix_held_out
 from mulligan.core.read_only_calls import is_read_only
 from mulligan.core.records import ANY_FIX, HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
 from mulligan.hooks.agents import HookState
@@ -46,8 +47,13 @@ MAX_LESSONS = 5
 # Recovery links
 
 
-def read_log(agent: str, log: str, session: str, classify: Callable[..., Failure]) -> list[tuple[str, Step]]:
-    """Return the calls in a session log as they ended, each with its id. Empty if the log is unreadable."""
+def read_log(
+    agent: str, log: str, session: str, classify: Callable[..., Failure]
+) -> tuple[list[tuple[str, Step]], dict[str, str]]:
+    """Return the calls in a session log as they ended, each with its id, and the models of all calls by id.
+
+    Empty if the log is unreadable.
+    """
     from mulligan.transcripts import opencode
     from mulligan.transcripts.formats import FORMATS  # most events need no reader
     from mulligan.transcripts.log_lines import LogLines, UnreadableFileError
@@ -67,8 +73,8 @@ def read_log(agent: str, log: str, session: str, classify: Callable[..., Failure
                     if history.run.parent is None:  # skips the runs of subagents
                         run = history.run.id
     except (UnreadableFileError, OSError):
-        return []  # the failures that hooks reported are known without the log
-    return [(id, step) for id, step in calls if step.type == "tool" and step.run == run]
+        return [], {}  # the failures that hooks reported are known without the log
+    return [(id, step) for id, step in calls if step.type == "tool" and step.run == run], reading.requesting_models
 
 
 def link_success(success: Step, failures: Iterable[TrackedFailure]) -> tuple[Link, ...]:
@@ -111,6 +117,8 @@ class Hints:
         self._now, self._state = now, state
         self.fixes: list[str] = []
         """The fixes that the hint tells, by id."""
+        self.held_out_fixes: list[str] = []
+        """The fixes that it does not tell, so that their effect can be measured."""
 
     def build_hint(self, step: Step, *, is_first: bool) -> str:
         """Return fixes that worked before, else a lesson about the failure, else an empty text.
@@ -123,9 +131,14 @@ class Hints:
             return sentence
         fixes = self._find_fixes(step) if self._settings.learn != "off" else []
         precedents = [precedent for fix in fixes if (precedent := self._to_precedent(fix)) is not None]
+        share = self._settings.holdout
+        self.held_out_fixes = [
+            precedent.fix for precedent in precedents if is_fix_held_out(precedent, self._state.run, share)
+        ]
+        precedents = [precedent for precedent in precedents if precedent.fix not in self.held_out_fixes]
         hint = self._prompt.hint(precedents[:MAX_PRECEDENTS])
         self.fixes = [precedent.fix for precedent in precedents[:MAX_PRECEDENTS]] if hint else []
-        return hint or self._find_lesson_hint(step, is_first)
+        return hint or ("" if self.held_out_fixes else self._find_lesson_hint(step, is_first))
 
     def _find_project_lesson(self, step: Step) -> str:
         """Return the lesson of a file in the project's repository, if the user has trusted its content."""
@@ -249,6 +262,7 @@ class Hints:
             occurrences=len(tried_runs),
             shareable=True,
             fix=fix.id,
+            followed=fix.followed,
         )
 
 

@@ -11,7 +11,7 @@ import agent_framework as framework
 from agent_framework import Content, FunctionTool, Message, MiddlewareFailure, ResponseStream
 
 from mulligan.api import Mulligan
-from mulligan.capture.run import ContextValue, Raised
+from mulligan.capture.call_scope import ContextValue, Raised
 from mulligan.classify.declared_errors import InfraError
 from mulligan.core.records import new_id
 from mulligan.integrations.framework_agent import MAX_OPEN_RUNS, AgentRun, FrameworkAgent

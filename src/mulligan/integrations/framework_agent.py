@@ -14,19 +14,12 @@ from types import TracebackType
 from typing import Any
 
 from mulligan import api
-from mulligan.capture.call import CallExecution
+from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import ContextValue, Raised, current_step, inner_scope, retrying_scope
 from mulligan.capture.framework_classes import is_control_flow, is_interruption
 from mulligan.capture.loop import ToolRequest
 from mulligan.capture.player import run_in_thread, run_sync
-from mulligan.capture.run import (
-    ActiveRun,
-    ContextValue,
-    Raised,
-    current_run,
-    current_step,
-    inner_scope,
-    retrying_scope,
-)
+from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.capture.wrapped_function import wrapped_of
 from mulligan.core.failure import SettingsError
@@ -309,14 +302,16 @@ class AgentRun:
             raise
 
     def _register_call(self, is_validated: bool, call: CallExecution) -> None:
-        if is_validated and isinstance(call.wrapped, FrameworkTool):
-            call.must_check = call.must_check and call.wrapped.loses_meaning(call.arguments)
+        if is_validated and isinstance(call.call.wrapped, FrameworkTool):
+            call.prepared.form.must_check = call.prepared.form.must_check and call.call.wrapped.loses_meaning(
+                call.prepared.arguments
+            )
         if not self._has_tool_calls:
             self._has_tool_calls = True
             self.run.capture.on_model_turn(self.run.id)
-        call.turn = (self._conversation, self._turn)
+        call.prepared.turn = (self._conversation, self._turn)
         # The framework's agent may repair the cause by means that mulligan does not see: its calls are always made.
-        call.answers_model = True
+        call.call.answers_model = True
 
     # Models
 

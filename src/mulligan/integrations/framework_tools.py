@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan import api
+from mulligan.capture.call_errors import SchemaMismatchError
+from mulligan.capture.call_scope import ContextValue
 from mulligan.capture.context import MODES, delegated_tool, strictest
-from mulligan.capture.limits import SchemaMismatchError
-from mulligan.capture.run import ContextValue
 from mulligan.capture.signature import qualified_name_of
 from mulligan.capture.wrap import build_wrapper
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, wrapped_of

@@ -20,8 +20,8 @@ from langgraph.types import Command
 from pydantic import BaseModel, ValidationError
 
 from mulligan.api import Mulligan
+from mulligan.capture.call_scope import ContextValue
 from mulligan.capture.player import run_in_thread
-from mulligan.capture.run import ContextValue
 from mulligan.capture.tool_outcome import ToolOutcome
 from mulligan.classify.declared_errors import AgentError
 from mulligan.core.records import new_id

@@ -20,8 +20,8 @@ from openai.types import responses
 import agents
 from agents import Agent, Handoff, Model, ModelResponse, Runner
 from mulligan.api import Mulligan
+from mulligan.capture.call_scope import ContextValue
 from mulligan.capture.player import run_in_thread
-from mulligan.capture.run import ContextValue
 from mulligan.core.records import new_id
 from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
 from mulligan.integrations.framework_tools import ToolDefinition

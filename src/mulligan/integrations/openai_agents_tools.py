@@ -15,7 +15,7 @@ from agents.tool_context import ToolContext
 
 import agents
 from agents import tool as sdk
-from mulligan.capture.run import ContextValue
+from mulligan.capture.call_scope import ContextValue
 from mulligan.classify.declared_errors import InfraError
 from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
 from mulligan.integrations.framework_tools import ToolDefinition, relax_schema

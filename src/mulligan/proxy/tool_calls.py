@@ -11,13 +11,18 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.build import Components
-from mulligan.capture.call import CallExecution, prepare_call
+from mulligan.capture.attempt import CallForm
+from mulligan.capture.call import prepare_call, recover_call
+from mulligan.capture.call_errors import SchemaMismatchError
+from mulligan.capture.call_execution import CallExecution
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.context import CaptureContext
-from mulligan.capture.limits import SchemaMismatchError
+from mulligan.capture.first_attempt import FirstAttempt
 from mulligan.capture.loop import ToolRequest
+from mulligan.capture.lost_call import find_lost_answer
 from mulligan.capture.player import aexecute_plan
-from mulligan.capture.run import ActiveRun, CallScope, scope
-from mulligan.capture.wrap import begin_call
+from mulligan.capture.run import ActiveRun, scope
+from mulligan.capture.wrap import begin_call, continue_call
 from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
 from mulligan.core.failure import Failure
 from mulligan.hooks import session_files
@@ -193,7 +198,7 @@ class ToolCallRequest:
     ) -> None:
         self._calls, self._relay = calls, calls.relay
         self._id, self._line, self._context = id, line, context
-        self._first: CallExecution | None = None
+        self._first: FirstAttempt | None = None
         self._is_repeated = False
         """Whether the answer of the same call was lost, and its outcome is unknown."""
         self._attempt_start: tuple[float, Any] = (0.0, None)
@@ -233,12 +238,13 @@ class ToolCallRequest:
         if has_non_object_arguments:
             tool = self.tool = calls.tools.get_tool(tool_call.name, is_verbatim=True)
         first = self._context.run(begin_call, tool, calls.capture, (), {**self._arguments})
-        if first.success_record is None:
-            self._task = calls.start_task(self._recover(first), self._context)
+        if first is None:
+            call = self._context.run(continue_call, None, tool, calls.capture, (), {**self._arguments})
+            self._task = calls.start_task(self._recover(call), self._context)
             return
         self._first = first
-        self._is_repeated = bool(first.run.lost_answers) and first.find_lost_answer() is not None
-        self._attempt_start = calls.capture.timer(), self._context.run(calls.capture.current_scope.set, first)
+        self._is_repeated = find_lost_answer(first.call, ((), self._arguments)) is not None
+        self._attempt_start = calls.capture.timer(), self._context.run(calls.capture.current_scope.set, first.call)
         self._was_sent = True
         entry = PendingRequest(self._handle_first_answer, self._handle_no_first_answer, self.timeout, self._token)
         self._relay.expect(self._id, entry)
@@ -283,7 +289,7 @@ class ToolCallRequest:
                     notes = [prompt.repeated_call_note(name)] if self._is_repeated else []
                     self._relay.client.write(self._render_success(self._last, notes, {}))
                     return
-            self._task = self._calls.start_task(self._recover(first), self._context)
+            self._task = self._calls.start_task(self._recover(recover_call(first)), self._context)
             return
         self._calls.active_calls.pop(self._id, None)
         self._relay.client.write(line)
@@ -295,7 +301,7 @@ class ToolCallRequest:
             self._relay.cancel_request(self._id, "timed out")
             error = TimeoutError(f"{self.tool.tool_name} did not answer in {self.timeout:g} s.")
         self._context.run(first.keep_failure, error, *self._attempt_start)
-        self._task = self._calls.start_task(self._recover(first), self._context)
+        self._task = self._calls.start_task(self._recover(recover_call(first)), self._context)
 
     def cancel(self, line: bytes) -> bool:
         """Cancel the call. Return False if the client's message must be forwarded to the server."""
@@ -321,21 +327,23 @@ class ToolCallRequest:
     # Recovery
 
     async def _recover(
-        self, first: CallExecution | None = None, *, is_checked: bool = False, tool_request: ToolRequest | None = None
+        self, call: CallExecution | None = None, *, is_checked: bool = False, tool_request: ToolRequest | None = None
     ) -> None:
         current_call.set(self)
         capture = self._calls.capture
         attempts: CallExecution | None = None
         error: Exception | None = None
         try:
-            with first.run_scope() if first is not None else scope(capture, self._calls.run) as run:
-                if first is not None:
-                    attempts = first
+            with call.run_scope() if call is not None else scope(capture, self._calls.run) as run:
+                if call is not None:
+                    attempts = call
                 elif tool_request is not None:
                     attempts = tool_request.prepare_call(run)
                 else:
-                    attempts = prepare_call(self.tool, capture, run, (), self._arguments, must_check=is_checked)
-                attempts.answers_model, attempts.tool_names = True, self._calls.tools.names
+                    attempts = prepare_call(
+                        self.tool, capture, run, (), self._arguments, CallForm(must_check=is_checked)
+                    )
+                attempts.call.answers_model, attempts.prepared.tool_names = True, self._calls.tools.names
                 try:
                     await aexecute_plan(attempts)
                 except Exception as raised:  # noqa: BLE001 - recorded already; rendered for the model below
@@ -423,17 +431,17 @@ class ToolCallRequest:
 
     def _render_answer(self, attempts: CallExecution | None, error: Exception | None) -> bytes:
         last = self._last
-        failure = attempts.failure if attempts is not None else None
+        failure = attempts.attempt.failure if attempts is not None else None
         metadata = {}
         if attempts is not None:
-            metadata = {"run": attempts.run.id, "call": attempts.number, "attempts": attempts.attempt_count}
+            metadata = {"run": attempts.run.id, "call": attempts.number, "attempts": attempts.attempt.number}
         if attempts is None or failure is None:
             if last is None:
                 return messages.build_error(self._id, f"{self.tool.tool_name} failed: {error}")
             notes = []
-            if attempts is not None and attempts.changes:
-                notes = [attempts.repair_note(self.tool.tool_name)]
-            if attempts is not None and (repeated := attempts.repeated_call_note(self.tool.tool_name)):
+            if attempts is not None and attempts.answer.changes:
+                notes = [attempts.answer.repair_note(self.tool.tool_name)]
+            if attempts is not None and (repeated := attempts.answer.repeated_call_note(self.tool.tool_name)):
                 notes.append(repeated)
             return self._render_success(last, notes, metadata)
         if isinstance(error, InvalidAnswerError) and last is not None:
@@ -471,4 +479,6 @@ class ToolCallRequest:
         tool_names = self._calls.tools.names
         is_unknown = bool(tool_names) and self.tool_call.name not in tool_names
         near_names = names_module.nearest_tool_names(self.tool_call.name, tool_names) if is_unknown else ()
-        return attempts.failure_answer(self.tool.tool_name, names=near_names, shareable=self.tool.shareable_texts())
+        return attempts.answer.describe_failure(
+            self.tool.tool_name, names=near_names, shareable=self.tool.shareable_texts()
+        )

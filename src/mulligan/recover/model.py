@@ -24,6 +24,7 @@ from mulligan.recover.plan import (
     RecoveryMoves,
     RecoveryQueries,
     StopMove,
+    describe_remedy,
     find_repeat_obstacle,
     find_stop_reason,
 )
@@ -246,17 +247,19 @@ class _ModelRecovery:
         return (yield from self._by_kind(failure))
 
     def _by_kind(self, failure: Failure) -> AttemptMoves:
+        if failure.is_guess and failure.remedy is Remedy.RETRY:
+            return self._use_fallback(failure) or describe_remedy(failure)
         if failure.kind.type == "model":
             for move in failure.kind.model_moves:
                 step = yield from self._move(move, failure)
                 if step is not None:
                     return step
-            if failure.kind.stop_reason:
+            if failure.kind.stop_reason and not self._schedule.can_await_quota(failure):
                 return failure.kind.stop_reason + describe_end(failure)
-        if failure.remedy is Remedy.RETRY:
+        if failure.remedy is Remedy.RETRY or self._schedule.can_await_quota(failure):
             return self._retry_later(failure)
         if failure.remedy is Remedy.STOP:
-            return f"a person must act{describe_end(failure)}"
+            return describe_remedy(failure)
         return "the model must choose another action"
 
     def _move(self, move: str, failure: Failure) -> Generator[Move, Any, PlannedAttempt | str | None]:

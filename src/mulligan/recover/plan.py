@@ -143,6 +143,11 @@ NO_RETRY_REASONS = {
     Remedy.STOP: "a person must act",
 }
 CONSUMED_ITERATOR = "an argument can be read only once, so a second attempt would get no data"
+GUESS_REASONS = {
+    Remedy.RETRY: "only its words suggest that a retry helps, and they may mean something else",
+    Remedy.STOP: "its words suggest that a person must act",
+}
+"""Why no attempt follows if the kind is a guess. A repair has evidence of its own: a schema, a bound, a memory."""
 NO_REPAIR = "no repair found for the arguments"
 BLOCKED = "the call was blocked"
 
@@ -229,6 +234,12 @@ def find_stop_reason(failure: Failure, tool: Tool) -> str:
     if failure.recoverable or failure.remedy is Remedy.STOP:  # the remedy says more
         return ""
     return "the error is declared unrecoverable"
+
+
+def describe_remedy(failure: Failure) -> str:
+    """Return the stop reason for a failure whose remedy is no further attempt."""
+    reasons = GUESS_REASONS if failure.is_guess and failure.remedy in GUESS_REASONS else NO_RETRY_REASONS
+    return reasons[failure.remedy] + describe_end(failure)
 
 
 def find_repeat_obstacle(queries: RecoveryQueries) -> str:
@@ -322,23 +333,26 @@ class ToolRecovery(msgspec.Struct):
         can_prepare = (
             tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
         )
-        if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
+        is_retry = failure.remedy is Remedy.RETRY or self.schedule.can_await_quota(failure)
+        if not is_retry and failure.remedy is not Remedy.REPAIR and not can_prepare:
             is_unknown = failure.remedy is Remedy.REPLAN and failure.has_unknown_outcome and not tool.is_retry_safe
-            return describe_effects(failure) if is_unknown else NO_RETRY_REASONS[failure.remedy] + describe_end(failure)
+            return describe_effects(failure) if is_unknown else describe_remedy(failure)
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
             return self._describe_unproven(arguments, failure)
         # Rejected arguments were not read. A refused connection does not prove that.
-        is_rejected = failure.took_effect is TookEffect.NO and failure.remedy is not Remedy.RETRY
+        is_rejected = failure.took_effect is TookEffect.NO and not is_retry
         if not is_rejected and any(map(_can_be_read_once, arguments.values())):
             return CONSUMED_ITERATOR
         if reason := find_repeat_obstacle(queries):
             return reason
-        layer, is_retry = queries.retry_layer(), failure.remedy is Remedy.RETRY
+        layer = queries.retry_layer()
         max_attempts = self.schedule.limits.attempts
         if attempt > max_attempts and self.schedule.limits.are_attempts_explicit:
             return describe_attempts(max_attempts)
         if layer is not None and (reason := layer.find_stop_reason(attempt, max_attempts, is_retry=is_retry)):
             return reason
+        if is_retry and failure.is_guess:
+            return GUESS_REASONS[failure.remedy]
         if is_retry:
             seconds = self.schedule.plan_retry(failure)
             if isinstance(seconds, str):

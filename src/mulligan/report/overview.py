@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, get_args
 
 from mulligan.core.records import Status
+from mulligan.report import recovery_costs
 from mulligan.report import stats as stats_report
 from mulligan.report.stats import CHANGE_REASONS
 from mulligan.report.tables import (
@@ -48,7 +50,8 @@ def render_headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
     """Render the summary sentences. With `kind`, summarize only the calls with that kind of failure."""
     counters, period = stats.total, format_period(stats)
     if kind is not None:
-        outcomes = f"; {counters.recovered:,} of these recovered, {counters.unrecovered:,} unrecovered"
+        unrecovered = sum(map(stats_report.count_unrecovered, counters.kinds.values()))
+        outcomes = f"; {counters.recovered:,} of these recovered, {unrecovered:,} unrecovered"
         failures = f"{format_count(counters.attempts, 'failure')} of {kind} in {format_count(counters.calls, 'call')}"
         yield f"{failures} {period}{outcomes if counters.calls else ''}."
         return
@@ -76,14 +79,23 @@ def format_statuses(counters: Cell) -> str:
     return f"{', '.join(parts)}{unrecovered}"
 
 
-def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, width: int | None) -> Iterator[str]:
-    """Render the full stats page."""
+def render_overview(
+    stats: Stats,
+    tools: Stats,
+    agents: Stats,
+    series: Stats,
+    width: int | None,
+    model_recovery: Fact = MappingProxyType({}),
+) -> Iterator[str]:
+    """Render the full stats page. `model_recovery` has the facts of `recovery_costs`."""
     cell = stats.total
     yield from (part for sentence in render_headline(stats) for part in wrap_text(sentence, width, ""))
     if not cell.calls and not cell.kinds:
         return
     yield ""
-    yield from render_pairs(_metric_rows(cell), width)
+    open_kinds = [row for row in model_recovery.get("by_kind", ()) if row["recovered_by_model"] + row["unrecovered"]]
+    summary = recovery_costs.render_summary(model_recovery) if open_kinds else ()
+    yield from render_pairs((*_metric_rows(cell), *summary), width)
     failing = {name: part for name, part in tools.parts.items() if stats_report.failed_calls(part)}
     tool_lines = render_by_dimension(failing, "tool", 5, width, more="mulligan stats --by tool")
     corrected = rank_corrected_arguments(tools.parts)[:5]
@@ -93,6 +105,7 @@ def render_overview(stats: Stats, tools: Stats, agents: Stats, series: Stats, wi
         ("Failures by kind", cell.kinds, render_kinds(cell, width)),
         ("Recovery methods", cell.recovered_by, render_columns(_recovery_rows(cell), right=(1, 2), width=width)),
         ("Success by attempt", cell.later_attempts, render_table(ATTEMPT_COLUMNS, attempts, width)),
+        ("Fixed by the model", open_kinds, render_table(recovery_costs.KIND_COLUMNS, open_kinds[:MAX_KINDS], width)),
         ("Failures by tool", failing, tool_lines),
         ("Corrected arguments", corrected, render_table(CORRECTED_ARGUMENT_COLUMNS, corrected, width)),
         (f"Failed calls by {series.grain}", len(series.parts) > 1, render_over_time(series, width)),
@@ -231,18 +244,34 @@ def render_by_dimension(
     when: str = "%Y-%m-%d",
     is_single_kind: bool = False,
     more: str = "",
+    caused: Mapping[str, int] | None = None,
 ) -> Iterator[str]:
-    """Render one row per value of a dimension, most unrecovered calls first."""
+    """Render one row per value of a dimension, most unrecovered calls first. `caused` has tool failures by model."""
     rows = rank_parts(parts, dimension)
+    if caused is not None:
+        rows = add_caused_failures(rows, caused)
     if is_single_kind:
         rows = [fact for fact in rows if fact["attempts"]]
     columns = columns_for_dimension(dimension, when, is_single_kind)
+    if caused:
+        columns = (*columns, CAUSED_COLUMN)
     if any(fact["tokens"] or fact["cost_usd"] is not None or fact["avoided_turns"] for fact in rows):
         columns = (*columns, *COST_COLUMNS)
     yield from render_table(columns, limit_rows(rows, dimension, limit), width)
     if len(rows) > limit:
         remainder_label = "earlier" if dimension == "time" else "more"
         yield f"  and {len(rows) - limit:,} {remainder_label}: {more or f'--limit {len(rows)}'}"
+
+
+CAUSED_COLUMN = TableColumn("tool failures", lambda fact: f"{fact['tool_failures']:,}", True, 8)
+"""Failed tool calls that a model requested."""
+
+
+def add_caused_failures(rows: list[dict[str, Any]], caused: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Add to each model the failed tool calls that it requested, also to those without a call of their own."""
+    names = {fact["model"] for fact in rows}
+    rows = rows + [{"model": name} | stats_report.to_facts(Cell()) for name in caused if name not in names]
+    return [fact | {"tool_failures": caused.get(fact["model"], 0)} for fact in rows]
 
 
 def limit_rows(rows: list[dict[str, Any]], dimension: str, limit: int | None) -> list[dict[str, Any]]:
@@ -270,12 +299,17 @@ def part_position(fact: Mapping[str, Any], dimension: str) -> tuple[int, int, in
     return -fact["unrecovered"], -fact["recovered"], -fact["calls"], fact[dimension]
 
 
-def build_answer(stats: Stats, limit: int | None = None) -> dict[str, Any]:
-    """Build the JSON answer: period, totals, and the parts (at most `limit`) if the query has a dimension."""
+def build_answer(stats: Stats, limit: int | None = None, caused: Mapping[str, int] | None = None) -> dict[str, Any]:
+    """Build the JSON answer: period, totals, and the parts (at most `limit`) if the query has a dimension.
+
+    `caused` has failed tool calls by the model that requested them.
+    """
     facts: dict[str, Any] = {name: getattr(stats, name) for name in ("since", "until", "grain")}
     facts["total"] = stats_report.to_facts(stats.total)
     if stats.by is not None:
-        facts |= {"by": stats.by, "parts": limit_rows(rank_parts(stats.parts, stats.by), stats.by, limit)}
+        rows = rank_parts(stats.parts, stats.by)
+        rows = rows if caused is None else add_caused_failures(rows, caused)
+        facts |= {"by": stats.by, "parts": limit_rows(rows, stats.by, limit)}
     return facts
 
 
@@ -339,10 +373,29 @@ def _format_percentile(times: Mapping[str, Any], name: str) -> str:
     return stats_report.format_time(times[name], times["sample_size"])
 
 
-def render_comparison(baseline: Stats, candidate: Stats, names: tuple[str, str], width: int | None) -> Iterator[str]:
+COMPARABLE_DIMENSIONS = ("agent", "tool", "model", "version", "environment")
+"""Dimensions whose values can be compared with each other."""
+
+
+def render_comparison(comparison: stats_report.StatComparison, width: int | None) -> Iterator[str]:
     """Render two stats side by side and mark the significant differences."""
+    names, baseline = comparison.names, comparison.stats[0]
     yield f"{to_line(names[1], 40)} compared with {to_line(names[0], 40)}, {format_period(baseline)}."
+    yield comparison.conclusion
     yield ""
-    rows: list[tuple[str, ...]] = [("", to_line(names[0], 20), to_line(names[1], 20), "")]
-    rows += stats_report.compare_stats(baseline.total, candidate.total)
+    rows: list[tuple[str, ...]] = [("", to_line(names[0], 20), to_line(names[1], 20), "", "difference")]
+    rows += [difference[:5] for difference in comparison.differences]
     yield from render_columns(rows, right=(1, 2), width=width)
+    yield ""
+    yield stats_report.COMPARISON_NOTE
+
+
+def comparison_facts(comparison: stats_report.StatComparison) -> Fact:
+    """Return two stats side by side, and their differences."""
+    return {
+        "values": comparison.names,
+        "stats": [build_answer(stats) for stats in comparison.stats],
+        "differences": [difference._asdict() for difference in comparison.differences],
+        "conclusion": comparison.conclusion,
+        "note": stats_report.COMPARISON_NOTE,
+    }

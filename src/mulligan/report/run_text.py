@@ -10,11 +10,14 @@ from itertools import groupby, islice
 from typing import Any
 
 from mulligan.core import calls
-from mulligan.core.records import EndReason, Fix, History, Link, Status, Step
+from mulligan.core.episodes import find_causes, list_episodes
+from mulligan.core.holdout import REMINDER
+from mulligan.core.records import EndReason, Fix, History, Link, Status, Step, to_builtins
 from mulligan.core.run_links import derive_status
 from mulligan.report import call_text, stats
 from mulligan.report.call_text import CUT_OFF
 from mulligan.report.memory_text import MAX_SHOWN_TRIALS, describe_advice
+from mulligan.report.recovery_costs import describe_episodes
 from mulligan.report.tables import (
     format_age,
     format_count,
@@ -25,7 +28,7 @@ from mulligan.report.tables import (
     wrap_text,
 )
 from mulligan.store.base import Store, TrialReport
-from mulligan.store.counters import sum_usage
+from mulligan.store.counters import RunFacts, model_of, sum_usage
 
 MAX_LISTED_CALLS = 40
 """In a longer run, successful calls are counted and not listed."""
@@ -35,17 +38,20 @@ _NO_ACTIONS: Mapping[str, str] = {}
 
 def to_facts(history: History) -> dict[str, Any]:
     """Return the fields of a run for lists, CSV and JSON."""
-    run, run_calls = history.run, _group_calls(history)
+    run, run_calls, facts = history.run, _group_calls(history), RunFacts.of(history.run, history.steps)
     return {
         "id": run.id,
         "status": status_of(history),
         "running": run.end_reason is None,
         **{name: getattr(run, name) for name in ("end_reason", "agent", "version", "environment")},
         "calls": len(run_calls),
-        "attempts": sum(len(call.steps) for call in run_calls),
+        "attempts": facts.attempts,
         "started_at": run.started_at,
         "worst": _worst_failure(history),
         "suspected": len(list_suspected(history)),
+        "tool_failures": facts.tool_failures,
+        "duration_seconds": facts.duration_ms / 1000 if run.ended_at is not None else None,
+        "models": " ".join(sorted({model_of(run, step) for step in history.steps} - {""})),
         **_to_usage_facts(history),
     }
 
@@ -54,6 +60,7 @@ def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS)
     """Return the JSON summary of a run with the outcome of each call. `facts` are sentences by the id of a call."""
     run = history.run
     recovered_ids = {link.failed_call for link in history.links}
+    causes = find_causes(history)
     return {
         "id": run.id,
         "status": status_of(history),
@@ -70,11 +77,13 @@ def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS)
                 "kind": str(call.failure.kind) if call.failure else None,
                 "recovered": call.has_succeeded or call.id in recovered_ids if call.has_failed else None,
                 "stop_reason": call.last.stop.reason if call.last.stop else None,
+                **({"cause": to_builtins(causes[call.id])} if call.id in causes else {}),
                 **({"suspected": str(call.last.suspected.kind)} if call.last.suspected else {}),
                 **({"facts": list(facts[call.id])} if call.id in facts else {}),
             }
             for number, call in enumerate(_group_calls(history), start=1)
         ],
+        "episodes": to_builtins(list_episodes(history)),
     }
 
 
@@ -151,9 +160,10 @@ def render_run(
     # Numbered consecutively: call ids are the step numbers of first attempts and have gaps.
     numbers = {call.id: number for number, call in enumerate(run_calls, start=1)}
     recovering_ids = {link.recovering_call for link in history.links}
-    renderer = call_text.CallRenderer(
-        run.started_at, numbers, width, is_full, run.cut_off, describe_advice(run, actions)
-    )
+    notes = describe_episodes(history)
+    for id, sentences in describe_advice(run, actions).items():
+        notes.setdefault(id, []).extend(sentences)
+    renderer = call_text.CallRenderer(run.started_at, numbers, width, is_full, run.cut_off, notes)
     should_count = not is_full and len(run_calls) > MAX_LISTED_CALLS
     was_detailed = True
 
@@ -197,6 +207,9 @@ def _detail_rows(history: History, run_calls: list[calls.Call], now: int) -> Ite
             yield "trace" if name == "traceparent" else name, to_line(value)
     if run.metadata:
         yield "metadata", call_text.format_arguments(run.metadata, call_text.MAX_VALUE_CHARS)
+    for record in run.advice:
+        if record.fix == REMINDER:
+            yield "reminder", "not told: held out, to measure its effect" if record.held_out else "told"
     lasted = f", lasted {format_duration((run.ended_at - run.started_at) / 1000)}" if run.ended_at else ""
     yield "started", f"{format_timestamp(run.started_at)} UTC ({format_age(run.started_at, now)}){lasted}"
     steps = [step for step in history.steps if step.type != "run"]

@@ -5,14 +5,20 @@ Advice needs a minimum sample size, and every sentence names its sample size.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from typing import Any, NamedTuple
 
+import msgspec
+
 from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.episodes import list_requests
 from mulligan.core.failure import KIND_PROPERTIES, Kind
+from mulligan.core.records import History
+from mulligan.report.differences import LOOK_WARNING, GroupDifference, Rate, compare_rates, design_effects
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
-from mulligan.store.base import Store, Worker
+from mulligan.store.base import RunQuery, Store, Worker
 from mulligan.store.counters import (
     Cell,
     Histogram,
@@ -24,6 +30,7 @@ from mulligan.store.counters import (
     percentile,
     percentiles,
 )
+from mulligan.store.counters import stats as count_stats
 
 MIN_SUSPECTED_RATIO = 0.2
 """Share of a tool's calls with a suspected failure from which advice is given."""
@@ -35,8 +42,6 @@ MIN_REPAIR_RELIANCE_RATIO = 0.1
 """Ratio of repaired successes above which an agent relies too much on repairs."""
 MIN_ATTEMPT_SUCCESS_RATIO = 0.1
 """Success ratio of an attempt below which it is not worth making."""
-MIN_STANDARD_ERRORS = 1.96
-"""Distance of two rates in standard errors that counts as significant, at the 95 % level."""
 
 RECOVERY_METHODS = {
     "retry": "retry",
@@ -233,9 +238,15 @@ def percentile_summary(histogram: Histogram, micros: int | None = None) -> dict[
     return summary
 
 
+def count_unrecovered(kind: KindCell) -> int:
+    """Return the unrecovered failures of a kind. Without calls they are failures of runs, which nothing recovers."""
+    return kind.unrecovered if kind.calls else kind.failures
+
+
 def to_kind_facts(kind: KindCell) -> dict[str, Any]:
     return {
-        **_pick(kind, "failures", "calls", "recovered", "repaired", "unrecovered"),
+        **_pick(kind, "failures", "calls", "recovered", "repaired"),
+        "unrecovered": count_unrecovered(kind),
         "recovered_by": _rank(kind.recovered_by),
         "seconds_before": percentile_summary(kind.seconds, kind.micros),
     }
@@ -278,13 +289,20 @@ class StatDifference(NamedTuple):
     baseline: str
     candidate: str
     verdict: str
+    effect: str = ""
+    """The difference with its interval, such as `-6.0 points (-9.1 to -2.9)`."""
+    points: float | None = None
+    """The difference of two rates in percentage points, and its interval."""
+    low: float | None = None
+    high: float | None = None
 
 
 def _count_successes(cell: Cell) -> int:
     return cell.first_try + cell.recovered
 
 
-COMPARED_RATES: tuple[tuple[str, Callable[[Cell], int], Callable[[Cell], int], bool], ...] = (
+Counter = Callable[[Cell], int]
+COMPARED_RATES: tuple[tuple[str, Counter, Counter, bool], ...] = (
     ("first-try success", lambda cell: cell.first_try, finished_calls, True),
     ("final success", _count_successes, finished_calls, True),
     ("recovered calls", lambda cell: cell.recovered, failed_calls, True),
@@ -292,46 +310,189 @@ COMPARED_RATES: tuple[tuple[str, Callable[[Cell], int], Callable[[Cell], int], b
     ("unrecovered runs", unrecovered_runs, ended_runs, False),
 )
 """Name, part, total, and whether a higher rate is better."""
+MAX_COMPARED_KINDS = 5
+REQUESTED_CALLS = "tool calls it requested that failed"
+"""The row that only a comparison of models has. It counts the runs from which design effects are estimated."""
+MAX_COMPARISONS = len(COMPARED_RATES) + MAX_COMPARED_KINDS + 1
+"""Comparisons of one page, whose intervals hold together."""
+COMPARISON_NOTE = (
+    f"With 95 % confidence, all intervals hold together. {LOOK_WARNING}"  # the verdict is that the interval excludes 0
+)
 
 
-def compare_stats(baseline: Cell, candidate: Cell) -> list[StatDifference]:
-    """Compare the candidate with the baseline. Only significant differences are called better or worse."""
+class StatComparison(NamedTuple):
+    """Two groups side by side, the older one first."""
+
+    names: tuple[str, str]
+    stats: tuple[Stats, Stats]
+    differences: list[StatDifference]
+
+    @property
+    def conclusion(self) -> str:
+        """One sentence: what has become better or worse."""
+        name = to_line(self.names[1], 40)
+        changes = {
+            verdict: [
+                f"{row.name} ({row.baseline} to {row.candidate})" for row in self.differences if row.verdict == verdict
+            ]
+            for verdict in ("worse", "better")
+        }
+        if any(changes.values()):
+            sentences = [f"{verdict}: {', '.join(rows)}" for verdict, rows in changes.items() if rows]
+            return f"{name} is {'; '.join(sentences)}."
+        if all(row.verdict in ("", TOO_FEW_SAMPLES) for row in self.differences):
+            return f"{name}: too few cases to tell."
+        return f"{name}: no difference that chance would not explain."
+
+
+MAX_CLUSTER_RUNS = 1000
+"""The latest runs of a group from which its design effects are estimated."""
+RUN_FILTERS = ("agent", "version", "environment", "tool", "model", "kind")
+"""Filters of stats that also select runs."""
+
+
+def compare_groups(
+    store: Store, tenant: str, names: tuple[str, str], queries: tuple[StatsQuery, StatsQuery]
+) -> StatComparison:
+    """Compare the stats of two queries. The groups are ordered by when the first run of each started."""
+    groups = []
+    for name, query in zip(names, queries, strict=True):
+        fields = {
+            field: getattr(query, field) for field in ("agent", "version", "environment", "tool", "model", "kind")
+        }
+        if query.kind and "/" not in query.kind:
+            fields["kind"] = f"{query.kind}/"
+        run_query = RunQuery(**fields, since=query.since, until=query.until, limit=MAX_CLUSTER_RUNS)
+        histories = store.runs(tenant, run_query)
+        days = store.stats(tenant, msgspec.structs.replace(query, by="time", since=None, until=None)).parts
+        first_day = min((int(day) for day, cell in days.items() if cell.calls or started_runs(cell)), default=query.now)
+        first_run = min((history.run.started_at for history in histories), default=query.now)
+        is_period = query.since is not None and query.until is not None and queries[0].since != queries[1].since
+        order = (query.since,) if is_period else (first_day, first_run)
+        groups.append((order, name, store.stats(tenant, query), _clusters_of(histories, query), histories))
+    baseline, candidate = sorted(groups, key=lambda group: group[0])
+    cells = baseline[2].total, candidate[2].total
+    more_rates = []
+    if queries[0].model and queries[1].model:
+        first, second = (_count_requested(group[4], group[1]) for group in (baseline, candidate))
+        counts = [(sum(failed for failed, _ in rows), sum(calls for _, calls in rows)) for rows in (first, second)]
+        more_rates = [ComparedRate(REQUESTED_CALLS, counts[0], counts[1], False, design_effects(first, second))]
+    differences = compare_stats(*cells, (baseline[3], candidate[3]), more_rates)
+    return StatComparison((baseline[1], candidate[1]), (baseline[2], candidate[2]), differences)
+
+
+def _clusters_of(histories: Iterable[History], query: StatsQuery) -> list[Cell]:
+    """Return the counters of each session; of each run that belongs to none."""
+    by_session: dict[str, list[History]] = {}
+    for history in histories:
+        by_session.setdefault(history.run.session or history.run.id, []).append(history)
+    whole_runs = msgspec.structs.replace(query, since=None, until=None, by=None)
+    return [count_stats(sessions, whole_runs).total for sessions in by_session.values()]
+
+
+def _count_requested(histories: Iterable[History], model: str) -> list[tuple[int, int]]:
+    """Return failed and all tool calls that a model requested, by run."""
+    rows = []
+    for history in histories:
+        requested = [call for call, cause in list_requests(history) if cause.model == model]
+        rows.append((sum(call.has_failed for call in requested), len(requested)))
+    return rows
+
+
+class ComparedRate(NamedTuple):
+    """One rate of two groups: part and total of both, and their design effects."""
+
+    name: str
+    first: tuple[int, int]
+    second: tuple[int, int]
+    is_higher_better: bool
+    effects: tuple[float, float] = (1.0, 1.0)
+
+    @property
+    def has_enough_cases(self) -> bool:
+        return min(self.first[1], self.second[1]) >= 2 * MIN_SAMPLE_SIZE
+
+    @property
+    def can_differ(self) -> bool:
+        """Whether the rate could be called different: neither of the groups nor both together are all equal."""
+        part, total = self.first[0] + self.second[0], self.first[1] + self.second[1]
+        return self.has_enough_cases and 0 < part < total
+
+
+def compare_stats(
+    baseline: Cell,
+    candidate: Cell,
+    clusters: tuple[Sequence[Cell], Sequence[Cell]] = ((), ()),
+    more_rates: Sequence[ComparedRate] = (),
+) -> list[StatDifference]:
+    """Compare the candidate with the baseline. Only significant differences are called better or worse.
+
+    `clusters` has counters of each session of both: their variance is that of the groups.
+    """
     cells = (baseline, candidate)
-    differences = [StatDifference("calls", f"{baseline.calls:,}", f"{candidate.calls:,}", "")]
-    differences += [
-        _compare_rates(name, (part(baseline), total(baseline)), (part(candidate), total(candidate)), is_higher_better)
-        for name, part, total, is_higher_better in COMPARED_RATES
-        if total(baseline) or total(candidate)
-    ]
-    for name, fraction in (("p50 latency", 0.5), ("p95 latency", 0.95)):
-        before, after = (format_time(percentile(cell.seconds, fraction), len(cell.seconds)) for cell in cells)
-        differences.append(StatDifference(name, before, after, ""))
 
-    def count(cell: Cell, kind: str, field: str) -> int:
+    def compare(name: str, part: Counter, total: Counter, is_higher_better: bool) -> ComparedRate:
+        first, second = ((part(cell), total(cell)) for cell in cells)
+        effects = design_effects(*([(part(cell), total(cell)) for cell in group] for group in clusters))
+        return ComparedRate(name, first, second, is_higher_better, effects)
+
+    def count(kind: str, field: str, cell: Cell) -> int:
         return getattr(cell.kinds[kind], field) if kind in cell.kinds else 0
 
     # Failures of runs themselves have no calls: they are in the unrecovered runs.
     kinds = {kind for cell in cells for kind, counters in cell.kinds.items() if counters.calls}
-    for kind in sorted(kinds, key=lambda kind: (-count(candidate, kind, "failures"), kind))[:5]:
-        first, second = ((count(cell, kind, "calls"), cell.calls) for cell in cells)
-        differences.append(_compare_rates(f"calls with {kind}", first, second, False))
-    return differences
+    # Ranked by both groups: the kinds that one of them has most of would often seem worse by chance.
+    ranked_kinds = sorted(kinds, key=lambda kind: (-sum(count(kind, "failures", cell) for cell in cells), kind))
+    rates = [compare(*rate) for rate in COMPARED_RATES if rate[2](baseline) or rate[2](candidate)]
+    kind_rates = [
+        compare(f"calls with {kind}", partial(count, kind, "calls"), attrgetter("calls"), False)
+        for kind in ranked_kinds[:MAX_COMPARED_KINDS]
+    ]
+    # Rates that cannot be called different add no false alarm (Tarone, Biometrics 46, 1990).
+    comparisons = max(1, sum(rate.can_differ for rate in (*rates, *kind_rates, *more_rates)))
+
+    def judge(compared_rates: Iterable[ComparedRate]) -> list[StatDifference]:
+        return [_compare_rates(*rate, comparisons=comparisons) for rate in compared_rates]
+
+    latencies = []
+    for name, fraction in (("p50 latency", 0.5), ("p95 latency", 0.95)):
+        before, after = (format_time(percentile(cell.seconds, fraction), len(cell.seconds)) for cell in cells)
+        latencies.append(StatDifference(name, before, after, ""))
+    calls = StatDifference("calls", f"{baseline.calls:,}", f"{candidate.calls:,}", "")
+    return [calls, *judge(rates), *latencies, *judge(kind_rates), *judge(more_rates)]
+
+
+TOO_FEW_SAMPLES = "too few samples"
 
 
 def _compare_rates(
-    name: str, first: tuple[int, int], second: tuple[int, int], is_higher_better: bool
+    name: str,
+    first: tuple[int, int],
+    second: tuple[int, int],
+    is_higher_better: bool,
+    effects: tuple[float, float] = (1.0, 1.0),
+    comparisons: int = MAX_COMPARISONS,
 ) -> StatDifference:
-    """Compare two rates with a two-proportion z-test, given enough cases of both."""
-    (part, total), (other_part, other_total) = first, second
-    verdict = "too few samples"
-    if min(total, other_total) >= 2 * MIN_SAMPLE_SIZE:
-        pooled = (part + other_part) / (total + other_total)
-        error = math.sqrt(pooled * (1 - pooled) * (1 / total + 1 / other_total))
-        difference = other_part / other_total - part / total
-        verdict = "better" if (difference > 0) is is_higher_better else "worse"
-        if not error or abs(difference) / error < MIN_STANDARD_ERRORS:
-            verdict = "no significant difference"
-    return StatDifference(name, format_share(*first), format_share(*second), verdict)
+    """Compare two rates of a page, given enough cases of both."""
+    shares = format_share(*first), format_share(*second)
+    if min(first[1], second[1]) < 2 * MIN_SAMPLE_SIZE:
+        return StatDifference(name, *shares, TOO_FEW_SAMPLES)
+    difference = compare_rates(Rate(*first, effects[0]), Rate(*second, effects[1]), comparisons)
+    verdict = "better" if (difference.estimate > 0) is is_higher_better else "worse"
+    points = [round(100 * share, 2) for share in difference]
+    return StatDifference(
+        name,
+        *shares,
+        verdict if difference.is_clear else "no significant difference",
+        format_points(difference),
+        *points,
+    )
+
+
+def format_points(difference: GroupDifference) -> str:
+    """Format a difference of rates in percentage points with its interval."""
+    estimate, low, high = (f"{100 * share:+.1f}" for share in difference)
+    return f"{estimate} points ({low} to {high})"
 
 
 # Advice
@@ -460,7 +621,7 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
         for outcome, count in _count_outcomes(cell).items()
     }
     failures = {kind: cell.failures for kind, cell in total.kinds.items()}
-    unrecovered = {kind: cell.unrecovered for kind, cell in total.kinds.items()}
+    unrecovered = {kind: count_unrecovered(cell) for kind, cell in total.kinds.items()}
     cumulative_count, buckets = 0, {}
     for index, count in total.seconds.counts().items():
         cumulative_count += count
@@ -475,7 +636,12 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
         ("attempts_total", "counter", "Attempts of calls.", {"": total.attempts}),
         ("repaired_total", "counter", "Recovered calls with changed arguments.", {"": total.repaired}),
         ("failures_total", "counter", "Failed attempts by kind.", _label_counts("kind", failures)),
-        ("unrecovered_total", "counter", "Unrecovered calls by kind.", _label_counts("kind", unrecovered)),
+        (
+            "unrecovered_total",
+            "counter",
+            "Unrecovered calls and run failures by kind.",
+            _label_counts("kind", unrecovered),
+        ),
         (
             "recovered_total",
             "counter",

@@ -18,6 +18,7 @@ from msgspec import Meta
 from mulligan.capture.run_judge import outcome_of
 from mulligan.classify.kinds import KINDS, check_type
 from mulligan.classify.recorded_kinds import find_fingerprint, name_kind
+from mulligan.classify.result_verdict import suspect_recorded_result
 from mulligan.core.attempts import join_attempts, mark_attempt, parse_attempt_name, says_attempt
 from mulligan.core.events import (
     AnyEvent,
@@ -375,6 +376,12 @@ class PayloadConverter:
             if payload.outcome not in (None, outcome):
                 message = f"Outcome {payload.outcome!r} contradicts the failure. Omit it, or send {outcome!r}."
                 raise invalid(message, f"{path_prefix}outcome")
+        suspected = None
+        if outcome == "success":
+            classify, arguments = self.classify, payload.arguments
+            suspected = suspect_recorded_result(
+                payload.result, classify, type=payload.type, tool=name, arguments=arguments
+            )
         if payload.type == "model" and name:
             metadata = {"model": name, **(metadata or {})}  # Metrics filter by it.
         step = Step(
@@ -385,6 +392,7 @@ class PayloadConverter:
             outcome=outcome,
             started_at=payload.started_at if payload.started_at is not None else default_start,
             failure=failure,
+            suspected=suspected,
             tokens=dict(payload.tokens) if payload.tokens else None,
             metadata=metadata,
             **{name: getattr(payload, name) for name in COPIED_STEP_FIELDS},

@@ -16,9 +16,9 @@ from starlette.routing import BaseRoute
 from mulligan import __version__
 from mulligan.core.failure import SettingsError, WorkerUnavailableError
 from mulligan.core.records import to_builtins
-from mulligan.report import memory_text, overview, run_text
+from mulligan.report import impact, memory_text, overview, recovery_costs, run_text
 from mulligan.report import stats as stats_report
-from mulligan.report.resources import RESOURCES, STATS_SPEC, Parameter, ResourceSpec
+from mulligan.report.resources import IMPACT_SPEC, RESOURCES, STATS_SPEC, Parameter, ResourceSpec
 from mulligan.server import decisions, ingest, openapi, opentelemetry
 from mulligan.server.app import Endpoint, RouteGroup, Server
 from mulligan.server.bodies import ApiError, csv_response, invalid, json_response, store_unavailable
@@ -35,6 +35,12 @@ NOW = Parameter("now", "Reference time of ages, in UTC milliseconds. Default: th
 FORMAT = Parameter("format", "Response format.", "choice", ("json", "csv"))
 CURSOR = Parameter("cursor", "Start of the next page: the value of next in the previous response.", "cursor")
 LIMIT = Parameter("limit", "Maximum number of rows.", "count", default=50)
+COMPARE_SUMMARY = "Compare two versions, agents, models, environments or tools; the older one is the baseline."
+COMPARED_GROUPS = (
+    Parameter("by", "Dimension of the two values.", "choice", overview.COMPARABLE_DIMENSIONS, default="version"),
+    Parameter("a", "One value of the dimension."),
+    Parameter("b", "The other value."),
+)
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -52,6 +58,10 @@ def query_endpoints() -> list[QueryEndpoint]:
         )
     parameters = (*STATS_SPEC.options, *STATS_SPEC.filters, NOW, FORMAT)
     endpoints.append(QueryEndpoint("/v1/stats", STATS_SPEC.summary, parameters, answer_stats, "Stats", has_csv=True))
+    parameters = (*COMPARED_GROUPS, *STATS_SPEC.filters, NOW)
+    endpoints.append(QueryEndpoint("/v1/compare", COMPARE_SUMMARY, parameters, answer_comparison, "Comparison"))
+    parameters = (*IMPACT_SPEC.filters, NOW)
+    endpoints.append(QueryEndpoint("/v1/impact", IMPACT_SPEC.summary, parameters, answer_impact, "Impact"))
     for path, summary, answer, schema in (
         ("/v1/runs/{id}", "Return one run with all attempts of all calls.", answer_run, "Run"),
         ("/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", answer_pattern, "Pattern"),
@@ -189,7 +199,11 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
         if query.by is None:
             raise invalid("CSV needs a dimension. Add by, for example by=tool.", "by")
         return csv_response(overview.rank_parts(stats.parts, query.by), [query.by, *STATS_SPEC.csv_columns])
-    facts = overview.build_answer(stats)
+    caused = None
+    if query.by == "model":
+        runs = recovery_costs.read_failed_runs(store, tenant, query)
+        caused = recovery_costs.count_caused_failures(runs.histories)
+    facts = overview.build_answer(stats, caused=caused)
     total = facts["total"]
     response: dict[str, Any] = {
         "now": query.now,
@@ -209,8 +223,25 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
         response["most_failing_step"] = _most_failing_step(overview.rank_parts(read_parts("step"), "step"))
         tools, agents = read_parts("tool", detail=True), read_parts("agent")
         response["older_runs"] = stats_report.count_older_runs(store, tenant, query.now, query.since)
+        response["model_recovery"] = recovery_costs.to_facts(recovery_costs.read_failed_runs(store, tenant, query))
         response["advice"] = stats_report.build_advice(stats.total, tools, agents)
     return json_response(response)
+
+
+def answer_impact(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    report = impact.build_report(store, tenant, IMPACT_SPEC.build_query(values), values["now"])
+    return json_response({"now": values["now"], **impact.to_facts(report)})
+
+
+def answer_comparison(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    by, sides = values.pop("by"), (values.pop("a"), values.pop("b"))
+    for name, side in zip("ab", sides, strict=True):
+        if not side:
+            raise invalid(f"A comparison needs two values. Add {name}, for example {name}=1.0.", name)
+    query = STATS_SPEC.build_query(values)
+    first, second = (msgspec.structs.replace(query, **{by: side}) for side in sides)
+    comparison = stats_report.compare_groups(store, tenant, sides, (first, second))
+    return json_response({"now": query.now, "by": by, **overview.comparison_facts(comparison)})
 
 
 def _most_failing_step(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:

@@ -11,9 +11,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-SuccessRow = tuple[str, int, str, int, Any]
-"""Row of a call that succeeded at its first attempt: run, seq, name, start time and `rows.CompactStep`."""
-
 
 class Insert(msgspec.Struct, frozen=True):
     """INSERT statement with a conflict clause for existing keys."""
@@ -30,12 +27,8 @@ class Insert(msgspec.Struct, frozen=True):
     @property
     def single_row_sql(self) -> str:
         """SQL that inserts one row."""
-        return self.multi_row_sql(1)
-
-    def multi_row_sql(self, count: int) -> str:
-        """Return the SQL that inserts this many rows."""
-        row = f"({', '.join('?' * len(self.columns))})"
-        return f"INSERT INTO {self.table} ({', '.join(self.columns)}) VALUES {', '.join([row] * count)} {self.conflict}"
+        marks = ", ".join("?" * len(self.columns))
+        return f"INSERT INTO {self.table} ({', '.join(self.columns)}) VALUES ({marks}) {self.conflict}"
 
     @classmethod
     def or_update(cls, table: str, keys: str, values: str) -> Insert:
@@ -113,12 +106,13 @@ class Connection(Protocol):
 
     def execute(self, sql: str, values: Sequence[Any] = ..., /) -> Rows: ...
 
-    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object: ...
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object:
+        """Execute a statement for each of the rows, of which there may be none."""
 
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
         """Yield result rows without loading all of them into memory."""
 
-    def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
+    def put(self, insert: Insert, rows: Iterable[tuple[Any, ...]]) -> int:
         """Insert many rows. Return how many were new."""
 
     def queue(self, insert: Insert, rows: Sequence[tuple[Any, ...]], must_be_new: bool = False) -> None:
@@ -140,9 +134,6 @@ class Connection(Protocol):
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         """Remember when these runs were stored until the transaction ends. This may save statements about steps."""
-
-    def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
-        """Insert calls that succeeded at their first attempt. Return how many were new."""
 
 
 class RowReader:

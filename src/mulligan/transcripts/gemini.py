@@ -12,10 +12,11 @@ from typing import Any
 
 import msgspec
 
+from mulligan.classify.result_verdict import MAX_REPORT_CHARS
 from mulligan.classify.tool_category import find_category_of_name
 from mulligan.core.records import History
 from mulligan.transcripts.log_lines import LogLines, decode_line, decode_raw
-from mulligan.transcripts.run_builder import MAX_REPORT_BYTES, ReaderState, RunBuilder, first_text, to_milliseconds
+from mulligan.transcripts.run_builder import ReaderState, RunBuilder, first_text, to_milliseconds
 
 NAME = "gemini-cli"
 _COMPRESSED = re.compile(r"(?:chat history|context) (?:was |has been )?compressed", re.IGNORECASE)
@@ -104,7 +105,7 @@ def _add_message(message: _GeminiMessage, run: RunBuilder, finished_ids: set[str
             is_command = find_category_of_name(call.name) == "shell" and any(
                 mark in bytes(call.result) for mark in (b"Exit Code: ", b"Signal: ", TIMEOUT_MARK)
             )
-            is_read = has_failed or keeps_results or is_command or len(bytes(call.result)) <= MAX_REPORT_BYTES
+            is_read = has_failed or keeps_results or is_command or len(bytes(call.result)) <= MAX_REPORT_CHARS
             response = _unwrap_response(decode_raw(call.result)) if is_read else None
             error = find_command_error(response) if is_command and isinstance(response, str) else None
             run.end_call(call.id, error or response, has_failed or error is not None, ended)

@@ -8,13 +8,14 @@ mulligan's operation id, else by call id, else by a failed predecessor with the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from mulligan.classify.recorded_kinds import find_fingerprint
+from mulligan.classify.result_verdict import MAX_REPORT_CHARS, suspect_recorded_result
 from mulligan.core.attempts import SENT_NAME, AttemptName, continue_call, find_rank
 from mulligan.core.failure import Failure
 from mulligan.core.records import History, Step, StepType, digest
@@ -35,7 +36,7 @@ from mulligan.transcripts.span_attributes import (
     find_tags,
     find_task,
     find_text,
-    has_error_level,
+    has_error,
     read_cost_nanos,
     read_evaluations,
     read_prompt,
@@ -108,6 +109,7 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
 
     def to_span(self, resource: dict[str, Any], scope: str) -> Span:
         status, facts = self.status or _Status(), read_attributes(self.attributes)
+        events = [(event.name, read_attributes(event.attributes)) for event in self.events]
         return Span(
             trace=self.trace_id,
             id=self.span_id,
@@ -116,9 +118,9 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
             start=parse_integer(self.start_time_unix_nano),
             end=parse_integer(self.end_time_unix_nano),
             facts=facts,
-            has_failed=status.code in (2, "2", "STATUS_CODE_ERROR") or has_error_level(facts),
+            has_failed=status.code in (2, "2", "STATUS_CODE_ERROR") or has_error(facts, events),
             message=status.message,
-            events=[(event.name, read_attributes(event.attributes)) for event in self.events],
+            events=events,
             resource=resource,
             scope=scope,
             links=[link.trace_id for link in self.links],
@@ -179,13 +181,18 @@ def recognizes(head: bytes) -> bool:
 
 
 def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    exports = state.decode_document(lines, _decoder)
+    spans = (span.to_span(resource, scope) for export in exports for span, resource, scope in export)
+    return read_spans(spans, state)
+
+
+def read_spans(spans: Iterable[Span], state: ReaderState) -> Iterator[History]:
+    """Yield a run for each trace."""
     traces: dict[str, list[Span]] = {}
     span_count = 0
-    for export in state.decode_document(lines, _decoder):
-        for json_span, resource, scope in export:
-            span = json_span.to_span(resource, scope)
-            traces.setdefault(span.trace, []).append(span)
-            span_count += 1
+    for span in spans:
+        traces.setdefault(span.trace, []).append(span)
+        span_count += 1
         while span_count > MAX_HELD_SPANS and len(traces) > 1:
             trace = next(iter(traces))
             trace_spans = traces.pop(trace)
@@ -319,6 +326,12 @@ class Trace:
         result = None
         if self._state.keeps_results and failure is None and type != "model":
             result = bound_arguments(parse_json(find_text(facts, "result")))
+        suspected = None
+        if failure is None and (text := find_text(facts, "result")):
+            result_value = parse_json(text) if len(text) <= MAX_REPORT_CHARS else text
+            suspected = suspect_recorded_result(
+                result_value, self._state.classify, type=type, tool=name, arguments=arguments
+            )
         step = Step(
             run=run.id,
             seq=self.seq,
@@ -333,6 +346,7 @@ class Trace:
             started_at=started,
             duration_seconds=max(0, span.end - span.start) / 1e9,
             failure=failure,
+            suspected=suspected,
             tokens=read_tokens(facts) if type == "model" else None,
             metadata=metadata or None,
             cost_nanos=read_cost_nanos(facts),

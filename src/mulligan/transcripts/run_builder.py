@@ -20,7 +20,7 @@ from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.value_recording import MAX_USER_CHARS, truncate_at_word
 from mulligan.classify.classifier import classify
 from mulligan.classify.kinds import KINDS
-from mulligan.classify.result_verdict import judge_result
+from mulligan.classify.result_verdict import MAX_REPORT_CHARS, REPORT_CATEGORIES, suspect_recorded_result
 from mulligan.classify.tool_category import find_category_of_name
 from mulligan.core.failure import Failure, Kind, ToolCategory, strip_own_blocks
 from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType, SuspectedFailure
@@ -38,10 +38,6 @@ MAX_REMEMBERED_IDS = 1_000_000
 """Call ids that are remembered, to skip the copies that a resumed session has in its log."""
 MAX_ERROR_CHARS = 8192
 """Characters of the error of a model that are classified."""
-MAX_REPORT_BYTES = 8000
-"""Bytes of a result in its log up to which a tool may have reported a failure of its own."""
-_SHORT_REPORTS: frozenset[ToolCategory] = frozenset({"file", "search", "sql", "message", "action", "other"})
-"""Categories of tools whose reports are short. The output of a program or a page may be long."""
 
 T = TypeVar("T")
 
@@ -57,6 +53,8 @@ class ReaderState:
     on_call: Callable[[str, Step], object] | None = None
     """Called with the log id and step of each call that has ended."""
     line_count: int = 0
+    requesting_models: dict[str, str] = field(default_factory=dict)
+    """The model behind each call, by the id of the call. Collected for `on_call` only."""
     unrecognized_lines: int = 0
     """Lines that do not match the format of their file."""
     _seen_ids: set[int] = field(default_factory=set)
@@ -101,6 +99,8 @@ class _Pending(NamedTuple):
     server: str | None
     arguments: Any
     started: int
+    model: str = ""
+    """The model that requested it, as far as the log has named it."""
 
     @property
     def category(self) -> ToolCategory:
@@ -169,7 +169,9 @@ class RunBuilder:
             name, server = (tool, server) if server and tool else (name, None)
         self.calls += 1
         self.note_time(timestamp)
-        self._pending[id] = _Pending(self.calls, name, type, server, arguments, timestamp)
+        if self._state.on_call is not None and self.model:
+            self._state.requesting_models[id] = self.model
+        self._pending[id] = _Pending(self.calls, name, type, server, arguments, timestamp, self.model)
 
     def is_pending(self, id: str) -> bool:
         return id in self._pending
@@ -216,6 +218,7 @@ class RunBuilder:
             duration_seconds=max(0, timestamp - call.started) / 1000 if timestamp and call.started else 0.0,
             failure=failure,
             suspected=self._suspect(call, answer) if outcome is None else None,
+            metadata={"model": call.model} if failure is not None and call.model and call.type == "tool" else None,
         )
         self._steps.append(step)
         if self._state.on_call is not None:
@@ -232,16 +235,11 @@ class RunBuilder:
     def _suspect(self, call: _Pending, answer: Any) -> SuspectedFailure | None:
         """Return what looks like a failure in a result that the log does not flag."""
         size = memoryview(answer).nbytes if isinstance(answer, msgspec.Raw) else 0
-        if answer is None or call.category == "model" or (size > MAX_REPORT_BYTES and call.category in _SHORT_REPORTS):
-            return None
+        if answer is None or (size > MAX_REPORT_CHARS and call.category in REPORT_CATEGORIES):
+            return None  # do not decode it
         text = strip_own_blocks(_answer_text(answer))
-        verdict = judge_result(text, category=call.category, effects="once", arguments=call.named_arguments)
-        if verdict.judgment == "success":
-            return None
-        failure = self._classify(call, text if verdict.excerpt is None else verdict.excerpt)
-        if not failure.is_failure:
-            return None
-        return SuspectedFailure(kind=str(failure.kind), confidence=verdict.confidence, sentence=failure.message)
+        classify = self._state.classify
+        return suspect_recorded_result(text, classify, type=call.type, tool=call.name, arguments=call.arguments)
 
     def _classify(self, call: _Pending, text: str) -> Failure:
         failure = self._state.classify(

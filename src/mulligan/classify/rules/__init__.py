@@ -26,6 +26,8 @@ class Rule(msgspec.Struct, frozen=True):
     words: tuple[str, ...] = ()
     pattern: str = ""
     unless: str = ""
+    certain: str = ""
+    """Pattern of words that mean this kind alone. Other words may be about something else."""
     took_effect: TookEffect | None = None
     tools: tuple[str, ...] = ()
     """The rule applies only to tools whose name contains one of these."""
@@ -38,6 +40,10 @@ class Rule(msgspec.Struct, frozen=True):
     example: str = ""
     """A real text that the rule matches, and a similar one that it does not match."""
     counter_example: str = ""
+
+    def is_certain(self, text: str) -> bool:
+        """Return whether a text that the rule matches has words that mean this kind alone."""
+        return bool(self.certain) and compile_rule_pattern(self.certain).search(text) is not None
 
 
 class RuleTable(tuple[Rule, ...]):
@@ -84,7 +90,7 @@ _RULE_FLAGS: dict[str, dict[str, Any]] = {
     "executed": {"took_effect": TookEffect.YES},
     "not executed": {"took_effect": TookEffect.NO},
 }
-_RULE_FIELDS = ("words", "unless", "tools", "example", "counter-example")
+_RULE_FIELDS = ("words", "unless", "certain", "tools", "example", "counter-example")
 
 
 def read_rules(file: str, section: str) -> RuleTable:
@@ -93,7 +99,8 @@ def read_rules(file: str, section: str) -> RuleTable:
     A rule is a paragraph. Its first line is `kind: name [flag]`. Each indented line is a phrase, a regular expression
     that means the kind. These fields follow:
     `words: one|another`: evidence that the text needs besides a phrase; `tools: edit|patch`: tools that it needs;
-    `unless: pattern`: evidence against it; `{section}` inserts the phrases of a section;
+    `certain: pattern`: words that mean this kind alone; `unless: pattern`: evidence against it, where `{section}`
+    inserts the phrases of a section;
     `example:` and `counter-example:`: a real text that the rule matches, and a similar one that it does not match.
     """
     return RuleTable(_parse_rule(paragraph, file) for paragraph in read_sections(file)[section].split("\n\n"))
@@ -128,6 +135,7 @@ def _parse_rule(paragraph: str, file: str) -> Rule:
         _split_names(fields.get("words")),
         "|".join(phrases),
         re.sub(r"\{([a-z][a-z ]+)\}", lambda match: read_pattern(file, match[1]), fields.get("unless", "")),
+        certain=fields.get("certain", ""),
         tools=_split_names(fields.get("tools")),
         example=_unescape(fields.get("example", "")),
         counter_example=_unescape(fields.get("counter-example", "")),

@@ -194,7 +194,8 @@ def classify_model_failure(evidence: Evidence) -> tuple[Kind, list[str], float]:
             return kind, [f"code {code}", *reasons], 0.97
     for rule, _ in match_rules(_RULES, text, can_decide=lambda rule: not rule.is_vague):
         if not allowed or rule.kind in allowed:
-            return rule.kind, [f"text: {rule.name}", *reasons], 0.95 if allowed else 0.75
+            confidence = 0.95 if allowed else 0.85 if rule.is_certain(text) else 0.75
+            return rule.kind, [f"text: {rule.name}", *reasons], confidence
     for code, kind in codes:
         if kind in allowed:
             return kind, [f"code {code}", *reasons], 0.9
