@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.kinds import RETRIEVAL_NO_RESULTS
-from mulligan.classify.result_verdict import FAILURE, ResultVerdict, describe_suspicion, judge_result
 from mulligan.classify.results import ENVELOPE_KEYS, is_flagged_result
 from mulligan.classify.tool_category import returns_content
 from mulligan.classify.unflagged_failures import may_report_failure
+from mulligan.core import fork_safety
 from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
 from mulligan.core.records import Effects, StepType, SuspectedFailure
+
+if TYPE_CHECKING:
+    from mulligan.classify.result_verdict import ResultVerdict
 
 Empty = Literal["success", "failure"]
 
@@ -111,6 +114,8 @@ class ResultChecker:
 
     def judge(self, result: Any, arguments: Mapping[str, Any]) -> ResultVerdict:
         """Return whether a result is a failure, looks like one or is neither. One that cannot be read is neither."""
+        with fork_safety.import_lock:
+            from mulligan.classify.result_verdict import FAILURE, judge_result  # lazy: most results cannot fail
         verdict = judge_result(
             result,
             category=self.category,
@@ -129,6 +134,8 @@ class ResultChecker:
         """Return the record of a result that looks like a failure; None for any other."""
         if verdict.judgment != "suspected":
             return None
+        with fork_safety.import_lock:
+            from mulligan.classify.result_verdict import describe_suspicion  # lazy: most results cannot fail
         context = {"source": self._type, "tool": self._name, "arguments": arguments, "category": self.category}
         return describe_suspicion(verdict, None, capture.classify_safely, **context)
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mulligan.capture.call import prepare_call, recover_call
-from mulligan.capture.call_execution import CallExecution
 from mulligan.capture.call_scope import CallScope
 from mulligan.capture.captured_call import CapturedCall
 from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, CaptureSource, delegated_tool
@@ -17,10 +15,14 @@ from mulligan.capture.player import aexecute_plan, execute_plan
 from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
+from mulligan.core import fork_safety
 from mulligan.core.events import StepStarted
 from mulligan.core.failure import SettingsError
 from mulligan.core.fast_path import SHAREABLE_TYPES, SuccessRecord
 from mulligan.core.records import new_id, pooled_run_id
+
+if TYPE_CHECKING:
+    from mulligan.capture.call_execution import CallExecution
 
 
 def wrap(function: Any, get_capture: CaptureSource, options: ToolOptions) -> Any:
@@ -160,6 +162,8 @@ def continue_call(
     kwargs: Mapping[str, Any],
 ) -> CallExecution:
     """Build the execution of a call: the rest of one whose first attempt has failed, or all of it."""
+    with fork_safety.import_lock:
+        from mulligan.capture.call import prepare_call, recover_call  # lazy: most calls succeed at once
     if first is not None:
         return recover_call(first)
     run = current_run(capture)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.core import fork_safety
 from mulligan.core.calls import diff_arguments, is_same_json
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import Change, Step, message_numbers
 from mulligan.core.stated_limits import names_argument, says_missing, says_unknown, unnamed_words
-from mulligan.core.transformations import find_transformations, keeps_quantity
 from mulligan.redaction.regex import LazyRegex
 
 MAX_RESULT_CHARS = 8000
@@ -152,6 +152,8 @@ def is_rejected_argument(failure: Failure | None, path: str) -> bool:
 
 def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
     """Return whether two values differ in form or unit, or two texts in quoting or in a word that the error names."""
+    with fork_safety.import_lock:
+        from mulligan.core.transformations import find_transformations, keeps_quantity  # lazy: after a failure only
     if any(map(keeps_quantity, find_transformations(old, new))):
         return True
     if not isinstance(old, str) or not isinstance(new, str):

@@ -30,7 +30,6 @@ from mulligan.core.records import (
     SuspectedFailure,
     encode,
 )
-from mulligan.core.transformations import encode_form, find_transformations, keeps_identity
 from mulligan.redaction import Redactor, to_plain_data
 from mulligan.redaction.regex import LazyRegex
 
@@ -432,6 +431,8 @@ def _keep_form(change: Change, redacted_change: Change) -> Change:
     is_hidden = (change.before, change.after) != (redacted_change.before, redacted_change.after)
     if not is_hidden or change.operation != "substitute" or change.source == "run":
         return redacted_change
+    with fork_safety.import_lock:
+        from mulligan.core.transformations import encode_form, find_transformations, keeps_identity  # lazy: for changes
     form = next(filter(keeps_identity, find_transformations(change.before, change.after)), None)
     return msgspec.structs.replace(redacted_change, after=encode_form(change.before, form)) if form else redacted_change
 

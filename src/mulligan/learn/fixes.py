@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mulligan.core import calls
+from mulligan.core import calls, fork_safety
 from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls, is_hidden
 from mulligan.core.call_facts import RecentSuccess
 from mulligan.core.calls import Call, wilson_lower_bound
@@ -36,7 +36,6 @@ from mulligan.core.records import (
     Step,
     fix_id,
 )
-from mulligan.core.transformations import encode_form, find_transformations, keeps_identity
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import (
@@ -353,6 +352,8 @@ def to_shareable(change: Change) -> Change:
     if _is_requoted(before, after):
         return Change(path=path, operation="substitute", after=REQUOTED)
     if change.source != "run" and operation in ("substitute", "clamp") and (form := find_form(change)):
+        with fork_safety.import_lock:
+            from mulligan.core.transformations import encode_form  # lazy: few changes are a change of form
         return Change(path=path, operation="substitute", after=encode_form(before, form))
     if change.source != "run" and not change.privileged:
         if _is_hidden(after) and is_shareable(path, None):
@@ -365,6 +366,8 @@ def to_shareable(change: Change) -> Change:
 def find_form(change: Change) -> str:
     """Return the transformation that a change is. One of a privileged argument must not quote a part of its value."""
     is_private = change.privileged or is_privileged(change.path)
+    with fork_safety.import_lock:
+        from mulligan.core.transformations import find_transformations, keeps_identity  # lazy: for trials only
     names = find_transformations(change.before, change.after)
     return next((name for name in names if not is_private or keeps_identity(name)), "")
 

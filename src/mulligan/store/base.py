@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -39,7 +39,9 @@ from mulligan.core.records import (
 from mulligan.store.audit import AuditEntry as AuditEntry
 from mulligan.store.audit import AuditNote as AuditNote
 from mulligan.store.audit import AuditQuery as AuditQuery
-from mulligan.store.counters import Stats, StatsQuery
+
+if TYPE_CHECKING:
+    from mulligan.store.counters import Stats, StatsQuery
 
 DEFAULT_TENANT = "local"
 """The tenant of a store with a single user."""
