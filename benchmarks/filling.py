@@ -149,7 +149,7 @@ def _moved(step: Step, run: str, base: int) -> Step:
 # Rows without their hour
 
 SHAPES = {
-    "steps": "block, run, seq, call, name, outcome, kind, fingerprint, started, head, tail",
+    "steps": "block, run, seq, call, name, outcome, kind, fingerprint, started, body",
     "runs": "block, run, agent, session, started, ended, head, middle, tail, version, environment, status, plain",
     "links": "block, run, failed, name, fingerprint, head, recovering_call",
     "run_callees": "block, name, started, run",
@@ -158,8 +158,7 @@ SHAPES = {
 ID = "'run_' || h.prefix || t.run"
 MOVE = {
     "steps": f"'{DEFAULT_TENANT}', {ID}, seq, call, name, outcome, kind, fingerprint, base + started, "
-    "CAST(CASE WHEN tail IS NULL THEN head "
-    'ELSE \'{"run":"run_\' || prefix || head || (base + started) || tail END AS BLOB)',
+    "CAST(body AS BLOB)",
     "runs": f"'{DEFAULT_TENANT}', {ID}, agent, session, base + started, CAST('{{\"id\":\"run_' || prefix || head || "
     "(base + started) || middle || (base + ended) || tail AS BLOB), version, environment, status, base + started, 0, "
     f"plain, '{fixes.LOCAL_PRINCIPAL}'",
@@ -216,14 +215,8 @@ class Block:
         about = (run.agent, run.session, run.started_at, run.ended_at, *pieces, run.version, run.environment)
         self.rows["runs"].append((number, run.id[10:], *about, status, is_plain))
         for step in made.steps:
-            moved = _moved(step, run.id, MARK)
-            _, id, *row, _, body = rows.step_row(DEFAULT_TENANT, moved)
-            body_pieces: list[str | None]
-            if step.outcome == "success" and step.attempt == 1:  # its body says neither its run nor when it was
-                body_pieces = [encode(rows.success_row(moved)[-1]).decode(), None]
-            else:
-                body_pieces = [*_pieces(body, '{"run":"run_000000', step.started_at)]
-            self.rows["steps"].append((number, id[10:], *row, step.started_at, *body_pieces))
+            _, id, *row, _, body = rows.step_row(DEFAULT_TENANT, _moved(step, run.id, MARK))
+            self.rows["steps"].append((number, id[10:], *row, step.started_at, body.decode()))
         for link in made.links:
             failed = made.steps[link.failed_call - 1]
             fingerprint = failed.failure.fingerprint if failed.failure else ""

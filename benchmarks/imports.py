@@ -210,7 +210,10 @@ def targets(costs: dict[str, Cost], distributions: int, megabytes: float) -> lis
     return [
         *(
             Target(
-                what=f"{case}, CPU ratio to otel sdk", measured=(costs[case].cpu - bare.cpu) / otel, limit=limit, unit="x"
+                what=f"{case}, CPU ratio to otel sdk",
+                measured=(costs[case].cpu - bare.cpu) / otel,
+                limit=limit,
+                unit="x",
             )
             for case, limit in ((IMPORT, 1.0), (DECORATE, 1.0), (USE, 1.1))
         ),

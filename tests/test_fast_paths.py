@@ -28,21 +28,6 @@ from mulligan.server.payloads import BatchPayload
 from mulligan.store import erasure, fix_queries, rows
 from mulligan.transcripts import claude_code, formats, recorded_runs
 
-
-def successful_step(**fields: Any) -> Step:
-    """Return a step of a call that worked at once, with everything filled that a row of such a call can hold."""
-    overrides = {
-        "seq": 3,
-        "call": 3,
-        "attempt": 1,
-        "outcome": "success",
-        "failure": None,
-        "links_decided": False,
-        **fields,
-    }
-    return fill(Step, **overrides)
-
-
 # remember
 
 
@@ -77,27 +62,6 @@ def test_links_in_the_same_words_are_decoded_once(monkeypatch: pytest.MonkeyPatc
     ]
     assert [count for count, _ in fix_queries.group_links(links)] == [5]
     assert len(decoded) == 1
-
-
-def test_step_bodies_begin_with_the_mark_of_a_whole_step() -> None:
-    assert encode(fill(Step)).startswith(rows.FULL_STEP_PREFIX)
-    assert encode(Step(run="run_a", seq=1, call=1)).startswith(rows.FULL_STEP_PREFIX)
-
-
-def test_short_bodies_never_begin_with_the_mark_of_a_whole_step() -> None:
-    *_, filled = rows.success_row(successful_step())
-    *_, empty = rows.success_row(Step(run="run_a", seq=1, call=1))
-    assert not encode(filled).startswith(rows.FULL_STEP_PREFIX)
-    assert not encode(empty).startswith(rows.FULL_STEP_PREFIX)
-    assert encoded_fields(rows.CompactStep) <= encoded_fields(Step)
-
-
-def test_short_bodies_hold_every_field_that_the_columns_do_not() -> None:
-    step = successful_step()
-    *columns, remainder = rows.success_row(step)
-    assert set(msgspec.json.decode(encode(remainder))) == encoded_fields(rows.CompactStep)
-    assert rows.decode_step(*columns, encode(remainder)) == step
-    assert rows.decode_step(*columns, encode(step)) == step
 
 
 def test_words_of_the_compression_are_fields_of_records() -> None:

@@ -39,9 +39,18 @@ def kept(path: Path) -> dict[str, Any]:
         indices = sorted(connection.execute("SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"))
     connection.close()
     # not filled
-    for name in ("journals", "principals", "votes", "fixes", "pattern_sketches", "pending_patterns", "tool_sketches"):
+    for name in (
+        "journals",
+        "principals",
+        "votes",
+        "fixes",
+        "pattern_sketches",
+        "pending_patterns",
+        "tool_sketches",
+        "run_facts",
+    ):
         del tables[name]
-    tables["runs"] = [(*row[:9], *row[10:]) for row in tables["runs"]]
+    tables["runs"] = [(*row[:9], *row[10:-1]) for row in tables["runs"]]
     sums = {tuple(key): counters.unpack(cell, rest) for *key, cell, rest in tables.pop("rollups")}
     return {**tables, "sums": sums, "indices": indices}
 

@@ -63,7 +63,6 @@ STORED = {
             "mulligan.store.base": "SeenSchema",
             "mulligan.learn.tracker": "Tracker",
             "mulligan.store.audit": "AuditEntry",
-            "mulligan.store.rows": "CompactStep",
             "mulligan.store.wire_protocol": "RecallRequest RecallResponse OutcomeReport",
             "mulligan.hooks.agents": "HookState",
             "mulligan.server.tenants": "Tenant Token",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import threading
 from collections.abc import Iterator
@@ -317,3 +318,39 @@ def test_metadata_of_a_run_may_be_replaced(played: Sandbox) -> None:
         run.user = None
         assert run.tags == []
     assert set(played.runs[0].run.metadata or {}) == {"order"}
+
+
+# Failures recorded after the end of their step
+
+
+def try_call(run: Any, outcomes: str, call: int | None = None) -> int:
+    """Record the attempts of one call, `x` for a failed one, and return its number."""
+    for outcome in outcomes:
+        with contextlib.suppress(TimeoutError), run.step("tool", "search", arguments={"id": 1}, call=call) as step:
+            call = call or step.step_id
+            if outcome == "x":
+                raise TimeoutError("Read timed out")
+    assert call is not None
+    return call
+
+
+@pytest.mark.parametrize("attempts", [".", "x.", "xx."])
+def test_attempts_recover_the_calls_that_their_first_attempt_repeated(played: Sandbox, attempts: str) -> None:
+    with mulligan.run("agent") as run:
+        first = try_call(run, "x.")
+        run.record_failure("tool", "no_results", step_id=first + 1)
+        second = try_call(run, "x")
+        third = try_call(run, attempts)
+        assert run.status == "recovered"
+    (history,) = played.runs
+    links = [(link.failed_call, link.recovering_call) for link in history.links if link.failed_call != third]
+    assert links == [(first, third), (second, third)]
+
+
+def test_failure_recorded_at_the_end_of_a_run_is_recovered_by_the_calls_after_its_step(played: Sandbox) -> None:
+    with mulligan.run("agent") as run:
+        first, second = try_call(run, "."), try_call(run, "x.")
+        run.record_failure("tool", "no_results", step_id=first)
+        assert run.status == "recovered"
+    (history,) = played.runs
+    assert [(link.failed_call, link.recovering_call) for link in history.links] == [(first, second), (second, second)]

@@ -124,6 +124,30 @@ def test_runs_are_listed_the_newest_first(types, store):
     assert out.index("run_bbbb1") < out.index("run_aaaa2") < out.index("run_aaaa1")
 
 
+def test_runs_are_sorted_and_filtered_by_their_cost(types, store):
+    with contextlib.closing(SqliteStore(Path(store))) as database:
+        for id, dollars in (("run_cheap", 1), ("run_dear", 3), ("run_free", 0)):
+            run = Run(id=id, started_at=5)
+            step = Step(
+                run=id,
+                seq=1,
+                call=1,
+                name="ask",
+                type="model",
+                arguments={"model": "m-1"},
+                tokens={"input": 9},
+                cost_nanos=dollars * 10**9,
+            )
+            database.append(DEFAULT_TENANT, [RunStarted(run), StepEnded(step)], id, 2)
+    lines = types("runs", "--store", store, "--order", "cost", "--min-cost", "0.5")[1].splitlines()
+    assert [line.split()[0] for line in lines if "run_" in line] == ["run_dear", "run_cheap"]
+    assert "$3.00" in lines[-2]
+    csv = types("runs", "--store", store, "--csv", "--min-tokens", "9", "--order", "cost")[1].splitlines()
+    assert csv[0].endswith("cost_usd,tool_failures,duration_seconds,models")
+    assert csv[1].endswith("3.0,0,,m-1")
+    assert "Use a number such as 5 or 0.25" in types("runs", "--min-cost", "much")[2]
+
+
 def test_summary_of_a_limited_list_of_runs_names_the_total(types, store):
     total = len(json.loads(types("runs", "--json", "--store", str(store))[1]))
     headline = types("runs", "--limit", "1", "--store", str(store))[1].splitlines()[0]

@@ -541,6 +541,50 @@ def test_the_newest_runs_come_first_and_no_more_than_asked_for(store, write):
     assert found(limit=-1) == []
 
 
+def write_runs_of_different_cost(write: Writer) -> None:
+    """Three runs: the first cost most, the second lasted longest and failed most, the third has most tokens."""
+    for name, cost, tokens, failures, seconds in (("a", 3, 10, 0, 2), ("b", 2, 20, 2, 9), ("c", 1, 30, 1, 5)):
+        id = f"run_{name}"
+        model = step(1, run=id, name="gpt", type="model", tokens={"input": tokens}, cost_nanos=cost * 10**9)
+        failed = [step(2 + n, 2, 1 + n, run=id, failure=TIMEOUT) for n in range(failures)]
+        # The steps of c arrive before it, and the agent of b is known when it ends.
+        write(StepEnded(model)) if name == "c" else write(RunStarted(run(id, 1000)), StepEnded(model))
+        ended = run(id, 1000, ended_at=1000 + seconds * 1000, end_reason="finished", agent=name)
+        write(*map(StepEnded, failed), RunEnded(ended))
+
+
+@pytest.mark.parametrize(
+    ("query", "ids"),
+    [
+        ({"order": "cost"}, "abc"),
+        ({"order": "tokens"}, "cba"),
+        ({"order": "duration"}, "bca"),
+        ({"order": "attempts"}, "bca"),
+        ({"order": "failures"}, "bca"),
+        ({"min_cost": 1.5}, "ba"),
+        ({"min_cost": 2.0000001}, "a"),
+        ({"min_tokens": 20}, "cb"),
+        ({"min_duration": 5.0}, "cb"),
+        ({"min_attempts": 2, "order": "tokens"}, "cb"),
+        ({"min_failures": 1, "min_cost": 1.5}, "b"),
+        ({"min_failures": 1, "kind": "tool/timeout", "since": 1000}, "cb"),
+        ({"order": "cost", "tool": "search"}, "bc"),
+        ({"order": "cost", "until": 1000}, ""),
+    ],
+)
+def test_runs_are_filtered_and_sorted_by_what_they_cost_and_how_they_went(store, write, query, ids):
+    write_runs_of_different_cost(write)
+
+    def find(**more: Any) -> list[History]:
+        return list(store.runs(DEFAULT_TENANT, RunQuery(**query, **more)))
+
+    assert [history.run.id for history in find()] == [f"run_{id}" for id in ids]
+    pages: list[History] = []
+    while page := find(limit=1, **({"before": RunQuery(**query).position_of(pages[-1])} if pages else {})):
+        pages += page
+    assert pages == find()
+
+
 def test_runs_of_one_moment_are_in_one_order(store, write):
     write(*(RunStarted(run(f"run_{id}")) for id in "bca"))
     assert [each.run.id for each in store.runs(DEFAULT_TENANT, RunQuery())] == ["run_c", "run_b", "run_a"]

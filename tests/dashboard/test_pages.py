@@ -901,6 +901,24 @@ def test_lists_are_sorted_by_the_columns_of_patterns(week, person):
         assert f'href="/patterns?order={order}&amp;range=all"' in body
 
 
+def test_runs_are_sorted_by_their_columns_and_filtered_by_a_least_value(person):
+    for order, column in (("duration", 4), ("tokens", 5), ("cost", 6), ("attempts", 8), ("failures", 9)):
+        body = person.get(f"/runs?order={order}&range=all").body.decode()
+        rows = [
+            re.findall("<td.*?>(.*?)</td>", row, re.DOTALL) for row in re.findall("<tr><td.*?</tr>", body, re.DOTALL)
+        ]
+        assert len(rows) > 3
+        assert body.count('aria-sort="descending"') == 1
+        assert f'href="/runs?order={order}&amp;range=all"' in body
+        if order in ("attempts", "failures"):
+            values = [int(row[column].replace(",", "") or 0) for row in rows]
+            assert values == sorted(values, reverse=True), order
+            least = values[len(values) // 2]
+            body = person.get(f"/runs?min_{order}={least}&range=all&order={order}").body.decode() if least else ""
+            assert body.count("<tr><td") == sum(value >= least for value in values) or not least
+    assert "Use a number such as 5 or 0.25" in person.get("/runs?min_cost=much").body.decode()
+
+
 def test_long_lists_have_pages_and_a_search(week, person, monkeypatch):
     monkeypatch.setattr("mulligan.dashboard.metric_cards.ROWS_PER_PAGE", 2)
     monkeypatch.setattr("mulligan.dashboard.memory_pages.MAX_SHOWN_PATTERNS", 3)

@@ -158,7 +158,8 @@ def test_lists_come_page_by_page_and_each_row_once(filled):
 
 
 LISTS = (
-    "runs", "patterns", "patterns?order=unrecovered", "patterns?order=last_seen", "patterns?since=30d",
+    "runs", "runs?order=attempts", "runs?order=failures&min_failures=1",
+    "patterns", "patterns?order=unrecovered", "patterns?order=last_seen", "patterns?since=30d",
     "patterns?since=30d&order=unrecovered", "patterns?text=T", "fixes", "lessons", "tools?since=all",
     "agents?since=all", "audit",
 )  # fmt: skip
@@ -230,6 +231,8 @@ def test_pages_stay_complete_while_others_write(store, tmp_path):
             "kind=tool/timeout",
             lambda run: any(step.get("failure", {}).get("message") == SAYS[0] for step in run["steps"]),
         ),
+        ("min_failures=1", has_failed),
+        ("min_attempts=2", lambda run: len(run["steps"]) > 1),
         ("since=7d", lambda run: run["started_at"] >= NOW - 7 * 24 * HOUR),
         (f"until={NOW - 240 * HOUR}", lambda run: run["started_at"] < NOW - 240 * HOUR),
         ("status=failure", has_failed),

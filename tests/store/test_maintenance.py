@@ -82,7 +82,16 @@ def tables(store: SqliteStore) -> dict[str, list[Any]]:
     """Everything that could be counted anew."""
     with store.write_transaction(DEFAULT_TENANT) as writer:
         rollups.fold(writer, DEFAULT_TENANT)
-    derived = ("links", "run_callees", "run_failures", "patterns", "pattern_days", "pattern_agents", "rollups")
+    derived = (
+        "links",
+        "run_callees",
+        "run_facts",
+        "run_failures",
+        "patterns",
+        "pattern_days",
+        "pattern_agents",
+        "rollups",
+    )
     with store.read_connection(DEFAULT_TENANT) as connection:
         told = {name: sorted(map(repr, connection.execute(f"SELECT * FROM {name}"))) for name in derived}
         told["runs"] = sorted(map(repr, connection.execute("SELECT id, status, failure_free FROM runs")))

@@ -192,6 +192,27 @@ def test_the_store_of_0_1_0_takes_new_runs_and_counts_as_0_1_0_did(database, tmp
         assert store.run("acme", "run_later") is not None
 
 
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_runs_of_0_1_0_are_filtered_and_sorted_by_facts_that_it_did_not_store(database):
+    missing_sql = "SELECT count(*) FROM runs WHERE has_facts = 0"
+    with contextlib.closing(open_store(database)) as store:
+        histories = list(store.export("acme"))
+        ((missing,),) = read_rows(database, missing_sql)
+        query = RunQuery(order="attempts", min_failures=1, limit=1000)
+        expected = [
+            history
+            for history in sorted(histories, key=query.position_of, reverse=True)
+            if any(step.type == "tool" and step.has_failed for step in history.steps)
+        ]
+        assert store.runs("acme", query) == expected != []
+        assert read_rows(database, missing_sql) == [(missing - len(histories),)]
+        # A run that goes on has its facts, too.
+        store.append(
+            "acme", [StepEnded(Step(run=expected[-1].run.id, seq=900 + n, call=900 + n)) for n in range(99)], "j", 1
+        )
+        assert store.runs("acme", RunQuery(order="attempts"))[0].run.id == expected[-1].run.id
+
+
 # Settings and names
 
 REPLACED_NAMES: dict[str, tuple[Callable[[], Any], str]] = {

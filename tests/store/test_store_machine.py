@@ -272,6 +272,21 @@ class StoreMachine(RuleBasedStateMachine):
             assert [each.run.id for each in self.store.runs(DEFAULT_TENANT, RunQuery(status=status))] == of_status
 
     @invariant()
+    def sorts_runs_by_their_facts(self) -> None:
+        """Also runs of which steps arrived before the run, were replaced, sampled or erased."""
+        facts = {each.run.id: counters.RunFacts.of(each.run, each.steps) for each in self.histories()}
+        for query, fact, least in (
+            (RunQuery(order="attempts"), "attempts", 0),
+            (RunQuery(order="failures", min_failures=1), "tool_failures", 1),
+            (RunQuery(order="duration"), "duration_ms", 0),
+        ):
+            values = {id: getattr(facts_of_run, fact) for id, facts_of_run in facts.items()}
+            expected = sorted(
+                (id for id in values if values[id] >= least), key=lambda id, values=values: (values[id], id)
+            )[::-1]
+            assert [each.run.id for each in self.store.runs(DEFAULT_TENANT, query)] == expected[: query.limit]
+
+    @invariant()
     def counts_what_happened(self) -> None:
         counted: counters.Cells = {}
         counters.add(counted, self.cells)

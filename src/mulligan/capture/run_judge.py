@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,7 +20,7 @@ from mulligan.core.call_facts import CallFacts, ItemTest, OpenFailure, PossibleC
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure
 from mulligan.core.fast_path import CallTemplate
-from mulligan.core.links import RunProgress, differs_in, repeats_cut_off_call
+from mulligan.core.links import RunProgress, differs_in, is_delivered_before, repeats_cut_off_call
 from mulligan.core.possible_corrections import UnprovenCorrection, find_possible_links
 from mulligan.core.records import (
     ANY_FIX,
@@ -40,6 +40,8 @@ MAX_ADVISED_FIXES = 16
 """Fixes read by a model after failures of one tool that a run remembers, the latest."""
 MAX_CUT_OFF_CALLS = 100
 """Calls of a run that were cut off and are compared with later ones."""
+MAX_JUDGED_CALLS = 32
+"""Calls whose judgement can be taken back, the latest: for a further attempt, or a failure that is recorded late."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
 
 
@@ -48,6 +50,14 @@ def outcome_of(failure: Failure) -> Outcome:
     if failure.is_failure:
         return "blocked" if failure.kind.is_loop and BLOCKED in failure.evidence else "failure"
     return "cancelled" if failure.kind.is_cancelled else "blocked"
+
+
+class JudgedCall(NamedTuple):
+    """A call that was judged, and the progress of the run before it."""
+
+    before: RunProgress
+    call: Call
+    facts: CallFacts
 
 
 class RunJudge:
@@ -67,6 +77,8 @@ class RunJudge:
         """By call template, or by tool key and item scope."""
         self.progress = RunProgress()
         self.links: list[Link] = []
+        self._judged_calls: list[JudgedCall] = []
+        """The latest calls that were judged, in this order."""
         self._attempts: dict[int, list[Step]] = {}
         self._texts: list[Step] = []
         """The latest calls with long texts since the first failure."""
@@ -221,6 +233,18 @@ class RunJudge:
             return step
         del self._attempts[step.call]
         call = Call(steps=tuple(attempts))
+        if call.has_succeeded and self.cut_off:
+            self.cut_off = {
+                number: cut_off for number, cut_off in self.cut_off.items() if not repeats_cut_off_call(cut_off, step)
+            }
+        links = self._judge_call(call, facts)
+        if has_long_text(step.arguments):
+            self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
+        recovery_links = tuple(link for link in links if link.failed_call != call.id)
+        return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
+
+    def _judge_call(self, call: Call, facts: CallFacts) -> list[Link]:
+        """Judge a call after those before it. Return its links."""
         candidates: list[PossibleCorrection] = []
 
         def is_item(candidate: PossibleCorrection) -> bool:
@@ -229,22 +253,17 @@ class RunJudge:
             candidates.append(candidate)
             return False
 
-        if call.has_succeeded and self.cut_off:
-            self.cut_off = {
-                number: cut_off for number, cut_off in self.cut_off.items() if not repeats_cut_off_call(cut_off, step)
-            }
         if call.has_succeeded and self._provisional:
-            self._withdraw_refuted(step, facts)
+            self._withdraw_refuted(call.last, facts)
         before = self.progress
+        self._judged_calls = [*self._judged_calls[1 - MAX_JUDGED_CALLS :], JudgedCall(before, call, facts)]
         self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
         if before.open and not any(link.failed_call != call.id for link in links):
             links += find_possible_links(before, call, facts)
-        if links and (advice := self._list_all_advice(step)):
+        if links and (advice := self._list_all_advice(call.last)):
             links = [msgspec.structs.replace(link, advice=advice) for link in links]
         if links and (facts.privileged or facts.is_destructive):
             links = [mark_privileged(link, facts) for link in links]
-        if has_long_text(step.arguments):
-            self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
         if call.has_succeeded:
             self.links += [link for link in links if not link.possible]
             if possible_links := [link for link in links if link.possible]:
@@ -255,21 +274,59 @@ class RunJudge:
                 self._provisional[call.id] = [
                     (tested[failure.call.id], failure) for failure in before.open if failure.call.id in provisional
                 ]
-        recovery_links = tuple(link for link in links if link.failed_call != call.id)
-        return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
+        return links
 
-    def reopen_call(self, call: int) -> None:
-        """Take back the judgement of a failed call, of which another attempt follows."""
-        reopened = next((failure for failure in self.progress.open if failure.call.id == call), None)
-        if reopened is None:
+    def reopen_call(self, number: int) -> None:
+        """Take back the judgement of a call, of which another attempt has ended. Later calls are judged again."""
+        numbers = [judged_call.call.id for judged_call in self._judged_calls]
+        if number not in numbers:
             return
-        self._attempts[call] = list(reopened.call.steps)
-        # Earlier calls of its intent are open again by themselves.
-        earlier = tuple(OpenFailure(member.call, reopened.facts, reopened.number) for member in reopened.members)
-        remaining = tuple(failure for failure in self.progress.open if failure is not reopened)
-        self.progress = msgspec.structs.replace(
-            self.progress, open=(*earlier, *remaining), failed=self.progress.failed - 1
+        reopened, *later_calls = self._rewind(numbers.index(number))
+        self._attempts[number] = list(reopened.call.steps)
+        for judged_call in later_calls:
+            self._judge_call(judged_call.call, judged_call.facts)
+
+    def fail_step(self, step: Step, later_successes: Iterable[Step]) -> None:
+        """Judge a step that had ended as a success and failed afterwards. Judge the later calls again.
+
+        `later_successes` are steps after it, which were not judged if no call had failed before them.
+        """
+        positions = (
+            index
+            for index, judged_call in enumerate(self._judged_calls)
+            if judged_call.call.id == step.call or judged_call.call.first.seq > step.seq
         )
+        later_calls = self._rewind(next(positions, len(self._judged_calls)))
+        facts = CallFacts(task=None if self.is_logged else enter_task(), is_logged=self.is_logged)
+        judged_steps = {attempt.seq for judged_call in later_calls for attempt in judged_call.call.steps}
+        later_calls += [
+            JudgedCall(self.progress, Call(steps=(success,)), facts)
+            for success in later_successes
+            if success.seq not in judged_steps
+        ]
+        failed_call = Call(steps=(step,))
+        for judged_call in later_calls:
+            if judged_call.call.id == step.call:
+                failed_call, facts = _fail_attempt(judged_call.call, step), judged_call.facts
+        self._judge_call(failed_call, facts)
+        for judged_call in sorted(later_calls, key=lambda later_call: later_call.call.first.seq):
+            if judged_call.call.id != step.call:
+                self._judge_call(judged_call.call, _count_failure(judged_call, step))
+
+    def _rewind(self, index: int) -> list[JudgedCall]:
+        """Return to the progress before a judged call. Return it with the calls after it."""
+        judged_calls = self._judged_calls[index:]
+        self._judged_calls = self._judged_calls[:index]
+        if not judged_calls:
+            return []
+        # Whether a call has succeeded, the history of the run knows.
+        self.progress = msgspec.structs.replace(judged_calls[0].before, has_success=False)
+        numbers = {judged_call.call.id for judged_call in judged_calls}
+        self.links = [link for link in self.links if link.recovering_call not in numbers]
+        for number in numbers:
+            self._provisional.pop(number, None)
+            self._possible.pop(number, None)
+        return judged_calls
 
     def note_advice(self, tool: str, advice: Sequence[AdvisedFix]) -> None:
         """Note the fixes shown to the run after a failure of a tool: what then succeeds may have followed them."""
@@ -343,6 +400,25 @@ class RunJudge:
                 texts = [name for name in variation.item_names if are_similar_texts(first.get(name), last.get(name))]
                 items.setdefault(variation.key, set()).update(variation.item_names, map(mark_text_item, texts))
         return {key: tuple(sorted(names)) for key, names in items.items()}
+
+
+def _fail_attempt(call: Call, step: Step) -> Call:
+    """Return a call with the outcome of a step. Its arguments stay: those of the step may be shapes."""
+    changes: dict[str, Any] = {"outcome": step.outcome, "failure": step.failure}
+    return Call(
+        steps=tuple(
+            msgspec.structs.replace(attempt, **changes) if attempt.seq == step.seq else attempt
+            for attempt in call.steps
+        )
+    )
+
+
+def _count_failure(judged_call: JudgedCall, step: Step) -> CallFacts:
+    """Return the facts of a call, with a failed step among those before it."""
+    facts = judged_call.facts
+    if facts.failures_before is None or not is_delivered_before(step, judged_call.call.first):
+        return facts
+    return msgspec.structs.replace(facts, failures_before=facts.failures_before + 1)
 
 
 def mark_privileged(link: Link, facts: CallFacts) -> Link:

@@ -233,10 +233,7 @@ class RunSteps(RunSession):
         if not (self.has_failures or step.has_failed):
             return step  # a success before the first failure recovers nothing
         judge = self.judge
-        if step.has_failed and not self.is_implicit and judge.needs_items(step):
-            with self.capture.guard("Looking up the arguments that name items"):
-                # before taking the lock: a store may be slow
-                judge.load_items(step.tool_key, self.capture.item_arguments)
+        self._load_items(step)
         with lock():
             self.has_failures = True
             if facts is None:
@@ -249,18 +246,22 @@ class RunSteps(RunSession):
     def fail_step(self, step: Step, failure: Failure) -> None:
         """Give a step that has ended as a success the failure that was recorded for it afterwards."""
         self.capture.publish_safely(FailureRecorded(self.id, step.seq, failure))
-        self.note_attempt(step.with_failure(failure))
+        failed_step = step.with_failure(failure)
+        self.note_attempt(failed_step)
+        self._load_items(failed_step)
         with lock():
-            later_successes = [success for success in self.history.successes() if success.seq > step.seq]
+            self.has_failures = True
             self.history.forget_success(step.seq)
-            has_success = self.history.has_success
-            self.judge.progress = msgspec.structs.replace(self.judge.progress, has_success=has_success)
-        self.judge_step(step.with_failure(failure), self.capture)
-        for success in later_successes:  # one of them may be what recovered it
-            if success.tool_key == step.tool_key:
-                with lock():
-                    facts = CallFacts(failures_before=self.judge.progress.delivered, task=enter_task())
-                    self.judge.judge(success, facts)
+            self.history.add_failure(failed_step)
+            later_successes = [success for success in self.history.successes() if success.seq > step.seq]
+            self.judge.fail_step(failed_step, later_successes)
+
+    def _load_items(self, step: Step) -> None:
+        """Look up which arguments of the tool of a failed step name items."""
+        if step.has_failed and not self.is_implicit and self.judge.needs_items(step):
+            with self.capture.guard("Looking up the arguments that name items"):
+                # before taking the lock: a store may be slow
+                self.judge.load_items(step.tool_key, self.capture.item_arguments)
 
     def record_failure_of_unknown_step(self, step: Step, failure: Failure) -> None:
         """Record the failure of a step that the run no longer holds. The store gives it to the step."""

@@ -31,7 +31,7 @@ from mulligan.report.stats import compare_groups, count_older_runs, list_undecla
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, to_line, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
+from mulligan.store.base import DEFAULT_TENANT, FixQuery, RunOrder, Store
 from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.urls import is_networked, sqlite_path
 
@@ -50,10 +50,11 @@ FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan
     "mulligan runs --since 24h",
     "mulligan runs --status failure --agent helper --json",
     "mulligan runs --tool search --kind tool/timeout",
+    "mulligan runs --order cost --min-cost 0.5 --since 7d",
 )
 @list_options(RUN_SPEC)
-def runs(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> None:
-    """List recent runs with their status."""
+def runs(context: CommandContext, limit: int, as_csv: bool, order: RunOrder, **filters: Any) -> None:
+    """List runs with their status and cost, the newest first unless --order says otherwise."""
     store = context.find_store()
     if filters["pattern"] is not None and store is not None:
         pattern = store.pattern(DEFAULT_TENANT, filters["pattern"])
@@ -64,9 +65,9 @@ def runs(context: CommandContext, limit: int, as_csv: bool, **filters: Any) -> N
         filters["pattern"] = pattern.id
     histories = []
     if store is not None:
-        histories = RUN_SPEC.read(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, limit=limit))
+        histories = RUN_SPEC.read(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, order=order, limit=limit))
     total = 0
-    if store is not None and len(histories) == limit and not has_filters(filters):
+    if store is not None and len(histories) == limit and order == "started" and not has_filters(filters):
         total = started_runs(store.stats(DEFAULT_TENANT, StatsQuery(now=context.now)).total)
     if not context.print_list(RUN_SPEC, histories, limit, as_csv, run_text.to_summary, total):
         if store is None:

@@ -11,6 +11,7 @@ import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.calls import diff_arguments, is_same_json
+from mulligan.core.command_comparison import is_same_command, is_same_folder
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import Change, Step, message_numbers
 from mulligan.core.stated_limits import names_argument, says_missing, says_unknown, unnamed_words
@@ -29,6 +30,7 @@ MAX_ARGUMENT_CHANGES = 6
 _COMMANDS = frozenset({"command", "cmd", "script"})
 _COMMENTS = frozenset({"description", "explanation"})
 """Arguments that only comment on a command next to them."""
+_WORKING_FOLDERS = frozenset({"workdir", "cwd", "dir_path"})
 _PATHS = frozenset("path file filename filepath directory dir folder notebook source destination src dst dest".split())
 FORM_OPERATIONS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
 
@@ -79,6 +81,8 @@ def compare_arguments(
             if is_named_empty or says_unknown(text, leaf_of(path)):
                 continue
             dropped.append(path)
+        if is_command and not is_program and _is_corrected_command(path, old, new, failure):
+            continue
         if change.operation == "rename" and not _may_be_misnamed(failure, text, change):
             values[path] = (old, new)
             item_paths += [path, path.removesuffix(leaf_of(path)) + str(new)]
@@ -99,6 +103,20 @@ def compare_arguments(
     unchanged = [name for name in before if name in after and is_same_json(before[name], after[name])]
     has_unchanged = any(not (is_command and name in _COMMENTS) for name in unchanged)
     return Comparison(values, tuple(item_paths), tuple(doubtful), tuple(dropped), has_additions, has_unchanged)
+
+
+def _is_corrected_command(path: str, old: Any, new: Any, failure: Failure | None) -> bool:
+    """Return whether a shell command does what the failed one was meant to do, or runs in its corrected folder."""
+    if path in _WORKING_FOLDERS:
+        return is_same_folder(_to_command(old), _to_command(new), failure)
+    return path in _COMMANDS and is_same_command(_to_command(old), _to_command(new), failure)
+
+
+def _to_command(value: Any) -> str:
+    """Return a command as text. Of an argv, it follows `-c`."""
+    if isinstance(value, list) and len(value) == 3 and str(value[1]).endswith("c"):
+        value = value[-1]
+    return value if isinstance(value, str) else ""
 
 
 def _leaves_members_out(old: Any, new: Any) -> bool:

@@ -481,13 +481,17 @@ def _has_same_receiver(failure: OpenFailure, facts: CallFacts) -> bool:
 def _is_later(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
     if facts.failures_before is not None:
         return failure.number < facts.failures_before
-    last, first = failure.call.last, call.first
-    if first.seq < last.seq:
+    return is_delivered_before(failure.call.last, call.first)
+
+
+def is_delivered_before(failed_step: Step, later_step: Step) -> bool:
+    """Return whether a step began after the end of a failed one, by their numbers and times."""
+    if later_step.seq < failed_step.seq:
         return False
-    if not first.started_at or not last.started_at:
+    if not later_step.started_at or not failed_step.started_at:
         return True
     # Log timestamps are in milliseconds and may be rounded, so only a clear overlap counts.
-    return first.started_at + 1 >= last.started_at + int(last.duration_seconds * 1000)
+    return later_step.started_at + 1 >= failed_step.started_at + int(failed_step.duration_seconds * 1000)
 
 
 def _are_related(first: tuple[int, ...] | None, second: tuple[int, ...] | None) -> bool:

@@ -770,7 +770,6 @@ def encode(record: object) -> bytes:
     return _encoder.encode(record)
 
 
-encode_into = _encoder.encode_into
 """Encode into a bytearray, replacing its content."""
 
 

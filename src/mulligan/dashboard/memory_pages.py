@@ -65,9 +65,7 @@ LESSON_SOURCES = {
 
 
 def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    order = page_query.other_parameters.get("order", "unrecovered")
-    if order not in ORDERS:
-        raise SettingsError(f"Invalid order {order[:40]!r}. Use one of: {', '.join(ORDERS)}.")
+    order = page_query.find_order(ORDERS, "unrecovered")
     matches, pages = page_query.read_page(store, tenant, PATTERN_SPEC, MAX_SHOWN_PATTERNS, order=order)
     return {
         "empty": empty_state(store, tenant, page_query) if not matches else None,

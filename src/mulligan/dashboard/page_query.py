@@ -113,6 +113,13 @@ class PageQuery(NamedTuple):
             raise SettingsError(f"Invalid page {page[:20]!r}. Use a number from 1.")
         return int(page) - 1
 
+    def find_order(self, orders: Mapping[str, str], default: str) -> str:
+        """Return the order of a list that the URL selects."""
+        order = self.other_parameters.get("order", default)
+        if order not in orders:
+            raise SettingsError(f"Invalid order {order[:40]!r}. Use one of: {', '.join(orders)}.")
+        return order
+
     # Labels and links
 
     def value(self, name: str) -> str:

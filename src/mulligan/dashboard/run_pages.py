@@ -28,6 +28,14 @@ from mulligan.store.base import RunQuery, Store
 MIN_LANE_PERCENT = 2.0
 """Least width of an attempt on the time axis of its run: about that of its mark."""
 OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
+ORDERS: dict[str, str] = {
+    "started": "newest first",
+    "cost": "most expensive first",
+    "tokens": "most tokens first",
+    "duration": "longest first",
+    "attempts": "most attempts first",
+    "failures": "most failed attempts of tools first",
+}
 ROWS_PER_PAGE = 25
 CALLS_PER_PAGE = 100
 """Limit of calls per page."""
@@ -60,8 +68,11 @@ SOURCE_LABELS = {
 
 
 def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    histories, pages = page_query.read_page(store, tenant, RUN_SPEC, ROWS_PER_PAGE)
+    order = page_query.find_order(ORDERS, "started")
+    histories, pages = page_query.read_page(store, tenant, RUN_SPEC, ROWS_PER_PAGE, order=order)
     return {
+        "order": order,
+        "order_label": ORDERS[order],
         "empty": empty_state(store, tenant, page_query) if not histories else None,
         "rows": list(map(build_run_row, histories)),
         "older": find_older_runs(store, tenant, page_query) if pages.next is None else None,
@@ -116,7 +127,6 @@ def build_run_row(history: History) -> dict[str, Any]:
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
     return run_text.to_facts(history) | {
         "unrecovered": sum(not call.has_succeeded and call.id not in linked for call in failed),
-        "lasted": (run.ended_at - run.started_at) / 1000 if run.ended_at else None,
         "context": run.context,
     }
 

@@ -6,6 +6,7 @@ filter is one line: its name is a field of the resource's query.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -34,6 +35,7 @@ from mulligan.report.tables import (
     TableColumn,
     format_age,
     format_count,
+    format_dollars,
     format_share,
     format_timestamp,
     parse_time,
@@ -43,10 +45,11 @@ from mulligan.report.tables import (
 )
 from mulligan.report.tail_reader import StepQuery
 from mulligan.store import counters
-from mulligan.store.base import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunQuery, SessionQuery, Store
+from mulligan.store.base import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunOrder, RunQuery, SessionQuery, Store
 from mulligan.store.counters import By, StatsQuery
 
-ParameterType = Literal["text", "choice", "kind", "moment", "flag", "count", "clock", "cursor"]
+ParameterType = Literal["text", "choice", "kind", "moment", "flag", "count", "amount", "clock", "cursor"]
+MAX_COUNT = 999_999_999
 MAX_TIMESTAMP_MS = 253_402_300_799_999
 
 
@@ -75,6 +78,10 @@ class Parameter(msgspec.Struct, frozen=True):
                 if not 1 <= _to_number(text, 9) <= self.maximum:
                     raise ValueError(f"a whole number from 1 to {self.maximum:,}")
                 return int(text)
+            case "amount":
+                if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text, re.ASCII):
+                    raise ValueError("a number such as 5 or 0.25")
+                return float(text)
             case "clock":
                 if not 0 <= _to_number(text, 15) <= MAX_TIMESTAMP_MS:
                     raise ValueError("a time in UTC milliseconds")
@@ -215,6 +222,10 @@ def _age(name: str) -> Callable[[Fact], str]:
     return lambda row: format_age(row.get(name, 0), row["now"])
 
 
+def _cost(row: Fact) -> str:
+    return "-" if row["cost_usd"] is None else format_dollars(round(row["cost_usd"] * 1e9))
+
+
 def _id(row: Fact) -> str:
     return str(row["id"][:SHOWN_ID_CHARS])
 
@@ -276,21 +287,29 @@ RUN_SPEC = ResourceSpec(
         Parameter("pattern", "Only runs with a failure of this pattern."),
         *RUN_FILTERS,
         *PERIOD,
+        Parameter("min_cost", "Only runs that cost at least so many US dollars.", "amount"),
+        Parameter("min_tokens", "Only runs with at least so many tokens.", "count", maximum=MAX_COUNT),
+        Parameter("min_duration", "Only runs that lasted at least so many seconds.", "amount"),
+        Parameter("min_attempts", "Only runs with at least so many attempts.", "count", maximum=MAX_COUNT),
+        Parameter("min_failures", "Only runs with at least so many failed tool attempts.", "count", maximum=MAX_COUNT),
     ),
-    tuple(
-        "id status running agent version environment calls attempts started_at worst suspected tokens cost_usd".split()
+    (
+        *"id status running agent version environment calls attempts started_at worst suspected tokens".split(),
+        *"cost_usd tool_failures duration_seconds models".split(),
     ),
     (
         TableColumn("run", _id, priority=9, needs_full_width=True),
         TableColumn("status", lambda row: run_text.format_status(row["status"], row["end_reason"]), priority=8),
         TableColumn("calls", _number("calls"), True, 4),
         TableColumn("attempts", _number("attempts"), True, 2),
+        TableColumn("cost", _cost, True, 3),
         TableColumn("when", _age("started_at"), priority=6),
         TableColumn("agent", _text("agent", 24, "-"), priority=5),
         TableColumn("worst failure", _text("worst", 60, "-"), priority=7),
     ),
     run_text.to_facts,
     _summarize_runs,
+    (Parameter("order", "Sort field, highest first.", "choice", get_args(RunOrder), "started"),),
 )
 STEP_SPEC = ResourceSpec(
     "steps",

@@ -27,7 +27,7 @@ from mulligan.report.tables import (
     wrap_text,
 )
 from mulligan.store.base import Store, TrialReport
-from mulligan.store.counters import sum_usage
+from mulligan.store.counters import RunFacts, model_of, sum_usage
 
 MAX_LISTED_CALLS = 40
 """In a longer run, successful calls are counted and not listed."""
@@ -37,17 +37,20 @@ _NO_ACTIONS: Mapping[str, str] = {}
 
 def to_facts(history: History) -> dict[str, Any]:
     """Return the fields of a run for lists, CSV and JSON."""
-    run, run_calls = history.run, _group_calls(history)
+    run, run_calls, facts = history.run, _group_calls(history), RunFacts.of(history.run, history.steps)
     return {
         "id": run.id,
         "status": status_of(history),
         "running": run.end_reason is None,
         **{name: getattr(run, name) for name in ("end_reason", "agent", "version", "environment")},
         "calls": len(run_calls),
-        "attempts": sum(len(call.steps) for call in run_calls),
+        "attempts": facts.attempts,
         "started_at": run.started_at,
         "worst": _worst_failure(history),
         "suspected": len(list_suspected(history)),
+        "tool_failures": facts.tool_failures,
+        "duration_seconds": facts.duration_ms / 1000 if run.ended_at is not None else None,
+        "models": " ".join(sorted({model_of(run, step) for step in history.steps} - {""})),
         **_to_usage_facts(history),
     }
 

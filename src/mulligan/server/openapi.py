@@ -13,7 +13,7 @@ from starlette.responses import Response
 from mulligan import __version__
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Kind
-from mulligan.report.resources import MAX_TIMESTAMP_MS, Parameter
+from mulligan.report.resources import MAX_COUNT, MAX_TIMESTAMP_MS, Parameter
 from mulligan.server import decisions, payloads
 from mulligan.store import wire_protocol
 from mulligan.store.base import Store
@@ -223,6 +223,7 @@ def parameter_schema(parameter: Parameter) -> dict[str, Any]:
     schemas: dict[str, dict[str, Any]] = {
         "choice": {"type": "string", "enum": list(parameter.choices)},
         "count": {"type": "integer", "minimum": 1, "maximum": parameter.maximum},
+        "amount": {"type": "number", "minimum": 0, "maximum": MAX_COUNT},
         "clock": {"type": "integer", "minimum": 0, "maximum": MAX_TIMESTAMP_MS},
         "flag": {"type": "boolean"},
         "moment": {"type": "string", "examples": ["24h", "7d", "2026-01-31"], "maxLength": 1000},

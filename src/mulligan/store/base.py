@@ -5,6 +5,7 @@ All methods are synchronous. Only the recorder's thread calls `append`; all othe
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -86,8 +87,26 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
+class RunFact(NamedTuple):
+    """A column of `run_facts`, and how many of it are one unit of the filter."""
+
+    column: str
+    unit: float = 1
+
+
+RunOrder = Literal["started", "cost", "tokens", "duration", "attempts", "failures"]
+RUN_FACTS = {
+    "cost": RunFact("cost_nanos", 1e9),
+    "tokens": RunFact("tokens"),
+    "duration": RunFact("duration_ms", 1e3),
+    "attempts": RunFact("attempts"),
+    "failures": RunFact("tool_failures"),
+}
+"""The facts of a run by which runs are filtered (`min_` and the name) and sorted."""
+
+
 class RunQuery(Record, frozen=True):
-    """Filters for runs, the newest first. Times are UTC milliseconds by the caller's clock."""
+    """Filters for runs, and their order. Times are UTC milliseconds by the caller's clock."""
 
     agent: str | None = None
     session: str | None = None
@@ -104,13 +123,33 @@ class RunQuery(Record, frozen=True):
     """Only runs with a failure of the pattern with this id."""
     since: int | None = None
     until: int | None = None
+    min_cost: float | None = None
+    """US dollars."""
+    min_tokens: int | None = None
+    min_duration: float | None = None
+    """Seconds. A run that has not ended has no duration."""
+    min_attempts: int | None = None
+    min_failures: int | None = None
+    """Failed attempts of tools."""
+    order: RunOrder = "started"
+    """In descending order."""
     limit: int = 20
     before: tuple[int, str] | None = None
     """The position of the last run of the previous page."""
 
+    @property
+    def min_facts(self) -> dict[str, int]:
+        """The least values of facts, by column."""
+        minima = {fact: getattr(self, f"min_{name}") for name, fact in RUN_FACTS.items()}
+        return {fact.column: math.ceil(minimum * fact.unit) for fact, minimum in minima.items() if minimum is not None}
+
     def position_of(self, history: History) -> tuple[int, str]:
-        """Return the sort key of a run: the newest first."""
-        return history.run.started_at, history.run.id
+        """Return the sort key of a run. It is unique, so pages stay complete while runs are added."""
+        if self.order == "started":
+            return history.run.started_at, history.run.id
+        from mulligan.store.counters import RunFacts  # lazy: for readers of run lists only
+
+        return getattr(RunFacts.of(history.run, history.steps), RUN_FACTS[self.order].column), history.run.id
 
 
 class SessionQuery(Record, frozen=True):

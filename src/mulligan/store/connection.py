@@ -11,9 +11,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-SuccessRow = tuple[str, int, str, int, Any]
-"""Row of a call that succeeded at its first attempt: run, seq, name, start time and `rows.CompactStep`."""
-
 
 class Insert(msgspec.Struct, frozen=True):
     """INSERT statement with a conflict clause for existing keys."""
@@ -118,7 +115,7 @@ class Connection(Protocol):
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
         """Yield result rows without loading all of them into memory."""
 
-    def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
+    def put(self, insert: Insert, rows: Iterable[tuple[Any, ...]]) -> int:
         """Insert many rows. Return how many were new."""
 
     def queue(self, insert: Insert, rows: Sequence[tuple[Any, ...]], must_be_new: bool = False) -> None:
@@ -140,9 +137,6 @@ class Connection(Protocol):
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         """Remember when these runs were stored until the transaction ends. This may save statements about steps."""
-
-    def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
-        """Insert calls that succeeded at their first attempt. Return how many were new."""
 
 
 class RowReader:

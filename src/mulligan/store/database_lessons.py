@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.core.records import Fix, Lesson, LessonSource, LessonVerdict, Pattern, Step, decode, encode
+from mulligan.core.records import Fix, Lesson, LessonSource, LessonVerdict, Pattern, decode, encode
 from mulligan.learn import lessons as lesson_rules
 from mulligan.learn import patterns, prerequisites
 from mulligan.learn.fixes import FixRecord
@@ -22,7 +22,7 @@ from mulligan.prompt import Prompt
 from mulligan.store import fix_queries, fix_votes, queries
 from mulligan.store.base import DAY, ConsolidationResult, FixQuery, LessonQuery, Progress
 from mulligan.store.connection import RowReader, upsert
-from mulligan.store.rows import decode_body
+from mulligan.store.rows import decode_step
 
 MAX_PATTERNS_PER_TRANSACTION = 50
 """Patterns per transaction, so that other writers are not blocked for long."""
@@ -278,11 +278,11 @@ def _load_inputs(
         empty = Pattern(id=id, tool="", fingerprint="", kind="", message="", template="")
         return lesson_rules.LessonInputs(pattern or empty, fixes, None, None, stored_by_id)
     steps = read(
-        "SELECT body FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? ORDER BY started_at DESC, run, seq "
-        "LIMIT 1",
+        "SELECT run, seq, name, started_at, body FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ? "
+        "ORDER BY started_at DESC, run, seq LIMIT 1",
         (tenant, pattern.tool, pattern.fingerprint),
     )
-    arguments = decode_body(steps[0][0], Step).arguments if steps else None
+    arguments = decode_step(*steps[0]).arguments if steps else None
     return lesson_rules.LessonInputs(
         pattern, fixes, best, arguments if isinstance(arguments, dict) else None, stored_by_id
     )

@@ -290,6 +290,7 @@ class Eraser:
         self._changes.add(RunSlice.of_history(before), RunSlice.of_history(after))
         self._changes.add_run(stored_run, run, status)
         self._changes.add_used_names(run, steps)
+        self._changes.add_facts(run, steps)
 
     # Messages
 

@@ -11,7 +11,7 @@ import msgspec
 from mulligan.core.records import Run, Step, pattern_id
 from mulligan.learn.patterns import extract_message_and_template, order_of, start_of_day
 from mulligan.store.connection import Connection, Insert, Lookup
-from mulligan.store.rows import decode_body
+from mulligan.store.rows import select_steps
 
 id_of = functools.lru_cache(maxsize=10_000)(pattern_id)
 
@@ -234,11 +234,11 @@ def refresh_bounds(writer: Connection, tenant: str, id: str) -> None:
     ).fetchone()
     if identity is None:
         return
-    where = "FROM steps WHERE tenant = ? AND name = ? AND fingerprint = ?"
-    (first, last) = writer.execute(f"SELECT min(started_at), max(started_at) {where}", (tenant, *identity)).fetchone()
+    condition = "name = ? AND fingerprint = ?"
+    sql = f"SELECT min(started_at), max(started_at) FROM steps WHERE tenant = ? AND {condition}"
+    (first, last) = writer.execute(sql, (tenant, *identity)).fetchone()
     if first is None:
         return  # the remaining occurrences are older than the rows
-    rows = writer.execute(f"SELECT body {where} AND started_at = ?", (tenant, *identity, first))
-    steps = [decode_body(body, Step) for (body,) in rows]
+    steps = select_steps(writer, tenant, f"{condition} AND started_at = ?", *identity, first)
     writer.execute("UPDATE patterns SET last_seen_at = ? WHERE tenant = ? AND id = ?", (last, tenant, id))
     _set_first(writer, tenant, id, min(steps, key=order_of))

@@ -10,7 +10,7 @@ import msgspec
 from mulligan.core.records import Example, Pattern, Run, decode, encode
 from mulligan.learn import patterns
 from mulligan.learn.patterns import PatternDecision
-from mulligan.store.base import DAY, PatternQuery, RunQuery, SessionQuery, SessionSummary
+from mulligan.store.base import DAY, RUN_FACTS, PatternQuery, RunQuery, SessionQuery, SessionSummary
 from mulligan.store.connection import RowReader
 from mulligan.store.pattern_counts import size_class
 from mulligan.store.rows import decode_body
@@ -35,7 +35,7 @@ class _Where:
 
 
 def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[str]) -> list[Run]:
-    """Return the runs that match the query, newest first. `pattern_ids` are the ids merged into `query.pattern`."""
+    """Return the runs that match the query, in its order. `pattern_ids` are the ids merged into `query.pattern`."""
     where = _Where("r.tenant = ?", tenant)
     driver = ""
     # One indexed filter drives the query in time order. All other filters are lookups per run that it returns.
@@ -56,6 +56,12 @@ def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[st
         for callee_type, name in (("tool", query.tool), ("model", query.model))
         if name is not None
     ]
+    facts = [(f"{column} >= ?", minimum) for column, minimum in query.min_facts.items()]
+    if facts or query.order != "started":
+        conditions = " AND ".join(condition for condition, _ in facts) or "attempts >= 0"
+        filters.append(("run_facts", conditions, tuple(minimum for _, minimum in facts)))
+        if query.order != "started":
+            filters.insert(0, filters.pop())
     for table, condition, values in filters:
         if not driver:
             driver = table
@@ -67,6 +73,7 @@ def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[st
                 tenant, *values,
             )  # fmt: skip
     started, id = ("d.started_at", "d.run") if driver else ("r.started_at", "r.id")
+    order = started if query.order == "started" else f"d.{RUN_FACTS[query.order].column}"
     for name in ("agent", "session", "environment", "version", "status"):
         if (value := getattr(query, name)) is not None:
             where.add(f"r.{name} = ?", value)
@@ -80,9 +87,9 @@ def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[st
     if query.until is not None:
         where.add(f"{started} < ?", query.until)
     if query.before is not None:
-        where.add(f"({started}, {id}) < (?, ?)", *query.before)
+        where.add(f"({order}, {id}) < (?, ?)", *query.before)
     source = f"{driver} d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run" if driver else "runs r"
-    sql = f"SELECT r.id, r.body, r.stored_at FROM {source} WHERE {where} ORDER BY {started} DESC, {id} DESC LIMIT ?"
+    sql = f"SELECT r.id, r.body, r.stored_at FROM {source} WHERE {where} ORDER BY {order} DESC, {id} DESC LIMIT ?"
     # A run with several patterns of a kind is returned once for each: read more rows to fill the limit without them.
     count = 2 * query.limit if driver == "run_failures" else query.limit
     while True:

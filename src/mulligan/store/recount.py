@@ -17,7 +17,6 @@ from mulligan.store.rollups import EMPTY_SLICE, CounterChanges, RunSlice
 from mulligan.store.rows import (
     BEFORE_FIRST_CALL,
     LINK,
-    USED,
     decode_body,
     forget_links,
     history_of,
@@ -59,7 +58,8 @@ def rebuild(writer: Connection, tenant: str) -> None:
     rollups.fold(writer, tenant)
     pruned = read_meta(writer, tenant, "pruned")
     horizon = start_of_day(int(pruned)) + DAY if pruned else BEFORE_FIRST_CALL
-    writer.execute("DELETE FROM run_callees WHERE tenant = ?", (tenant,))
+    for table in ("run_callees", "run_facts"):
+        writer.execute(f"DELETE FROM {table} WHERE tenant = ?", (tenant,))
     writer.execute("DELETE FROM rollups WHERE tenant = ? AND bucket >= ?", (tenant, horizon))
     writer.execute("DELETE FROM pattern_days WHERE tenant = ? AND day >= ?", (tenant, horizon))
     if not pruned:
@@ -72,9 +72,10 @@ def rebuild(writer: Connection, tenant: str) -> None:
             history = history_of(writer, tenant, decode_body(row.body, Run))
             links, status = judge_run(writer, tenant, history.run, history.steps)
             changes.add_used_names(history.run, history.steps)
+            changes.add_facts(history.run, history.steps)
             changes.add(EMPTY_SLICE, RunSlice.of_history(replace(history, links=links)))
             changes.add_run(None, history.run, status)
-        writer.put(USED, [(tenant, *usage_row) for usage_row in changes.used_names])
+        changes.write_usages(writer, tenant)
         cells = changes.collect_cells()
         rollups.apply(writer, tenant, {key: cell for key, cell in cells.items() if key.hour >= horizon})
         after = rows[-1].rowid

@@ -22,7 +22,6 @@ from mulligan.store.connection import Connection, Rows
 from mulligan.store.rollups import CounterChanges
 from mulligan.store.rows import (
     STEP,
-    USED,
     RunRow,
     compress,
     decode_body,
@@ -278,7 +277,8 @@ class PruneRound:
                 replace_steps(writer, self._tenant, row.id, remaining_history.steps)
                 changes = CounterChanges()
                 changes.add_used_names(history.run, remaining_history.steps)
-                writer.put(USED, [(self._tenant, *usage_row) for usage_row in changes.used_names])
+                changes.add_facts(history.run, remaining_history.steps)
+                changes.write_usages(writer, self._tenant)
         if row.stored_at < self._compress_cutoff:
             packed = self._pack(writer, row.id)
             self.compressed, rows = self.compressed + packed, rows + packed

@@ -11,6 +11,7 @@ touched hour from its rows is no alternative: pruned rows stay counted, and with
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -23,7 +24,7 @@ from mulligan.store import pattern_counts
 from mulligan.store.connection import Connection, Insert, Lookup
 from mulligan.store.counters import DAY, Cell, Cells, PackedCell, Reading, Row, Stats, StatsQuery
 from mulligan.store.pattern_counts import CountedFailure
-from mulligan.store.rows import LINK, USED, StoredRun, forget_links, put_statuses
+from mulligan.store.rows import FACTS, LINK, USED, StoredRun, forget_links, put_statuses
 
 Key = tuple[str, str, str, int, str]
 """Tenant, grain, slice, bucket and value: the primary key of a rollup."""
@@ -224,6 +225,8 @@ class CounterChanges:
         self.failures: list[CountedFailure] = []
         self.used_names: dict[tuple[str, str, int, str], None] = {}
         """Tools and models by run, as (type, name, start of the run, run)."""
+        self._facts: dict[tuple[int, str], tuple[int, ...]] = {}
+        """What is added to `RunFacts`, by start and id of the run."""
         self.new_runs: set[str] = set()
         """Runs without any stored record before this transaction."""
         self.links: list[tuple[Any, ...]] = []
@@ -281,6 +284,20 @@ class CounterChanges:
             ):
                 self.used_names["model", model, run.started_at, run.id] = None
 
+    def add_facts(self, run: Run, steps: Iterable[Step], replaced: Iterable[Step] = ()) -> None:
+        """Add attempts to the facts of a run, and subtract those that they replace.
+
+        A second call for a run replaces the first.
+        """
+        *added, duration_ms = counters_module.RunFacts.of(run, steps)
+        *removed, _ = counters_module.RunFacts.of(run, replaced)
+        self._facts[run.started_at, run.id] = (*map(operator.sub, added, removed), duration_ms)
+
+    def write_usages(self, writer: Connection, tenant: str) -> None:
+        """Write the rows by which runs are found: their tools and models, and their facts."""
+        writer.queue(USED, [(tenant, *usage) for usage in self.used_names])
+        writer.queue(FACTS, [(tenant, *key, *facts) for key, facts in self._facts.items()])
+
     def write(self, writer: Connection, tenant: str, unfolded: tuple[int, int] | None = None) -> set[str]:
         """Write all changes. Return the ids of patterns without remaining occurrences.
 
@@ -289,7 +306,7 @@ class CounterChanges:
         put_statuses(writer, self.statuses)
         forget_links(writer, self.unlinked)
         writer.queue(LINK, self.links)
-        writer.queue(USED, [(tenant, *usage) for usage in self.used_names])
+        self.write_usages(writer, tenant)
         add(writer, tenant, self.collect_cells(), unfolded)
         if not self.failures:
             return set()

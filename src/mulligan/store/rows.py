@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import zlib
 from base64 import b64encode
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-import msgspec
+from msgspec.structs import astuple, replace
 
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.records import (
-    AvoidedTurn,
     Compaction,
-    Effects,
     History,
     Link,
     RecordedMessage,
-    Recovery,
-    RecoveryStop,
     Run,
     Status,
     Step,
-    StepType,
-    SuspectedFailure,
     decode,
     digest,
     encode,
     message_numbers,
 )
 from mulligan.store import counters
-from mulligan.store.connection import Connection, Insert, Lookup, SuccessRow, upsert
+from mulligan.store.connection import Connection, Insert, Lookup, upsert
 
 T = TypeVar("T")
 
@@ -53,41 +48,13 @@ _COMPRESSED_PREFIX_1 = b"\x01"
 """First byte of a body compressed with dictionary 1. JSON never starts with this byte."""
 
 
-# Share the default objects of Step: omit_defaults compares by identity, so an equal number that is another object
-# would be encoded.
-_DEFAULTS = dict(zip(reversed(Step.__struct_fields__), reversed(Step.__struct_defaults__), strict=False))
+class StepBody(Step, frozen=True, gc=False):
+    """The body of a step's row. It omits what the columns hold. Bodies of 0.1.0 may contain the whole step."""
 
-
-class CompactStep(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """Body of a call that succeeded at its first attempt: the Step fields that its row has no columns for.
-
-    Hot path: thousands are built per batch.
-    """
-
-    arguments: Any = None
-    result: Any = None
-    duration_seconds: float = _DEFAULTS["duration_seconds"]
-    parent: int | None = None
-    type: StepType = "tool"
-    server: str | None = None
-    tokens: dict[str, int] | None = None
-    metadata: dict[str, Any] | None = None
-    recovery: Recovery | None = None
-    stop: RecoveryStop | None = None
-    sample_rate: float = _DEFAULTS["sample_rate"]
-    effects: Effects | None = None
-    key: str | None = None
-    links: tuple[Link, ...] = ()
-    cost_nanos: int | None = None
-    avoided: AvoidedTurn | None = None
-    messages: tuple[tuple[int, int], ...] = ()
-    answer: int | None = None
-    within_recovery: bool = False
-    suspected: SuspectedFailure | None = None
-
-
-FULL_STEP_PREFIX = b'{"run":'
-"""Prefix of a body that contains the full step."""
+    run: str = ""
+    seq: int = 0
+    call: int = 0
+    """The number of its call, unless that is its own number."""
 
 
 def compress(body: bytes) -> bytes:
@@ -113,19 +80,9 @@ def decode_body(body: bytes, type: type[T]) -> T:
 
 
 def decode_step(run: str, seq: int, name: str, started_at: int, body: bytes) -> Step:
-    """Decode a step from its row. The body is a full step, or a `CompactStep` that the columns complete."""
-    body = decompress(body)
-    if body.startswith(FULL_STEP_PREFIX):
-        return decode(body, Step)
-    compact = decode(body, CompactStep)
-    # Positional arguments: keywords are slower, and a run may have thousands of steps.
-    return Step(
-        run, seq, seq, 1, compact.parent, compact.type, name, compact.server, compact.arguments, "success",
-        compact.result, started_at, compact.duration_seconds, None, compact.recovery, compact.stop, compact.tokens,
-        compact.metadata, compact.sample_rate, compact.effects, compact.key, compact.links,
-        cost_nanos=compact.cost_nanos, avoided=compact.avoided, messages=compact.messages, answer=compact.answer,
-        within_recovery=compact.within_recovery, suspected=compact.suspected,
-    )  # fmt: skip
+    """Decode a step from its row."""
+    step = decode(decompress(body), StepBody)
+    return Step(*astuple(replace(step, run=run, seq=seq, call=step.call or seq, name=name, started_at=started_at)))
 
 
 # Rows
@@ -139,10 +96,22 @@ STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint sta
 STORED_STEP = Lookup.of("steps", "tenant run seq", "seq")
 RUN = Insert.of(
     "runs",
-    "tenant id agent session started_at body version environment status stored_at imported failure_free principal",
+    "tenant id agent session started_at body version environment status stored_at imported failure_free principal "
+    "has_facts",
 )
 _STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free stored_at", is_locking=True)
 USED = Insert.of("run_callees", "tenant type name started_at run")
+_COUNTS = counters.RunFacts._fields[:-1]
+FACTS = Insert.of(
+    "run_facts",
+    f"tenant started_at run {' '.join(counters.RunFacts._fields)}",
+    "ON CONFLICT (tenant, started_at, run) DO UPDATE SET duration_ms = excluded.duration_ms, "
+    + ", ".join(f"{name} = run_facts.{name} + excluded.{name}" for name in _COUNTS),
+)
+"""Adds to the facts of a run. The duration is replaced."""
+_STORED_FACTS = Lookup.of("run_facts", "tenant started_at run", " ".join(counters.RunFacts._fields))
+MAX_COMPLETED_RUNS = 500
+"""Runs of an earlier version that get their facts in one transaction."""
 MESSAGE = Insert.of("messages", "tenant digest body")
 RUN_MESSAGE = Insert.of("run_messages", "tenant run number digest")
 MESSAGE_DIGEST_BYTES = 16
@@ -197,27 +166,16 @@ def update_runs(writer: Connection, tenant: str, runs: Sequence[Run]) -> None:
 
 
 def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
+    """Build the row of `STEP`. Hot path: thousands are built per batch."""
     kind = fingerprint = None
     if step.failure is not None and step.has_failed:
         kind, fingerprint = str(step.failure.kind), step.failure.fingerprint
+    call = 0 if step.call == step.seq else step.call
+    body = StepBody(*astuple(replace(step, run="", seq=0, call=call, name="", started_at=0)))
     return (
-        tenant, step.run, step.seq, step.call, step.name, step.outcome, kind, fingerprint, step.started_at, encode(step)
+        tenant, step.run, step.seq, step.call, step.name, step.outcome, kind, fingerprint, step.started_at,
+        bytearray(encode(body)),  # sqlite3 would first search for an adapter of bytes
     )  # fmt: skip
-
-
-def success_row(step: Step) -> SuccessRow:
-    compact_step = CompactStep(
-        step.arguments, step.result, step.duration_seconds, step.parent, step.type, step.server, step.tokens,
-        step.metadata, step.recovery, step.stop, step.sample_rate, step.effects, step.key, step.links,
-        step.cost_nanos, step.avoided, step.messages, step.answer, step.within_recovery, step.suspected,
-    )  # fmt: skip
-    return step.run, step.seq, step.name, step.started_at, compact_step
-
-
-def expand_success_row(tenant: str, row: SuccessRow) -> tuple[Any, ...]:
-    """Build the row of `STEP` for a call that succeeded at its first attempt."""
-    run, seq, name, started_at, compact_step = row
-    return tenant, run, seq, seq, name, "success", None, None, started_at, encode(compact_step)
 
 
 def run_row(
@@ -225,7 +183,7 @@ def run_row(
 ) -> tuple[Any, ...]:
     return (
         tenant, run.id, run.agent, run.session, run.started_at, encode(run), run.version, run.environment, status,
-        stored_at, int(is_imported), int(is_failure_free), principal,
+        stored_at, int(is_imported), int(is_failure_free), principal, 1,
     )  # fmt: skip
 
 
@@ -242,14 +200,17 @@ def extent(writer: Connection, tenant: str, id: str) -> tuple[int, int]:
     return count, sum
 
 
+def select_steps(connection: Connection, tenant: str, condition: str, *values: Any) -> Iterator[Step]:
+    """Read the steps of a tenant that meet a condition, which may end with an order and a limit."""
+    sql = f"SELECT run, seq, name, started_at, body FROM steps WHERE tenant = ? AND {condition}"
+    return itertools.starmap(decode_step, connection.execute(sql, (tenant, *values)).fetchall())
+
+
 def steps_since(writer: Connection, tenant: str, run: str, start: int, new: list[Step]) -> list[Step]:
     """Return the steps of all calls from this number on. Steps in `new` replace their stored versions."""
     new_by_seq = {step.seq: step for step in new}
-    rows = writer.execute(
-        "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq >= ? ORDER BY seq",
-        (tenant, run, start),
-    )
-    steps = (new_by_seq.get(seq) or decode_step(run, seq, name, started, body) for seq, name, started, body in rows)
+    stored_steps = select_steps(writer, tenant, "run = ? AND seq >= ? ORDER BY seq", run, start)
+    steps = (new_by_seq.get(step.seq, step) for step in stored_steps)
     return [step for step in steps if step.call >= start]
 
 
@@ -259,12 +220,7 @@ def calls_of(writer: Connection, tenant: str, run: str, ids: Collection[int]) ->
     call_ids = sorted(ids)
     for start in range(0, len(call_ids), MAX_READ_CALLS):
         chunk = call_ids[start : start + MAX_READ_CALLS]
-        rows = writer.execute(
-            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? "
-            f"AND call IN ({', '.join('?' * len(chunk))})",
-            (tenant, run, *chunk),
-        )
-        steps += [decode_step(run, *row) for row in rows]
+        steps += select_steps(writer, tenant, f"run = ? AND call IN ({', '.join('?' * len(chunk))})", run, *chunk)
     return {call.id: call for call in group_attempts(steps)}
 
 
@@ -359,7 +315,7 @@ def message_rows(tenant: str, messages: Iterable[tuple[str, RecordedMessage]]) -
     bodies: dict[str, bytes] = {}
     usages = []
     for run, message in messages:
-        body = encode(msgspec.structs.replace(message, number=0))
+        body = encode(replace(message, number=0))
         content_digest = b64encode(digest(body, MESSAGE_DIGEST_BYTES), b"-_").decode().rstrip("=")
         bodies[content_digest] = body
         usages.append((tenant, run, message.number, content_digest))
@@ -374,7 +330,7 @@ def messages_of(connection: Connection, tenant: str, run: str) -> tuple[Recorded
         "WHERE r.tenant = ? AND r.run = ? ORDER BY r.number",
         (tenant, run),
     ).fetchall()
-    return tuple(msgspec.structs.replace(decode_body(body, RecordedMessage), number=number) for number, body in rows)
+    return tuple(replace(decode_body(body, RecordedMessage), number=number) for number, body in rows)
 
 
 def remove_messages(writer: Connection, tenant: str, run: str, numbers: Collection[int] | None = None) -> int:
@@ -421,13 +377,40 @@ def replace_message(writer: Connection, tenant: str, key: str, message: Recorded
 
 
 def delete_usages(writer: Connection, tenant: str, history: History) -> None:
+    """Delete the rows by which a run is found: its tools and models, and its facts."""
     run = history.run
+    writer.execute(
+        "DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?", (tenant, run.started_at, run.id)
+    )
     usages = {("tool", step.name) for step in history.steps}
     usages |= {("model", counters.model_of(run, step)) for step in history.steps}
     writer.executemany(
         "DELETE FROM run_callees WHERE tenant = ? AND type = ? AND name = ? AND started_at = ? AND run = ?",
         [(tenant, usage_type, name, run.started_at, run.id) for usage_type, name in usages],
     )
+
+
+def complete_facts(writer: Connection, tenant: str) -> None:
+    """Compute the facts of some runs that an earlier version stored."""
+    sql = "SELECT body FROM runs WHERE tenant = ? AND has_facts = 0 LIMIT ?"
+    runs = [decode_body(body, Run) for (body,) in writer.execute(sql, (tenant, MAX_COMPLETED_RUNS)).fetchall()]
+    keys = [(tenant, run.started_at, run.id) for run in runs]
+    facts = [counters.RunFacts.of(run, history_of(writer, tenant, run).steps) for run in runs]
+    writer.executemany("DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?", keys)
+    writer.put(FACTS, [(*key, *values) for key, values in zip(keys, facts, strict=True)])
+    writer.executemany("UPDATE runs SET has_facts = 1 WHERE tenant = ? AND id = ?", [(tenant, run.id) for run in runs])
+
+
+def find_outdated_facts(connection: Connection, tenant: str, histories: Iterable[History]) -> list[tuple[str, str]]:
+    """Return the keys of runs that an earlier version continued after their facts were stored."""
+    facts = {
+        (tenant, history.run.started_at, history.run.id): counters.RunFacts.of(history.run, history.steps)
+        for history in histories
+    }
+    stored = {tuple(row[:3]): row[3:] for row in connection.look_up(_STORED_FACTS, list(facts))}
+    return [
+        (tenant, id) for (_, started_at, id), values in facts.items() if stored.get((tenant, started_at, id)) != values
+    ]
 
 
 def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:

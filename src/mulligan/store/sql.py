@@ -201,7 +201,23 @@ class DatabaseStore(abc.ABC):
             runs = queries.find_runs(read, tenant, query, pattern_ids)
             return [rows.history_of(connection, tenant, run) for run in runs]
 
+        if not query.min_facts and query.order == "started":
+            return self.ask(tenant, find_histories)
+        self._complete_facts(tenant)
+        histories = self.ask(tenant, find_histories)
+        outdated = self.ask(tenant, lambda connection: rows.find_outdated_facts(connection, tenant, histories))
+        if not outdated:
+            return histories
+        with self.write_transaction(tenant) as writer:
+            writer.executemany("UPDATE runs SET has_facts = 0 WHERE tenant = ? AND id = ?", outdated)
+        self._complete_facts(tenant)
         return self.ask(tenant, find_histories)
+
+    def _complete_facts(self, tenant: str) -> None:
+        """Compute the facts of runs that an earlier version stored, once."""
+        while self.read_rows(tenant, "SELECT 1 FROM runs WHERE tenant = ? AND has_facts = 0 LIMIT 1", (tenant,), True):
+            with self.write_transaction(tenant) as writer:
+                rows.complete_facts(writer, tenant)
 
     def run(self, tenant: str, id: str) -> History | None:
         def read_history(connection: Connection) -> History | None:

@@ -186,6 +186,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # What decides whether a vote is evidence, as JSON (`TrialDetails`). Empty in votes of 0.1.0.
         "ALTER TABLE votes ADD COLUMN details TEXT NOT NULL DEFAULT ''",
     ),
+    (
+        # What `runs` filters and sorts by. A run of an earlier version has none until the first question that needs it.
+        """
+        CREATE TABLE run_facts (
+            tenant TEXT NOT NULL, started_at BIGINT NOT NULL, run TEXT NOT NULL, attempts BIGINT NOT NULL,
+            tool_failures BIGINT NOT NULL, tokens BIGINT NOT NULL, cost_nanos BIGINT NOT NULL,
+            duration_ms BIGINT NOT NULL, PRIMARY KEY (tenant, started_at, run)) WITHOUT ROWID
+        """,
+        "ALTER TABLE runs ADD COLUMN has_facts INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX runs_without_facts ON runs (tenant) WHERE has_facts = 0",
+    ),
 )
 """The statements of each schema version. A later version adds a tuple; one that has been released is never edited."""
 

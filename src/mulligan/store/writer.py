@@ -15,8 +15,7 @@ from __future__ import annotations
 import itertools
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from itertools import chain
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -54,9 +53,7 @@ from mulligan.store.rows import (
     StoredRun,
     calls_of,
     compactions_of,
-    decode_step,
     delete_usages,
-    expand_success_row,
     extent,
     history_of,
     link_rows,
@@ -65,9 +62,9 @@ from mulligan.store.rows import (
     mark_rewritten,
     message_rows,
     run_row,
+    select_steps,
     step_row,
     steps_since,
-    success_row,
     update_runs,
 )
 from mulligan.store.sent_records import check_conflicts, is_placeholder, merge_sent_fields
@@ -353,6 +350,8 @@ class BatchWriter:
         if is_orphan:
             writer.execute("DELETE FROM orphaned_runs WHERE tenant = ? AND run = ?", (tenant, run.id))
         is_failure_free = changes.is_failure_free and not is_orphan and (old is None or old.is_failure_free)
+        if steps or old is None or run is not old.run:
+            counters.add_facts(run, steps, transaction.replaced.get(run.id, {}).values())
         if is_failure_free and has_same_key:
             status = RunProgress().status(run)
             counters.add_successes(run, steps)
@@ -416,7 +415,8 @@ class BatchWriter:
             or any(step.call > step.seq for step in steps)
             or (old is not None and _needs_final_links(transaction, old, run))
         )
-        if old is not None and not has_same_counter_key(old.run, run):
+        has_same_key = old is None or has_same_counter_key(old.run, run)
+        if old is not None and not has_same_key:
             needs_full_read = True
             delete_usages(writer, tenant, history_of(writer, tenant, old.run))
         start = min((step.call for step in steps), default=0)
@@ -466,6 +466,8 @@ class BatchWriter:
         counters.links += link_rows(tenant, run.id, after.links, after.calls)
         if needs_full_read:
             counters.add_used_names(run, earlier)
+        if is_orphan or not has_same_key:
+            counters.add_facts(run, all_steps)
         status = trail.now.status(run)
         if old is not None:
             counters.statuses.append((status, 0, tenant, run.id))
@@ -586,12 +588,8 @@ def _join_attempts(transaction: _Transaction, run: str, changes: _RunChanges, st
         first, last = min(step.seq for step in attempts), max(step.seq for step in attempts) + MAX_ATTEMPT_DISTANCE
         if any(map(says_attempt, attempts)):
             first = min(step.call if step.call != step.seq else step.seq - MAX_ATTEMPT_DISTANCE for step in attempts)
-        rows = transaction.writer.execute(
-            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND name = ? "
-            "AND seq BETWEEN ? AND ?",
-            (transaction.tenant, run, name, max(first, 0), min(last, FIRST_FAILURE_SEQ - 1)),
-        ).fetchall()
-        stored_steps = {step.seq: step for step in (decode_step(run, *row) for row in rows)}
+        nearby_steps = _load_steps(transaction, run, max(first, 0), min(last, FIRST_FAILURE_SEQ - 1), name)
+        stored_steps = {step.seq: step for step in nearby_steps}
         new_steps = {step.seq: step for step in attempts if step.seq not in stored_steps}
         for step in join_attempts((stored_steps | new_steps).values()):
             stored_step = stored_steps.get(step.seq)
@@ -617,12 +615,10 @@ def _has_moved(stored_step: Step, step: Step) -> bool:
     return not is_same_attempt or abs(waits[0] - waits[1]) > MAX_BACKOFF_DIFFERENCE
 
 
-def _load_steps(transaction: _Transaction, run: str, first_seq: int, last_seq: int) -> list[Step]:
-    rows = transaction.writer.execute(
-        "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq BETWEEN ? AND ?",
-        (transaction.tenant, run, first_seq, last_seq),
-    )
-    return [decode_step(run, *row) for row in rows.fetchall()]
+def _load_steps(transaction: _Transaction, run: str, first_seq: int, last_seq: int, *name: str) -> Iterator[Step]:
+    """Read the steps between two numbers, or those of them with a name."""
+    condition = f"run = ? AND seq BETWEEN ? AND ?{' AND name = ?' if name else ''}"
+    return select_steps(transaction.writer, transaction.tenant, condition, run, first_seq, last_seq, *name)
 
 
 def _progress_of_successes(transaction: _Transaction, run: str, start: int) -> RunProgress:
@@ -632,15 +628,12 @@ def _progress_of_successes(transaction: _Transaction, run: str, start: int) -> R
     """
     progress, last_seq = RunProgress(), BEFORE_FIRST_CALL
     while not progress.has_success:
-        rows = transaction.writer.execute(
-            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq > ? AND seq < ? "
-            "ORDER BY seq LIMIT ?",
-            (transaction.tenant, run, last_seq, start, SUCCESS_PAGE_STEPS),
-        ).fetchall()
-        if not rows:
+        condition = f"run = ? AND seq > ? AND seq < ? ORDER BY seq LIMIT {SUCCESS_PAGE_STEPS}"
+        steps = list(select_steps(transaction.writer, transaction.tenant, condition, run, last_seq, start))
+        if not steps:
             break
-        last_seq = rows[-1][0]
-        for call in calls.group_attempts([decode_step(run, *row) for row in rows]):
+        last_seq = steps[-1].seq
+        for call in calls.group_attempts(steps):
             progress, _ = progress.after(call)
     return progress
 
@@ -649,7 +642,7 @@ def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges)
     """Give steps the failures that were recorded for them. Others than the writer of the run change nothing."""
     writer, tenant = transaction.writer, transaction.tenant
     for event in changes.recorded:
-        stored_step = next(iter(_load_steps(transaction, run, event.seq, event.seq)), None)
+        stored_step = next(_load_steps(transaction, run, event.seq, event.seq), None)
         if stored_step is None:  # it is in this batch, or unknown
             changes.steps = [
                 step.with_failure(event.failure) if step.seq == event.seq else step for step in changes.steps
@@ -748,31 +741,20 @@ def _put_steps(
     count = sum(len(changes.steps) for changes in changes_by_run.values())
     if not count:
         return
-    # Generators: building rows while they are inserted reuses memory that was just freed, which is faster.
-    successes = chain.from_iterable(
-        filter(None if changes.is_failure_free else is_first_attempt_success, changes.steps)
-        for changes in changes_by_run.values()
-    )
-    other_rows = [
-        step_row(tenant, step)
-        for changes in changes_by_run.values()
-        if not changes.is_failure_free
-        for step in changes.steps
-        if not is_first_attempt_success(step)
-    ]
+    # A generator: building rows while they are inserted reuses memory that was just freed, which is faster.
+    rows = (step_row(tenant, step) for changes in changes_by_run.values() for step in changes.steps)
     if are_new and not writer.is_exclusive:  # no savepoint: the steps of new runs are new, unless some are equal
-        success_rows = [expand_success_row(tenant, success_row(step)) for step in successes]
-        writer.queue(STEP, success_rows + other_rows, must_be_new=True)
+        writer.queue(STEP, list(rows), must_be_new=True)
         return
     writer.execute("SAVEPOINT steps")
-    stored_count = writer.put_successes(tenant, map(success_row, successes)) + writer.put(STEP, other_rows)
-    if stored_count != count:  # some exist already: find out which
+    if writer.put(STEP, rows) != count:  # some exist already: find out which
         writer.execute("ROLLBACK TO steps")
         step_keys = {(tenant, step.run, step.seq) for changes in changes_by_run.values() for step in changes.steps}
         existing_keys = {(run, seq) for _, run, seq, _ in writer.look_up(STORED_STEP, list(step_keys))}
         sent_steps = [step for run, changes in changes_by_run.items() if run in sent_runs for step in changes.steps]
         if sent_steps:
-            check_conflicts(_read_steps(writer, tenant, existing_keys), sent_steps)
+            stored = (select_steps(writer, tenant, "run = ? AND seq = ?", *key) for key in existing_keys)
+            check_conflicts({(step.run, step.seq): step for steps in stored for step in steps}, sent_steps)
         for changes in changes_by_run.values():
             new = [step for step in changes.steps if (step.run, step.seq) not in existing_keys]
             first_by_seq = {step.seq: step for step in reversed(new)}
@@ -780,15 +762,6 @@ def _put_steps(
             changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
         writer.put(STEP, [step_row(tenant, step) for changes in changes_by_run.values() for step in changes.steps])
     writer.execute("RELEASE steps")
-
-
-def _read_steps(writer: Connection, tenant: str, keys: Collection[tuple[str, int]]) -> dict[tuple[str, int], Step]:
-    sql = "SELECT name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq = ?"
-    return {
-        (run, seq): decode_step(run, seq, *row)
-        for run, seq in keys
-        for row in writer.execute(sql, (tenant, run, seq)).fetchall()
-    }
 
 
 def _put_messages(writer: Connection, tenant: str, batch: Sequence[AnyEvent]) -> None:
@@ -868,12 +841,9 @@ def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
     """
 
     def is_item(candidate: PossibleCorrection) -> bool:
-        last = candidate.call.last
-        rows = writer.execute(
-            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND name = ? LIMIT ?",
-            (tenant, run, last.name, MAX_COMPARED_STEPS),
-        )
-        return differs_in(candidate, (decode_step(run, *row) for row in rows))
+        name = candidate.call.last.name
+        steps = select_steps(writer, tenant, "run = ? AND name = ? LIMIT ?", run, name, MAX_COMPARED_STEPS)
+        return differs_in(candidate, steps)
 
     return is_item
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mulligan.core.records import History
-from mulligan.transcripts import claude_code, codex, gemini, messages, opencode, otlp
+from mulligan.transcripts import claude_code, codex, gemini, messages, opencode, otlp, tracing_exports
 from mulligan.transcripts import recorded_runs as runs
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
@@ -29,6 +29,12 @@ FORMATS: dict[str, Format] = {
         Format(runs.EXPORT_NAME, "an export of mulligan", runs.recognizes_export, runs.read_export),
         Format(runs.CALLS_NAME, "recorded calls", runs.recognizes_calls, runs.read_calls),
         Format(otlp.NAME, "OTLP traces", otlp.recognizes, otlp.read),
+        Format(
+            tracing_exports.NAME,
+            "exports of Langfuse, LangSmith or Phoenix",
+            tracing_exports.recognizes,
+            tracing_exports.read,
+        ),
         Format(codex.NAME, "Codex", codex.recognizes, codex.read),
         Format(claude_code.NAME, "Claude Code", claude_code.recognizes, claude_code.read),
         Format(gemini.NAME, "Gemini CLI", gemini.recognizes, gemini.read),

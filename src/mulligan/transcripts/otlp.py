@@ -8,7 +8,7 @@ mulligan's operation id, else by call id, else by a failed predecessor with the 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Generic, TypeVar
 
@@ -180,13 +180,18 @@ def recognizes(head: bytes) -> bool:
 
 
 def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    exports = state.decode_document(lines, _decoder)
+    spans = (span.to_span(resource, scope) for export in exports for span, resource, scope in export)
+    return read_spans(spans, state)
+
+
+def read_spans(spans: Iterable[Span], state: ReaderState) -> Iterator[History]:
+    """Yield a run for each trace."""
     traces: dict[str, list[Span]] = {}
     span_count = 0
-    for export in state.decode_document(lines, _decoder):
-        for json_span, resource, scope in export:
-            span = json_span.to_span(resource, scope)
-            traces.setdefault(span.trace, []).append(span)
-            span_count += 1
+    for span in spans:
+        traces.setdefault(span.trace, []).append(span)
+        span_count += 1
         while span_count > MAX_HELD_SPANS and len(traces) > 1:
             trace = next(iter(traces))
             trace_spans = traces.pop(trace)

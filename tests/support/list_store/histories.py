@@ -131,11 +131,10 @@ class Histories:
         return self.asked(RunQuery(), set())
 
     def asked(self, query: RunQuery, asked_patterns: set[str]) -> list[History]:
-        """All that a question asks for, the newest first; its limit is for others to keep."""
-        runs = [run for run in self.runs.values() if is_run_asked(run, query)]
-        newest = sorted(runs, key=lambda run: (run.started_at, run.id), reverse=True)
-        histories = map(self.history, newest)
-        return [history for history in histories if is_history_asked(history, query, asked_patterns)]
+        """All that a question asks for, in its order; its limit is for others to keep."""
+        histories = [self.history(run) for run in self.runs.values() if is_run_asked(run, query)]
+        found = [history for history in histories if is_history_asked(history, query, asked_patterns)]
+        return sorted(found, key=query.position_of, reverse=True)
 
     def history(self, run: Run) -> History:
         steps = self.steps_of(run.id)
@@ -269,15 +268,17 @@ def is_run_asked(run: Run, query: RunQuery) -> bool:
         and (query.version is None or run.version == query.version)
         and (query.since is None or run.started_at >= query.since)
         and (query.until is None or run.started_at < query.until)
-        and (query.before is None or (run.started_at, run.id) < tuple(query.before))
     )
 
 
 def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bool:
     steps = history.steps
     failures = [(step, step.failure) for step in steps if step.has_failed and step.failure]
+    facts = counters.RunFacts.of(history.run, steps)
     return (
-        (
+        all(getattr(facts, column) >= minimum for column, minimum in query.min_facts.items())
+        and (query.before is None or query.position_of(history) < tuple(query.before))
+        and (
             query.status is None
             or (history.run.end_reason and derive_status(history.run, steps, history.links) == query.status)
         )

@@ -48,6 +48,7 @@ from mulligan.store.counters.counters import (
     unpack,
 )
 from mulligan.store.counters.counting import (
+    RunFacts,
     SuccessCounter,
     add_run,
     cells,
@@ -75,6 +76,7 @@ __all__ = [
     "PackedCell",
     "Reading",
     "Row",
+    "RunFacts",
     "Stats",
     "StatsQuery",
     "SuccessCounter",

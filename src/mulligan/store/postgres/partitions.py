@@ -47,7 +47,7 @@ _CONTENTION_ERRORS = (psycopg.errors.QueryCanceled, psycopg.errors.LockNotAvaila
 _IS_EXPIRED_SQL = "imported <= ? AND stored_at < CASE WHEN status = 'success' THEN ? ELSE ? END"
 _RUN_COLUMNS = {
     **dict.fromkeys(
-        ("run_failures", "run_callees", "links", "orphaned_runs", "provisional_runs", "run_messages"), "run"
+        "run_failures run_callees run_facts links orphaned_runs provisional_runs run_messages".split(), "run"
     ),
     "compactions": "owner_type = 'run' AND owner",
     "runs": "id",

@@ -20,7 +20,7 @@ from psycopg.pq import ExecStatus
 from psycopg.sql import quote
 
 from mulligan.store.base import DAY
-from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup, Rows, SuccessRow
+from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup, Rows
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.value_encoding import (
     COLUMN_TYPES,
@@ -31,7 +31,6 @@ from mulligan.store.postgres.value_encoding import (
     TextColumn,
     register_adapters,
 )
-from mulligan.store.rows import STEP, expand_success_row
 from mulligan.store.tables import ORDERED
 
 REPLAN_GROWTH_FACTOR = 4
@@ -303,8 +302,8 @@ class PostgresConnection:
 
     # Many rows
 
-    def put(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> int:
-        cursors = self._insert(insert, rows)
+    def put(self, insert: Insert, rows: Iterable[tuple[Any, ...]]) -> int:
+        cursors = self._insert(insert, list(rows))
         if cursors and self._pipeline is not None:
             self._pipeline.sync()
         return sum(cursor.rowcount for cursor in cursors)
@@ -356,9 +355,6 @@ class PostgresConnection:
             cursors.append(self._execute(_insert_rows_sql(insert, size), values))
             start += size
         return cursors
-
-    def put_successes(self, tenant: str, rows: Iterable[SuccessRow]) -> int:
-        return self.put(STEP, [expand_success_row(tenant, row) for row in rows])
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         if not keys:

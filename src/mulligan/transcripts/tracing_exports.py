@@ -1,0 +1,305 @@
+"""Reader for exports of tracing products: observations of Langfuse, runs of LangSmith and spans of Phoenix.
+
+JSON, JSON lines, CSV or Parquet. Each row becomes a span with attributes that the SDKs of these products send, so that
+`otlp.py` builds the runs.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from mulligan.core.records import History
+from mulligan.transcripts.log_lines import LogLines, UnreadableFileError, parse_json
+from mulligan.transcripts.otlp import Span, read_spans
+from mulligan.transcripts.run_builder import ReaderState, to_milliseconds
+
+NAME = "tracing-export"
+_PARQUET = b"PAR1"
+_HEAD_MARKS = (
+    (b"run_type", b"trace_id"),
+    (b"observations", b"startTime"),
+    (b"parentObservationId", b"traceId"),
+    (b"parent_observation_id", b"trace_id"),
+    (b"context.trace_id", b"span_kind"),
+    (b"span_kind", b"status_code", b"parent_id"),
+)
+"""Names at the beginning of an export, of LangSmith, Langfuse or Phoenix."""
+_CONTAINERS = ("observations", "runs", "data", "spans")
+"""Names under which an answer of an API holds its rows."""
+MAX_CELL_CHARS = 2**31 - 1
+
+Row = Mapping[str, Any]
+
+
+def recognizes(head: bytes) -> bool:
+    return head.startswith(_PARQUET) or any(all(mark in head for mark in marks) for marks in _HEAD_MARKS)
+
+
+def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
+    return read_spans(_iter_spans(lines, state), state)
+
+
+def _iter_spans(lines: LogLines, state: ReaderState) -> Iterator[Span]:
+    for row in _iter_rows(lines, state):
+        to_span = _find_product(row)
+        span = to_span(row) if to_span is not None else None
+        if span is None or not span.trace:
+            state.unrecognized_lines += 1
+        else:
+            yield span
+
+
+def _iter_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
+    head = lines.head()
+    if head.startswith(_PARQUET):
+        yield from _iter_parquet_rows(lines, state)
+    elif head.lstrip()[:1] in (b"{", b"["):
+        for value in state.decode_document(lines, msgspec.json.Decoder(dict[str, Any] | list[Any])):
+            yield from _unpack(value)
+    else:
+        yield from _iter_csv_rows(lines, state)
+
+
+def _unpack(value: Any) -> Iterator[Row]:
+    """Yield the rows of a document: itself, a list, or an answer of an API. A trace gives its rows its own fields."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _unpack(item)
+        return
+    if not isinstance(value, dict):
+        yield {}
+        return
+    container = next((name for name in _CONTAINERS if isinstance(value.get(name), list)), None)
+    if container is None:
+        yield value
+        return
+    trace = value["trace"] if isinstance(value.get("trace"), dict) else value
+    trace_fields = {
+        "traceId": trace.get("id"), "traceName": trace.get("name"), "userId": trace.get("userId"),
+        "sessionId": trace.get("sessionId"), "tags": trace.get("tags"), "release": trace.get("release"),
+    } if container == "observations" else {}  # fmt: skip
+    for item in value[container]:
+        for row in _unpack(item):
+            yield {**trace_fields, **row}
+
+
+def _iter_csv_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
+    data = lines.read_all()
+    if data is None:
+        return
+    csv.field_size_limit(MAX_CELL_CHARS)
+    for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace"), newline="")):
+        state.line_count += 1
+        yield {name: _parse_cell(name, cell) for name, cell in row.items() if name and cell}
+
+
+def _iter_parquet_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
+    try:
+        from pyarrow import ArrowException, parquet  # imported only where it is needed
+    except ImportError:
+        raise UnreadableFileError("it is a Parquet file, which needs pyarrow: pip install pyarrow") from None
+    try:
+        for batch in parquet.ParquetFile(lines.path).iter_batches(batch_size=1000):
+            for row in batch.to_pylist():
+                state.line_count += 1
+                yield {name: _parse_cell(name, cell) for name, cell in row.items() if cell is not None}
+    except (ArrowException, OSError) as error:
+        lines.read_error = f"it is a damaged Parquet file ({error})"
+    lines.offset = lines.size
+
+
+def _parse_cell(name: str, cell: Any) -> Any:
+    """Return the value of a table's cell, which holds lists and objects as JSON. Attributes of spans are text."""
+    is_json = isinstance(cell, str) and cell[:1] in ("{", "[") and not name.startswith("attributes.")
+    return parse_json(cell) if is_json else cell
+
+
+def _find_product(row: Row) -> Callable[[Row], Span] | None:
+    """Return what makes a span of a row, by the names of its fields."""
+    if "run_type" in row:
+        return _from_langsmith
+    if "span_kind" in row or "context.span_id" in row:
+        return _from_phoenix
+    is_observation = _get(row, "start_time") is not None and _get(row, "trace_id") is not None
+    return _from_langfuse if is_observation and _get(row, "type") is not None else None
+
+
+def _from_langfuse(row: Row) -> Span:
+    kind = str(_get(row, "type")).lower()
+    version = _get(row, "prompt_version")
+    facts = {
+        "langfuse.observation.type": "chain" if kind == "span" else kind,
+        "langfuse.trace.name": _get(row, "trace_name"),
+        "langfuse.user.id": _get(row, "user_id"),
+        "langfuse.session.id": _get(row, "session_id"),
+        "langfuse.trace.tags": _get(row, "tags", "trace_tags"),
+        "langfuse.observation.input": _to_text(_get(row, "input")),
+        "langfuse.observation.output": _to_text(_get(row, "output")),
+        "langfuse.observation.model.name": _get(row, "provided_model_name", "model"),
+        "langfuse.observation.usage_details": _to_text(_get(row, "usage_details", "usage")),
+        "langfuse.observation.level": _get(row, "level"),
+        "langfuse.observation.prompt.name": _get(row, "prompt_name"),
+        "langfuse.observation.prompt.version": _to_number(version),
+        "llm.cost.total": _to_number(_get(row, "total_cost", "calculated_total_cost")),
+        "gen_ai.agent.version": _get(row, "release", "version"),
+    }
+    return _span(
+        row,
+        trace=_get(row, "trace_id"),
+        id=_get(row, "id"),
+        parent=_get(row, "parent_observation_id"),
+        facts=facts,
+        has_failed=_get(row, "level") == "ERROR",
+        message=_get(row, "status_message"),
+    )
+
+
+def _from_langsmith(row: Row) -> Span:
+    extra = _object(row, "extra")
+    metadata, parameters = _object(extra, "metadata"), _object(extra, "invocation_params")
+    message, trace_mark, stack = str(row.get("error") or "").partition("Traceback (most recent call last)")
+    message = message.strip() or stack.strip().rpartition("\n")[2]
+    parent = row.get("parent_run_id")
+    facts = {
+        "langsmith.span.kind": row.get("run_type"),
+        "langsmith.trace.name": None if parent else row.get("name"),
+        "langsmith.span.tags": row.get("tags"),
+        "langsmith.metadata.thread_id": next(
+            (metadata[name] for name in ("session_id", "thread_id", "conversation_id") if metadata.get(name)), None
+        ),
+        "langsmith.metadata.user_id": metadata.get("user_id"),
+        "gen_ai.request.model": metadata.get("ls_model_name") or parameters.get("model"),
+        "gen_ai.usage.input_tokens": _to_number(row.get("prompt_tokens")),
+        "gen_ai.usage.output_tokens": _to_number(row.get("completion_tokens")),
+        "llm.cost.total": _to_number(row.get("total_cost")),
+        "gen_ai.tool.name": row.get("name") if row.get("run_type") == "tool" else None,
+        "gen_ai.tool.call.arguments": _to_text(row.get("inputs")),
+        "gen_ai.tool.call.result": _to_text(row.get("outputs")),
+        "gen_ai.agent.version": metadata.get("revision_id"),
+        "input.value": _to_text(row.get("inputs")),
+    }
+    exception = {"exception.message": message, "exception.stacktrace": f"{trace_mark}{stack}"}
+    return _span(
+        row,
+        trace=row.get("trace_id") or row.get("id"),
+        id=row.get("id"),
+        parent=parent,
+        facts=facts,
+        has_failed=bool(row.get("error")) or row.get("status") == "error",
+        message=message,
+        events=[("exception", exception)] if stack else [],
+    )
+
+
+def _from_phoenix(row: Row) -> Span:
+    context = _object(row, "context")
+    facts: dict[str, Any] = {"openinference.span.kind": row.get("span_kind")}
+    for name, value in row.items():
+        if name == "attributes" and isinstance(value, dict):
+            facts |= _flatten(value)
+        elif name.startswith("attributes."):
+            facts |= _flatten({name.removeprefix("attributes."): value})
+    numbers = [name for name in facts if name.startswith(("llm.token_count.", "llm.cost."))]
+    facts |= {name: _to_number(facts[name]) for name in numbers}  # tables may hold text
+    row_events = row.get("events")
+    events = [event for event in row_events if isinstance(event, dict)] if isinstance(row_events, list) else []
+    return _span(
+        row,
+        trace=row.get("context.trace_id") or context.get("trace_id"),
+        id=row.get("context.span_id") or context.get("span_id"),
+        parent=row.get("parent_id"),
+        facts=facts,
+        has_failed=row.get("status_code") == "ERROR",
+        message=row.get("status_message"),
+        events=[(str(event.get("name")), _flatten(_object(event, "attributes"))) for event in events],
+    )
+
+
+def _span(
+    row: Row,
+    *,
+    trace: Any,
+    id: Any,
+    parent: Any,
+    facts: dict[str, Any],
+    has_failed: bool,
+    message: Any,
+    events: list[tuple[str, dict[str, Any]]] | None = None,
+) -> Span:
+    start = _to_nanoseconds(_get(row, "start_time"))
+    environment = _get(row, "environment")
+    return Span(
+        trace=str(trace or ""),
+        id=str(id or ""),
+        parent=str(parent or ""),
+        name=str(row.get("name") or ""),
+        start=start,
+        end=_to_nanoseconds(_get(row, "end_time")) or start,
+        facts={name: value for name, value in facts.items() if value is not None},
+        has_failed=has_failed,
+        message=str(message or ""),
+        events=events or [],
+        resource={"deployment.environment": environment} if isinstance(environment, str) else {},
+        scope=NAME,
+    )
+
+
+def _get(row: Row, *names: str) -> Any:
+    """Return the first field that has a value. APIs write names in camel case, exports of tables in snake case."""
+    for name in names:
+        first_word, *words = name.split("_")
+        for written_name in (name, first_word + "".join(map(str.capitalize, words))):
+            if row.get(written_name) is not None:
+                return row[written_name]
+    return None
+
+
+def _object(row: Row, name: str) -> dict[str, Any]:
+    value = row.get(name)
+    return value if isinstance(value, dict) else {}
+
+
+def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested attributes with dotted names."""
+    facts: dict[str, Any] = {}
+    for name, item in value.items():
+        if isinstance(item, dict):
+            facts |= _flatten(item, f"{prefix}{name}.")
+        else:
+            facts[f"{prefix}{name}"] = item
+    return facts
+
+
+def _to_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def _to_number(value: Any) -> int | float | None:
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return int(number) if number.is_integer() else number
+
+
+def _to_nanoseconds(value: Any) -> int:
+    """Convert a time. Without a zone it is in UTC, as these products write it."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            value = float(value) if value.replace(".", "", 1).isdigit() else 0
+    if isinstance(value, datetime):
+        try:
+            return int((value if value.tzinfo else value.replace(tzinfo=UTC)).timestamp() * 1e6) * 1000
+        except (OverflowError, ValueError):
+            return 0
+    return to_milliseconds(value) * 1_000_000
