@@ -25,8 +25,6 @@ MAX_SHORT_CHARS = 80
 MIN_LONG_TEXT_CHARS = 60
 MIN_TEXT_SIMILARITY = 0.6
 MAX_COMPARED_MESSAGES = 50
-MAX_ARGUMENT_CHANGES = 6
-"""Maximum number of changed arguments of a correction. More changes make it another call."""
 _COMMANDS = frozenset({"command", "cmd", "script"})
 _COMMENTS = frozenset({"description", "explanation"})
 """Arguments that only comment on a command next to them."""
@@ -65,7 +63,8 @@ def compare_arguments(
     dropped: list[str] = []
     has_additions = False
     argument_changes = diff_arguments(before, after)
-    if len(argument_changes) > MAX_ARGUMENT_CHANGES:
+    # Maximum number of changed arguments of a correction. More changes make it another call.
+    if len(argument_changes) > 6:
         return None
     for change in argument_changes:
         path, old, new = change.path, change.before, change.after
