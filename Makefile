@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents test-otlp test-adapters
-.PHONY: help demo $(TIERS) test-all test-cluster test-pooler frameworks screenshots docs release-check lint typing format size bench eval-repair eval-learning eval-meaning clean
+.PHONY: help demo $(TIERS) test-all test-cluster test-pooler frameworks screenshots docs release-check lint typing format size bench eval-repair eval-learning eval-meaning eval-overload clean
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
 
@@ -95,7 +95,7 @@ test-agents: ## run the real Claude Code, Codex, Gemini CLI and OpenCode over a 
 	@scripts/agents
 	@$(PYTEST) -m agents -rs tests/agents $(ARGS)
 
-test-otlp: ## run the real SDKs of Langfuse, Traceloop, Logfire, OpenInference and Vercel against a server (installs 300 MB; from npm too, where it is)
+test-otlp: ## run the real SDKs of Langfuse, LangSmith, Traceloop, Logfire, MLflow, OpenInference and Vercel against a server (installs 300 MB; from npm too, where it is)
 	@scripts/environment base dev otlp
 	@scripts/otlp_packages
 	@$(PYTEST) -m otlp -rs tests/otlp $(ARGS)
@@ -150,6 +150,11 @@ eval-learning: ## play ordinary programs for two simulated weeks: what learning 
 eval-meaning: ## make mistaken calls through every door: whether repairs keep their meaning; a minute a batch (installs 250 MB)
 	@scripts/environment base dev frameworks
 	@.venv/bin/python evals/meaning $(ARGS)
+
+eval-overload: ## play outages, limits and errors: success and load compared with clients and libraries that retry; 12 minutes
+	@scripts/environment base dev
+	@.venv/bin/python -c "import openai" 2>/dev/null || .venv/bin/python -m pip install --quiet openai
+	@.venv/bin/python evals/overload $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	rm -rf .venv .agents .frameworks .otlp build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

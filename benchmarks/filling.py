@@ -161,7 +161,7 @@ MOVE = {
     "CAST(body AS BLOB)",
     "runs": f"'{DEFAULT_TENANT}', {ID}, agent, session, base + started, CAST('{{\"id\":\"run_' || prefix || head || "
     "(base + started) || middle || (base + ended) || tail AS BLOB), version, environment, status, base + started, 0, "
-    f"plain, '{fixes.LOCAL_PRINCIPAL}'",
+    f"plain, '{fixes.LOCAL_PRINCIPAL}', 0",
     "links": f"'{DEFAULT_TENANT}', {ID}, failed, name, fingerprint, "
     'CAST(\'{"run":"run_\' || prefix || head AS BLOB), recovering_call',
     "run_callees": f"'{DEFAULT_TENANT}', 'tool', name, base + started, {ID}",

@@ -104,13 +104,18 @@ def span(data: bytes, at: int, end: int) -> Row:
     return id, 0, _encode(facts)
 
 
-def run(body: bytes) -> list[Row]:
-    """The one row of a run that is sent alone."""
-    about = msgspec.json.decode(body)
-    return [(about["id"].encode(), 0, _encode(about))]
+def runs(body: bytes) -> list[Row]:
+    """The rows of one run or a list of runs, with their steps."""
+    sent = msgspec.json.decode(body)
+    rows: list[Row] = []
+    for about in sent if isinstance(sent, list) else [sent]:
+        id, steps = about["id"].encode(), about.pop("steps", [])
+        rows.append((id, 0, _encode(about)))
+        rows += [(id, step["seq"], _encode(step)) for step in steps]
+    return rows
 
 
-READERS = {"/v1/batch": records, "/v1/traces": spans, "/v1/runs": run}
+READERS = {"/v1/batch": records, "/v1/traces": spans, "/v1/runs": runs}
 
 
 class Floor:

@@ -164,6 +164,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "proxy accept": ("proxy accept --store {store}", None),
     "runs": ("runs --store {store}", None),
     "show": ("show {run} --store {store}", None),
+    "impact": ("impact --since all --store {store}", None),
     "patterns": ("patterns --store {store}", None),
     "patterns similar": ("patterns similar {pattern} --store {store}", None),
     "patterns merge": ("patterns merge {other} {pattern} --store {store}", None),
@@ -311,7 +312,8 @@ def type_command(words: str, given: str | None = None) -> Result:
 QUERIES = (
     "/healthz", "/readyz", "/v1/runs?since=all", "/v1/runs/{run}", "/v1/stats?since=all", "/v1/stats?since=all&by=tool",
     "/v1/patterns", "/v1/patterns/{pattern}", "/v1/fixes", "/v1/fixes/{fix}", "/v1/lessons", "/v1/lessons/{lesson}",
-    "/v1/tools?since=all", "/v1/agents?since=all", "/v1/audit",
+    "/v1/tools?since=all", "/v1/agents?since=all", "/v1/audit", "/v1/impact?since=all",
+    "/v1/compare?since=all&by=agent&a=shop&b=weather",
 )  # fmt: skip
 UNKNOWN = ("/v1/runs/nowhere", "/v1/runs/run_", "/v1/patterns?state=odd", "/v1/nowhere")
 """Requests that are refused: errors are read by programs too."""

@@ -31,6 +31,8 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "unredacted_arguments": (("a",), ("b",), ("c",), ("d",)),
     "learn": ("repair", "tell", "off", "repair"),
     "holdout": (0.1, 0.2, 0.3, 0.4),
+    "holdout_reminders": (0.1, 0.2, 0.3, 0.4),
+    "holdout_repairs": (0.1, 0.2, 0.3, 0.4),
     "reflect": ("a:a", "b:b", "https://c/v1#c", "d:d"),
     "reflect_key": ("a", "b", "c", "d"),
     "alert_command": ("a", "b", "c", "d"),

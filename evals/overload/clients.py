@@ -63,17 +63,37 @@ class Client:
 
     name = "none"
 
-    def __init__(self, request: Request, loop: asyncio.AbstractEventLoop, seed: int) -> None:
+    def __init__(
+        self,
+        request: Request,
+        loop: asyncio.AbstractEventLoop,
+        seed: int,
+        deadline: float | None = None,
+        fallback: Request | None = None,
+    ) -> None:
         self.request, self.loop, self.random = request, loop, random.Random(seed)
+        self.deadline = deadline
+        """Seconds that a call may take."""
+        self.fallback = fallback
+        """Answers a call that failed, such as another model."""
 
     async def call(self, call: Call) -> None:
         call.began = self.loop.time()
         try:
-            await self.make(call)
+            await self.make_or_fall_back(call)
             call.has_succeeded = True
         except (*FAILURES, Exception):  # noqa: BLE001 - a contender may raise an exception of its own
             call.has_succeeded = False
         call.ended = self.loop.time()
+
+    async def make_or_fall_back(self, call: Call) -> None:
+        try:
+            async with asyncio.timeout(self.deadline):
+                await self.make(call)
+        except (*FAILURES, TimeoutError):
+            if self.fallback is None:
+                raise
+            await self.fallback(call)
 
     async def make(self, call: Call) -> None:
         for attempt in range(1, 1000):
@@ -134,8 +154,8 @@ class MulliganClient(Client):
     answers_model = False
     policy = Policy(max_identical_failures=0)
 
-    def __init__(self, request: Request, loop: asyncio.AbstractEventLoop, seed: int) -> None:
-        super().__init__(request, loop, seed)
+    def __init__(self, *options: Any) -> None:
+        super().__init__(*options)
         self._boxes: dict[int, Sandbox] = {}
         self._functions: dict[tuple[int, str], Callable[..., Awaitable[str]]] = {}
         self._calls: dict[int, Call] = {}
@@ -144,6 +164,14 @@ class MulliganClient(Client):
     def close(self) -> None:
         for box in self._boxes.values():
             box.close()
+
+    async def make_or_fall_back(self, call: Call) -> None:
+        try:
+            await self.make(call)  # a model has the deadline and the fallback as options
+        except FAILURES:
+            if self.fallback is None or self.type == "model":
+                raise
+            await self.fallback(call)
 
     async def make(self, call: Call) -> None:
         function = self._functions.get((call.process, call.tool)) or self._wrap(call)
@@ -176,7 +204,15 @@ class MulliganClient(Client):
         async def send(tenant: str, number: int) -> str:
             return await self.request(self._calls[number])
 
-        options: dict[str, Any] = {"name": call.tool} | ({} if self.type == "model" else {"effects": "none"})
+        async def answer(*values: Any, **arguments: Any) -> str:
+            assert self.fallback is not None
+            return await self.fallback(call)
+
+        options: dict[str, Any] = {"name": call.tool, "timeout": self.deadline}
+        if self.type == "tool":
+            options["effects"] = "none"
+        elif self.fallback is not None:
+            options["fallback"] = answer
         wrapped: Callable[..., Awaitable[str]] = getattr(mulligan, self.type)(**options)(send)
         self._functions[call.process, call.tool] = wrapped
         return wrapped

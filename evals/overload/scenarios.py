@@ -124,12 +124,14 @@ RESTARTING = {"latency": 1.0, "outages": (Outage(30, 60, unavailable, 0.02),)}
 """A model that answers in a second, except for 30 s."""
 DOWN = {"latency": 1.0, "outages": (Outage(30, 630, unavailable, 0.02),)}
 STATED_OUTAGE = (Outage(10, 20, lambda: ErrorResponse(503, "503 Service Unavailable", 3.0)),)
+LONG_STATED_OUTAGE = (Outage(10, 40, lambda: ErrorResponse(503, "503 Service Unavailable", 20.0)),)
 HANGING = (Outage(0, 3, lambda: Hang("timed out"), 2.0),)
 DEAD_TENANT = (Outage(0, 1e9, affects=lambda call: call.tenant == "t0"),)
 DEAD_TOOL = (Outage(0, 1e9, affects=lambda call: call.tool == "tool_0"),)
 LIMITED_TOOL = (Outage(0, 1e9, limited, affects=lambda call: call.tool == "limited"),)
 LOAD_LIMITS = {"30 s, agents": 1.2, "10 min, agents": 1.2, "30 s, 1 call/s": 1.4, "10 min, 1 call/s": 1.4,
-               "10 min, 1 call/min": 2.4}  # fmt: skip
+               "10 min, 1 call/min": 2.4, "30 s, 1 call/min": 2.4, "outage 60 s": 1.2, "outage 120 s": 1.2,
+               "30 s, a fallback": 1.2, "30 s, deadline 5 s": 1.2}  # fmt: skip
 """Load in an outage, compared with clients that do not retry."""
 LASTING_ERRORS = ("50 % errors", "60 % errors", "70 % errors")
 """Success may be 0.5 points lower."""
@@ -146,11 +148,18 @@ SCENARIOS = (
     Scenario("restart 3 s", server(outages=reset_outage(3, 10)), closed(10, 0.5, 40), (10, 13)),
     Scenario("outage 12 s", server(outages=reset_outage(12, 10)), closed(5, 0.5, 60), (10, 22)),
     Scenario("outage 40 s", server(outages=reset_outage(40, 10)), closed(5, 0.5, 110), (10, 50), 2),
+    Scenario("outage 60 s", server(outages=reset_outage(60, 10)), closed(5, 0.5, 130), (10, 70), 2),
+    Scenario("outage 120 s", server(outages=reset_outage(120, 10)), closed(5, 0.5, 190), (10, 130), 2),
+    Scenario("3 s, deadline 8 s", server(outages=reset_outage(3, 10)), closed(10, 0.5, 40), (10, 13), deadline=8),
+    Scenario("30 s, deadline 5 s", server(**RESTARTING), agents(20, 120), (30, 60), 1, deadline=5),
+    Scenario("30 s, a fallback", server(**RESTARTING), agents(20, 120), (30, 60), 1, has_fallback=True),
     Scenario("503 stating 3 s, 10 s", server(outages=STATED_OUTAGE), closed(10, 0.5, 60), (10, 20)),
-    Scenario("30 s, agents", server(**RESTARTING), agents(60, 120), (30, 60), 1),
-    Scenario("30 s, 1 call/s", server(**RESTARTING), fleet(15, 1.0, 110), (30, 60), 1),
+    Scenario("30 s, agents", server(**RESTARTING), agents(40, 120), (30, 60), 1),
+    Scenario("30 s, 1 call/s", server(**RESTARTING), fleet(12, 1.0, 110), (30, 60), 1),
+    Scenario("30 s, 1 call/min", server(**RESTARTING), fleet(120, 1 / 60, 150), (30, 60), 1),
+    Scenario("503 stating 20 s, 30 s", server(outages=LONG_STATED_OUTAGE), closed(10, 0.5, 80), (10, 40)),
     Scenario("10 min, agents", server(**DOWN), agents(10, 700), (30, 630), 1),
-    Scenario("10 min, 1 call/s", server(**DOWN), fleet(3, 1.0, 680), (30, 630), 1),
+    Scenario("10 min, 1 call/s", server(**DOWN), fleet(2, 1.0, 680), (30, 630), 1),
     Scenario("10 min, 1 call/min", server(**DOWN), fleet(60, 1 / 60, 700), (30, 630), 1),
     Scenario("brown-out 120 %", server(capacity=15.0), brown_out(1.2), (30, 60), 1),
     Scenario("brown-out 200 %", server(capacity=15.0), brown_out(2.0), (30, 60), 1),
@@ -159,8 +168,8 @@ SCENARIOS = (
     Scenario("one tool limited", server(outages=LIMITED_TOOL), starved_tool),
     Scenario("2 % poisoned inputs", server(), poison, seeds=1),
     Scenario("10 % hang 5 s", server(error_rate=0.1, error=lambda: Hang("timed out"), error_seconds=5.0), batch(400)),
-    Scenario("25 % errors", server(error_rate=0.25), batch(1000)),
-    Scenario("50 % errors", server(error_rate=0.5), batch(1000)),
-    Scenario("60 % errors", server(error_rate=0.6), batch(1000)),
-    Scenario("70 % errors", server(error_rate=0.7), batch(1000)),
+    Scenario("25 % errors", server(error_rate=0.25), batch(1000), seeds=2),
+    Scenario("50 % errors", server(error_rate=0.5), batch(1000), seeds=2),
+    Scenario("60 % errors", server(error_rate=0.6), batch(1000), seeds=2),
+    Scenario("70 % errors", server(error_rate=0.7), batch(1000), seeds=2),
 )  # fmt: skip

@@ -183,6 +183,10 @@ class Scenario:
     play: Callable[[Send, list[Call], random.Random], Any]
     window: tuple[float, float] | None = None
     seeds: int = 3
+    deadline: float | None = None
+    """Seconds that a call may take."""
+    has_fallback: bool = False
+    """Whether another server answers the calls that this one does not."""
 
     def run(self, contender: type[Client]) -> Result:
         """Play the scenario with one contender, once for each seed."""
@@ -191,7 +195,8 @@ class Scenario:
         for seed in range(self.seeds):
             loop = SimulatedLoop()
             server = self.build(loop, seed)
-            client = contender(server.request, loop, seed)
+            fallback = Server(loop, seed).request if self.has_fallback else None
+            client = contender(server.request, loop, seed, self.deadline, fallback)
             played: list[Call] = []
 
             async def send(call: Call, client: Client = client, played: list[Call] = played) -> None:

@@ -28,7 +28,7 @@ import mulligan
 
 logging.getLogger("stamina").setLevel(logging.ERROR)
 Answer = Callable[[float, str], tuple[int, dict[str, str]] | None]
-"""Returns the status and headers of a response, by the seconds since the start and the path; None means a reset."""
+"""Returns the status and headers of a response, by the seconds since the start and the key or path. None is a reset."""
 Make = Callable[[mulligan.Mulligan], Callable[[str], str]]
 """Builds a function that gets a URL."""
 ERRORS = (OSError, mulligan.AgentError)
@@ -45,7 +45,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._respond()
 
     def _respond(self) -> None:
-        answer = self.server.find_answer(self.path)
+        answer = self.server.find_answer(self.headers.get("Authorization", self.path))
         if answer is None:
             linger = struct.pack("ii", 1, 0)  # close with a reset
             self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -99,13 +99,13 @@ def get(url: str) -> str:
 
 
 def get_with_mulligan(instance: mulligan.Mulligan) -> Callable[[str], str]:
-    return instance.tool(name="get", effects="none")(get)
+    return instance.tool(name="get", effects="none", target=lambda url: url)(get)
 
 
 def use_tenacity(instance: mulligan.Mulligan) -> Callable[[str], str]:
-    return tenacity.retry(
-        stop=tenacity.stop_after_attempt(3), wait=tenacity.wait_random_exponential(0.5, max=30), reraise=True
-    )(get)
+    stop, wait = tenacity.stop_after_attempt(3), tenacity.wait_random_exponential(0.5, max=30)
+    # One object for each call: threads that share one may clear each other's statistics.
+    return lambda url: tenacity.Retrying(stop=stop, wait=wait, reraise=True)(get, url)
 
 
 def use_stamina(instance: mulligan.Mulligan) -> Callable[[str], str]:
@@ -162,9 +162,9 @@ def outage(end: float, status: int | None = None, start: float = 0.0, headers: d
     return answer
 
 
-def flaky(rate: float) -> Answer:
+def flaky(rate: float, failure: tuple[int, dict[str, str]] | None = (503, {})) -> Answer:
     rng = random.Random(7)
-    return lambda seconds, path: (503, {}) if rng.random() < rate else (200, {})
+    return lambda seconds, path: failure if rng.random() < rate else (200, {})
 
 
 def limit(per_second: float, headers: dict[str, str] | None = None) -> Answer:
@@ -181,10 +181,13 @@ def limit(per_second: float, headers: dict[str, str] | None = None) -> Answer:
     return answer
 
 
-def dead_key(seconds: float, path: str) -> tuple[int, dict[str, str]] | None:
-    return None if path.endswith("/dead") else (200, {})
+def dead_key() -> Answer:
+    """Return the answers of a server that resets every connection with one key, and one in ten with others."""
+    answer_others = flaky(0.1, None)
+    return lambda seconds, path: None if path.endswith(DEAD_KEY) else answer_others(seconds, path)
 
 
+DEAD_KEY = "dead"
 SOCKET_SCENARIOS: tuple[tuple[str, Callable[[], Answer], int, int], ...] = (
     ("every 5th request 429", every_fourth_limited, 60, 1),
     ("10 at once, reset 0.3 s", lambda: outage(0.3), 10, 10),
@@ -195,6 +198,12 @@ SOCKET_SCENARIOS: tuple[tuple[str, Callable[[], Answer], int, int], ...] = (
     ("restart 2 s among 200 calls", lambda: outage(2.2, start=0.2), 200, 5),
     ("limit 20/s, 60 at once", lambda: limit(20), 60, 60),
     ("limit 20/s stating 1 s", lambda: limit(20, {"Retry-After": "1"}), 60, 60),
+    ("20 at once, reset 8 s", lambda: outage(8.0), 20, 20),
+    ("5 at once, 503 for 12 s", lambda: outage(12.0, 503), 5, 5),
+    ("limit 10/s, 40 at once", lambda: limit(10), 40, 40),
+    ("one key dead", dead_key, 30, 10),
+    ("10 % 503 stating 1 s", lambda: flaky(0.1, (503, {"Retry-After": "1"})), 60, 10),
+    ("25 % resets", lambda: flaky(0.25, None), 100, 10),
     ("25 % errors", lambda: flaky(0.25), 100, 10),
     ("50 % errors ", lambda: flaky(0.5), 60, 10),
 )
@@ -212,21 +221,27 @@ def serve(answer: Answer) -> Iterator[Provider]:
 
 
 def measure(
-    make: Callable[[mulligan.Mulligan], Callable[[str], str]], answer: Answer, calls: int, threads: int
+    make: Callable[[mulligan.Mulligan], Callable[[str], str]],
+    answer: Answer,
+    calls: int,
+    threads: int,
+    *,
+    has_dead_key: bool = False,
 ) -> float:
-    """Return the percentage of calls that succeeded."""
+    """Return the percentage of calls that succeeded. Every fifth call has the dead key and does not count."""
     instance = mulligan.Mulligan(store="memory:", record="off")
     with serve(answer) as provider, ThreadPoolExecutor(threads) as pool:
         function = make(instance)
 
-        def call(number: int) -> bool:
+        def call(number: int) -> bool | None:
+            key = DEAD_KEY if has_dead_key and number % 5 == 0 else "key"
             try:
-                function(f"{provider.url}/key")
+                function(f"{provider.url}/{key}")
             except ERRORS:
-                return False
+                return False if key != DEAD_KEY else None
             return True
 
-        results = list(pool.map(call, range(calls)))
+        results = [result for result in pool.map(call, range(calls)) if result is not None]
     instance.close()
     return 100 * sum(results) / len(results)
 
@@ -247,7 +262,12 @@ def compare(only: str) -> list[str]:
         for name, answer, calls, threads in SOCKET_SCENARIOS:
             if only not in name:
                 continue
-            success = {contender: measure(make, answer(), calls, threads) for contender, make in group.items()}
+            with ThreadPoolExecutor(len(group)) as pool:  # they mostly wait
+                runs = {
+                    contender: pool.submit(measure, make, answer(), calls, threads, has_dead_key=answer is dead_key)
+                    for contender, make in group.items()
+                }
+            success = {contender: run.result() for contender, run in runs.items()}
             print(f"{name:30}" + "".join(f"{success[contender]:26.1f}" for contender in group), flush=True)
             best = max(success[replaced] for replaced in replaced_names)
             if success[own_name] < best - (SAMPLE_TOLERANCE if name.startswith("50 %") else 0.0):

@@ -34,7 +34,7 @@ from mulligan.core.failure import (
     require_choice,
 )
 from mulligan.core.log import get_logger
-from mulligan.core.records import ANY_FIX, AdvisedFix, Effects, StepType
+from mulligan.core.records import AdvisedFix, Effects, StepType
 from mulligan.prompt import DEFAULT_LESSON_TOKENS
 from mulligan.recover.policy import Learn, Mode, Policy
 
@@ -153,7 +153,7 @@ class Mulligan:
                 if self._noop_context is None:
                     self._noop_context = CaptureContext(
                         publish=lambda event: None,
-                        publish_success=lambda success: None,
+                        put_success=lambda success, journal_form: None,
                         classify=classify_lazily,
                         mode="observe",
                     )
@@ -188,6 +188,7 @@ class Mulligan:
         items: Iterable[str] = (),
         exclude: Iterable[str] = (),
         learn: Learn | None = None,
+        holdout: bool = True,
         fresh_arguments: bool = False,
         target: str | Iterable[str] | Callable[..., object] | None = None,
         circuit_breaker: bool = False,
@@ -221,7 +222,8 @@ class Mulligan:
         from the arguments. By default these are hosts, databases, tenants and the like, or the object of a method.
         `circuit_breaker=True` lets calls fail at once while their target is down. Otherwise only their retries wait.
 
-        `learn` is "off", "tell" or "repair" and limits how memory is used for this tool.
+        `learn` is "off", "tell" or "repair" and limits how memory is used for this tool. `holdout=False` excludes it
+        from the cases in which help is withheld to measure its effect.
 
         `mode` is "observe", "suggest" or "repair". `record` is "full", "shape" (types and lengths, no text) or "off".
         `category` says what the tool is: "shell", "file", "fetch", "search", "sql", "browser", "code", "message",
@@ -344,11 +346,13 @@ class Mulligan:
         mode: Mode | None = None,
         record: Recording | None = None,
         learn: Learn | None = None,
+        holdout: bool = True,
         traceparent: str | trace_context.Headers | None = None,
     ) -> ActiveRun:
         """Record a run: `with mulligan.run("support-agent") as run:`. `context` describes its task.
 
         `mode`, `record` and `learn` apply to every call in the run. If a tool has its own value, the stricter one wins.
+        With `holdout=False` no help is withheld from the run to measure its effect.
         `user` and `tags` are stored in the metadata. `run.metadata`, `run.user` and `run.tags` can change until the
         run ends.
         `session` is a `mulligan.session()` or its id. `traceparent` continues a trace of another program: pass the
@@ -389,7 +393,7 @@ class Mulligan:
         return ActiveRun(
             capture,
             agent,
-            RunOptions(mode, record, learn) if mode or record or learn else NO_OPTIONS,
+            RunOptions(mode, record, learn, holdout) if mode or record or learn or not holdout else NO_OPTIONS,
             **record_fields,
         )
 
@@ -494,7 +498,7 @@ class Mulligan:
         run = current_run(self.capture_context())
         if run is None:
             return function
-        mode, record, learn = run.options
+        mode, record, learn, holdout = run.options
         run_options = {
             "agent": run.record.agent,
             "version": run.record.version,
@@ -503,6 +507,7 @@ class Mulligan:
             "mode": mode,
             "record": record,
             "learn": learn,
+            "holdout": holdout,
             "traceparent": run.headers,
         }
         restore = _restore_carried if self is default else None
@@ -530,12 +535,14 @@ class Mulligan:
             capture.prompt,
             capture.clock,
             self._note_reminder,
+            self._components.settings.holdout_reminders if self._components is not None else 0.0,
         )
 
-    def _note_reminder(self, tool: str) -> None:
+    def _note_reminder(self, tools: Iterable[str], is_held_out: bool) -> None:
+        """Note a reminder about these tools, or that the run does not read it."""
         run = current_run(self.capture_context())
         if run is not None:
-            run.judge.note_fixes(tool, (ANY_FIX,))
+            run.judge.note_reminder(tools, is_held_out)
 
     def _event_stream(self) -> EventStream:
         self._capture()

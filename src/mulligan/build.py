@@ -165,7 +165,6 @@ class Components:
             connect_reflector(reflector, self.key_value_store, lambda: self.capture.clock())
         context_options: dict[str, Any] = {
             "publish": self.stream.publish,
-            "publish_success": self.stream.publish_success,
             "put_success": self.recorder.put_success,
             "listeners": self.stream.listeners,
             "classify": self.classify,
@@ -188,6 +187,7 @@ class Components:
             "prompt_fixes": self._prompt_fixes,
             "learn": settings.learn,
             "holdout": settings.holdout,
+            "holdout_repairs": settings.holdout_repairs,
             "control_flow": CONTROL_FLOW.union(settings.control_flow),
             "injected_types": INJECTED_TYPES.union(settings.injected_types),
         }

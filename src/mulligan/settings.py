@@ -103,6 +103,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     holdout: float = 0.05
     """The share of runs in which a model is not told a learned fix that models have followed in five runs: it shows
     what the fix is worth. From 0 to 0.5."""
+    holdout_reminders: float = 0.0
+    """The share of sessions without reminders after a compaction, so that their effect can be measured. 0 to 0.5."""
+    holdout_repairs: float = 0.0
+    """The share of runs in which a tool's calls are not repaired, by run and tool, so that the effect of repairs can be
+    measured. From 0 to 0.5."""
     reflect: Any = ""
     """The reflector, your own model as the last resort for a failed call: `https://host/v1#model` of an endpoint that
     speaks OpenAI's protocol, or `module:function`. `configure` also takes a function, a client or a
@@ -144,8 +149,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         require_choice("level", self.level, get_args(Level))
         require_choice("learn", self.learn, get_args(Learn))
         require_choice("log", self.log, get_args(LogLevel))
-        if not 0 <= self.holdout <= 0.5:
-            raise SettingsError(f"holdout must be between 0 and 0.5, got {self.holdout}. To tell always, set 0.")
+        for name in ("holdout", "holdout_reminders", "holdout_repairs"):
+            share = getattr(self, name)
+            if not 0 <= share <= 0.5:
+                raise SettingsError(f"{name} must be between 0 and 0.5, got {share}. To hold out nothing, set 0.")
 
     @property
     def folder(self) -> Path:

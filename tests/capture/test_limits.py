@@ -7,7 +7,9 @@ import contextlib
 import random
 import selectors
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -20,7 +22,7 @@ from mulligan import AgentError, InfraError, Policy
 from mulligan.core.events import RecoveryPlanned, StepEnded
 from mulligan.core.failure import SettingsError
 from mulligan.logging import format_event, iter_records
-from mulligan.recover.target_state import NO_TOKENS, RetryTurn, Targets
+from mulligan.recover.target_state import NO_TOKENS, SUCCESS_TOKENS, RetryTurn, Targets
 from mulligan.report.run_text import render_run
 from mulligan.testing import Sandbox, sandbox
 
@@ -902,6 +904,61 @@ def test_first_attempts_are_made_while_the_target_is_down_and_a_success_ends_it(
     service.is_down = False
     assert fetch() == "ok"
     assert not played.components.capture.targets.is_down((fetch.__mulligan__.key, ""))
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.integers(0, 100),
+    st.lists(st.sampled_from([None, ConnectionResetError, TimeoutError]), max_size=100),
+    st.integers(1, 30),
+    st.sampled_from(["tasks", "threads", "turns"]),
+    st.integers(0, 20),
+)
+def test_first_attempts_are_always_made_and_failed_retries_stay_within_the_tokens(
+    resets: int, results: list[type[Exception] | None], calls: int, caller: str, tokens: int
+) -> None:
+    executed: Counter[int] = Counter()
+    outcomes, successes, failed_retries = iter([ConnectionResetError] * resets + results), 0, 0
+    excess, lock = [0], threading.Lock()
+
+    def answer(number: int) -> int:
+        nonlocal successes, failed_retries
+        with lock:
+            executed[number] += 1
+            error = next(outcomes, None)
+            successes += error is None
+            failed_retries += error is not None and executed[number] > 1
+            excess.append(failed_retries - tokens - SUCCESS_TOKENS * successes)
+        if error is not None:
+            raise error("no answer")
+        return number
+
+    async def aanswer(number: int) -> int:
+        await asyncio.sleep(0)
+        return answer(number)
+
+    with sandbox(policy=Policy(retry_tokens=tokens, max_identical_failures=0)):
+        if caller == "tasks":
+            tool = mulligan.tool(name="answer", effects="none")(aanswer)
+
+            async def call_all() -> None:
+                await asyncio.gather(*(tool(number) for number in range(calls)), return_exceptions=True)
+
+            asyncio.run(call_all())
+        elif caller == "threads":
+            sync_tool = mulligan.tool(name="answer", effects="none")(answer)
+            with ThreadPoolExecutor(4) as pool:
+                futures = [pool.submit(sync_tool, number) for number in range(calls)]
+            assert all(isinstance(future.exception(), Exception | None) for future in futures)
+        else:
+            sync_tool = mulligan.tool(name="answer", effects="none")(answer)
+            with mulligan.run("agent"):
+                turns = mulligan.turns(limit=calls)
+                for number, turn in enumerate(turns):
+                    turn.call([sync_tool], "answer", {"number": number})
+    assert len(executed) == calls
+    concurrent_calls = {"tasks": calls, "threads": 4, "turns": 1}[caller]  # retries that began while a token was left
+    assert max(excess) < concurrent_calls
 
 
 @pytest.mark.parametrize("is_async", [False, True])

@@ -28,7 +28,7 @@ def played() -> Iterator[Sandbox]:
 def watch(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each test has a process that has not warned yet."""
     fresh = propagation.LostRunWatch()
-    for name in ("wrap", "run", "stream"):
+    for name in ("first_attempt", "run", "stream"):
         monkeypatch.setattr(f"mulligan.capture.{name}.lost_run_watch", fresh)
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.capture.result_checks import may_be_error
 from mulligan.classify.result_verdict import judge_result
 from mulligan.core.failure import ToolCategory
 
@@ -137,3 +138,25 @@ def test_result_of_any_form_is_judged(result: Any, category: ToolCategory) -> No
 @pytest.mark.parametrize("text", ["error: " * 1_500_000, "\ud800" * 1_000_000, "<html>" + "<" * 9_000_000, "a" * 10**7])
 def test_long_text_is_judged_by_its_ends(text: str, category: ToolCategory) -> None:
     assert judge(text, category=category) in ("success", "suspected", "failure")
+
+
+@pytest.mark.parametrize("category", ["action", "search", "other"])
+@pytest.mark.parametrize(
+    ("text", "is_suspected"),
+    [
+        ("Material 100-4711 is locked by another user.", True),
+        ("You already made this exact call 4 times with the same outcome. Not running it again.", True),
+        ("Le service de cartographie est indisponible, réessayez plus tard.", True),
+        ("Task 3 created: reject requests that are not authorized", False),  # about success
+        ('The user wrote: "permission denied"', False),  # a quotation
+        ("1. Permission denied for guests", False),  # a list
+        ("Timeout settings: connect 21 s, read 3936 s", False),
+        ("Access denied events in Gent: 1", False),
+    ],
+)
+def test_a_statement_of_a_failure_is_suspected_and_a_text_that_mentions_one_is_not(
+    text: str, is_suspected: bool, category: ToolCategory
+) -> None:
+    assert (judge_result(text, category=category).judgment == "suspected") is is_suspected
+    if is_suspected:
+        assert may_be_error(text, category if category == "search" else None), "the cheap check lets it pass"

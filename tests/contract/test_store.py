@@ -18,7 +18,6 @@ from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
-    EventStream,
     FailureRecorded,
     RunEnded,
     RunStarted,
@@ -27,7 +26,8 @@ from mulligan.core.events import (
     redact_event,
 )
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
-from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord
+from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord, redact_records
+from mulligan.core.record_redaction import RecordRedactor
 from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
     AvoidedTurn,
@@ -486,7 +486,7 @@ def recorded() -> list[AnyEvent | SuccessRecord]:
 
 @pytest.mark.parametrize("first", [0, 1, 9, 17, 23])
 def test_calls_that_worked_are_kept_as_their_events_would_be(store, first):
-    kept = EventStream(Redactor(key=b"k" * 32)).redact_batch(recorded())
+    kept = redact_records(recorded(), RecordRedactor(Redactor(key=b"k" * 32)))
     told = list(kept)
 
     if first:

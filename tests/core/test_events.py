@@ -16,7 +16,6 @@ from mulligan.core.events import (
     EventStream,
     FailureRecorded,
     LessonLearned,
-    RecordRedactor,
     RecoveryPlanned,
     RunEnded,
     RunStarted,
@@ -26,8 +25,10 @@ from mulligan.core.events import (
     redact_event,
 )
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord, snapshot_value
+from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord, redact_records
+from mulligan.core.record_redaction import RecordRedactor
 from mulligan.core.records import Change, Compaction, Lesson, Recovery, Run, Step, decode, encode
+from mulligan.core.value_snapshots import snapshot_value
 from mulligan.redaction import Redactor, to_plain_data
 
 CANARY = "canary-7f3a9c"
@@ -360,9 +361,9 @@ def test_many_calls_that_worked_are_kept_in_their_order_as_each_of_them_would_be
     records = [record for part in parts for record in part]
     redactor = Redactor(key=b"k" * 32)
 
-    kept = EventStream(redactor).redact_batch(records)
+    kept = redact_records(records, RecordRedactor(redactor))
 
-    alone = [event for record in records for event in EventStream(redactor).redact_batch([record])]
+    alone = [event for record in records for event in redact_records([record], RecordRedactor(redactor))]
     assert encode(list(kept)) == encode(alone)
     assert b"ann@" not in encode(alone)
     assert b"ghp_" not in encode(alone)

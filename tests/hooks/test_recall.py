@@ -37,8 +37,7 @@ def overcome(agent) -> str:
 def test_a_recipe_that_worked_in_three_sessions_of_this_folder_is_said(another):
     said = [overcome(another(session=f"s{number}")) for number in range(4)]
     assert said[:3] == ["", "", ""]
-    assert said[3].startswith("mulligan, in this folder: In earlier runs the same call succeeded after")
-    assert "after Read(" in said[3]
+    assert "In 3 earlier sessions `Edit(/src/shop/a.py)` succeeded after `Read(/src/shop/a.py)`." in said[3]
 
 
 def test_success_after_a_hint_is_no_evidence_for_it(another):
@@ -72,7 +71,7 @@ def test_it_is_said_too_if_the_log_has_the_failed_call_before_its_event(another)
         overcome(another(session=f"s{number}"))
     agent = another(session="new")
     write_session_log(agent, ("Edit", EDIT, f"<tool_use_error>{STALE}</tool_use_error>"))
-    assert "after Read(" in agent.is_refused("Edit", STALE, **EDIT)
+    assert "after `Read(" in agent.is_refused("Edit", STALE, **EDIT)
     assert len(agent.kinds()) == 1
 
 

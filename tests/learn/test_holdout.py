@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
 
 import pytest
 
 import mulligan
-from mulligan.capture.call_memory import MIN_FOLLOWED_RUNS, is_held_out
+from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REMINDER, REPAIR, is_fix_held_out
 from mulligan.core.records import Precedent
+from mulligan.settings import load_settings
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.sqlite import SqliteStore
 
 RUNS = 60
 
@@ -53,7 +57,7 @@ def test_fix_that_is_followed_is_not_told_in_a_share_of_runs(play, types):
     untold_run = json.loads(types("show", untold[-1], "--json")[1])["run"]
     assert untold_run["advice"] == [{"call": 1, "fix": fix["id"], "held_out": True}]
     told_run = next(id for id, notes in reversed(runs) if notes)
-    assert f"> not told, to measure its effect: queue=slow ({fix['id']})" in types("show", untold[-1])[1]
+    assert f"> not told: held out, queue=slow ({fix['id']})" in types("show", untold[-1])[1]
     assert f"> told: queue=slow ({fix['id']})" in types("show", told_run)[1]
     counts = f"followed in {fix['followed']} runs, passed over in 0; succeeded without it in {RUNS - fix['followed']}"
     assert f"advice   {counts}" in types("fixes", "show", fix["id"])[1]
@@ -75,11 +79,85 @@ def test_without_a_share_no_run_is_held_out(play, types):
     ids=["rarely followed", "form", "no learned fix"],
 )
 def test_what_models_rarely_followed_and_forms_are_always_told(precedent):
-    assert not any(is_held_out(precedent, f"run_{number}", 0.5) for number in range(200))
+    assert not any(is_fix_held_out(precedent, f"run_{number}", 0.5) for number in range(200))
 
 
 def test_share_of_runs_is_the_one_that_was_set():
     precedent = Precedent(method="agent", fix="fix_1", followed=99)
-    held_out = [is_held_out(precedent, f"run_{number}", 0.05) for number in range(4000)]
+    held_out = [is_fix_held_out(precedent, f"run_{number}", 0.05) for number in range(4000)]
     assert 120 < sum(held_out) < 280
-    assert held_out == [is_held_out(precedent, f"run_{number}", 0.05) for number in range(4000)]
+    assert held_out == [is_fix_held_out(precedent, f"run_{number}", 0.05) for number in range(4000)]
+
+
+def play_repairs(share: float, count: int = 40, tool: dict[str, Any] | None = None, **options: Any) -> list[Any]:
+    """Play runs whose only call has a number as text, which the schema repairs. Return their histories."""
+    memory = mulligan.Mulligan(holdout_repairs=share)
+
+    @memory.tool(effects="none", schema={"properties": {"k": {"type": "integer"}}}, **(tool or {}))
+    def search(k: Any) -> str:
+        if not isinstance(k, int):
+            raise TypeError("k is not an integer")
+        return "found"
+
+    ids = []
+    for _ in range(count):
+        with memory.run("planner", **options) as run, contextlib.suppress(Exception):
+            search(k="7")
+        ids.append(run.id)
+    memory.flush()
+    store = SqliteStore(load_settings().folder / "mulligan.db")
+    return [store.run(DEFAULT_TENANT, id) for id in ids]
+
+
+def held_out(history: Any) -> list[str]:
+    return [record.fix for record in history.run.advice if record.held_out]
+
+
+def test_repairs_of_a_tool_are_held_out_in_a_share_of_runs_if_the_user_says_so(types):
+    runs = play_repairs(0.5)
+    untouched = [history for history in runs if held_out(history) == [REPAIR]]
+    assert 0.2 * len(runs) < len(untouched) < 0.8 * len(runs)
+    assert {history.steps[-1].outcome for history in untouched} == {"failure"}
+    assert {history.steps[-1].outcome for history in runs if history not in untouched} == {"success"}
+    text = types("show", untouched[0].run.id)[1]
+    assert "> not repaired: held out, to measure the effect of repairs" in text
+    assert not any(map(held_out, play_repairs(0.0, 10)))
+
+
+def test_a_tool_and_a_run_can_be_excluded():
+    assert not any(map(held_out, play_repairs(0.5, 20, tool={"holdout": False})))
+    assert not any(map(held_out, play_repairs(0.5, 20, holdout=False)))
+
+
+def test_all_processes_of_a_run_hold_out_the_same():
+    memory = mulligan.Mulligan(holdout_repairs=0.5)
+    for _ in range(20):
+        with memory.run("planner") as run:
+            with memory.run("part") as inner:
+                assert inner.trace_id == run.trace_id
+            elsewhere = mulligan.Mulligan()
+            with elsewhere.run("worker", traceparent=run.headers) as worker:
+                assert worker.trace_id == run.trace_id
+
+
+def test_reminders_are_held_out_by_session_and_recorded():
+    memory = mulligan.Mulligan(holdout_reminders=0.5)
+
+    @memory.tool(effects="none")
+    def search(k: int) -> str:
+        raise ValueError("k must be 10 or less")
+
+    reminders = {}
+    for number in range(24):
+        with memory.session(f"chat-{number}") as session, memory.run("planner", session=session) as run:
+            with contextlib.suppress(ValueError):
+                search(k=50)
+            session.mark_turn()
+            session.mark_compacted()
+            reminders[run.id] = session.reminder()
+    memory.flush()
+    store = SqliteStore(load_settings().folder / "mulligan.db")
+    assert 4 < sum(not text for text in reminders.values()) < 20
+    for id, text in reminders.items():
+        [record] = [record for record in store.run(DEFAULT_TENANT, id).run.advice if record.fix == REMINDER]
+        assert record.held_out is (text == "")

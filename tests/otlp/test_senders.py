@@ -62,6 +62,8 @@ PYTHON_SENDERS = (
         "opentelemetry_sdk.py",
         limits={"tools": "names; arguments if you set `gen_ai.tool.call.arguments`"},
     ),
+    Sender("MLflow, model spans of your own", "mlflow-skinny", "mlflow_sdk.py"),
+    Sender("LangSmith", "langsmith", "langsmith_sdk.py"),
 )
 VERCEL = Sender("Vercel AI SDK", "ai", "vercel_ai_sdk.mjs", runs_tools=True)
 
@@ -117,7 +119,7 @@ def observe_facts(runs: list[dict[str, Any]]) -> dict[str, bool]:
     return {
         "run": [(run["agent"], run["end_reason"]) for run in runs] == [(AGENT, "finished")],
         "model": {step["metadata"]["model"] for step in models} == {MODEL},
-        "tokens": bool(answers) and all(step["tokens"] == USAGE for step in answers),
+        "tokens": bool(answers) and all(step.get("tokens") == USAGE for step in answers),
         "tools": [(step["name"], step.get("arguments")) for step in tools]
         == [("weather", {"city": "Bergen"}), ("book", {"flight": "SK4035"})],
         "failures": kinds == {("book", "tool/timeout"), (MODEL, "model/rate_limit")},

@@ -288,6 +288,17 @@ def _made() -> dict[str, str]:
                 )
             ]
         ),
+        "hint with a command": WORDS.working_call_hint(
+            "sh run.sh", "npm install", is_before=True, sessions=3, changes_state=True
+        ),
+        "hint of a project": WORDS.project_lesson_hint(
+            Lesson(
+                id="les_000000000000",
+                tool="Bash",
+                mistake="`sh run.sh` fails here",
+                correction="Run `sh setup.sh` first",
+            )
+        ),
         "reminder": WORDS.reminder(
             [
                 {

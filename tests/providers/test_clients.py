@@ -84,3 +84,20 @@ def test_a_copy_with_other_options_recovers_too(package: str) -> None:
             for twin in (claude.with_options(timeout=5), claude.copy(max_retries=3)):
                 twin.messages.create(model="m", max_tokens=50, messages=HELLO)
     assert [step.outcome for step in played.steps] == ["failure", "failure", "success", "success"]
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("has_other_key", [True, False])
+def test_a_copy_with_another_key_does_not_wait_for_the_outage_of_the_first(has_other_key: bool) -> None:
+    openai = pytest.importorskip("openai")
+    with Provider() as provider, sandbox() as played:
+        client = mulligan.wrap_client(openai.OpenAI(base_url=f"{provider.url}/v1", api_key="first"))
+        provider.script = [OVERLOADED] * 100
+        with pytest.raises(openai.InternalServerError):
+            client.chat.completions.create(model="m", messages=HELLO)  # its target is down for more than 20 s
+        provider.script[:] = [OVERLOADED]
+        waits_before = len(played.backoffs)
+        copied = client.with_options(api_key="second" if has_other_key else "first")
+        copied.chat.completions.create(model="m", messages=HELLO)
+    waited = sum(played.backoffs[waits_before:])
+    assert waited <= 0.5 if has_other_key else waited > 5

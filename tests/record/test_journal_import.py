@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from stores import success_record
 
-from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepEnded
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
-from mulligan.core.fast_path import SuccessRecord
+from mulligan.core.fast_path import SuccessRecord, redact_records
 from mulligan.core.record_redaction import RecordRedactor
 from mulligan.core.records import History, Run, Step
 from mulligan.record import journal_import
@@ -39,7 +39,7 @@ def success(run: str, seq: int = 1, alone: bool = True, **arguments: Any) -> Suc
 
 
 def in_short(each: SuccessRecord) -> bytes:
-    RecordRedactor(Redactor()).prepare_template(each.template)
+    each.template.prepare(RecordRedactor(Redactor()))
     return success_frame(each)
 
 
@@ -164,7 +164,7 @@ def test_what_was_kept_with_its_values_is_not_replaced_by_what_the_journal_knows
     store = MemoryStore()
     path = left(tmp_path, in_short(success("run_a", query="x")), in_short(success("run_b", query="y")))
     first, _ = read_frames(path)
-    whole = EventStream(Redactor()).redact_batch([success("run_a", query="x")])
+    whole = redact_records([success("run_a", query="x")], RecordRedactor(Redactor()))
     store.append(DEFAULT_TENANT, whole, path.stem, first.offset)
     assert recover_journals(store, DEFAULT_TENANT, tmp_path) == 2
     found = histories(store)
@@ -291,7 +291,7 @@ def test_a_journal_that_is_gone_is_forgotten_and_one_that_is_there_or_was_import
     for number, name in enumerate(
         (living.name, "77-j_aaaaaaaaaaaaaaaa", "journal_bbbbbbbbbbbbbbbb", "import of a file")
     ):
-        whole = EventStream(Redactor()).redact_batch([success(f"run_{number}")])
+        whole = redact_records([success(f"run_{number}")], RecordRedactor(Redactor()))
         store.append(DEFAULT_TENANT, whole, name, 5)
     forget_removed_journals(store, DEFAULT_TENANT, folder)
     assert sorted(store.journals(DEFAULT_TENANT)) == sorted([living.name, "import of a file"])

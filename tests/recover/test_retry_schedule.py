@@ -52,11 +52,45 @@ def test_retries_end_after_eight_attempts() -> None:
 
 def test_no_retry_starts_after_the_seconds_of_the_caller() -> None:
     model = Policy().limit_retries(answers_model=True)
-    assert make_schedule(elapsed=lambda: 44.6).plan_retry(RESET) == "the limit of 45 s for retries is reached"
+    assert make_schedule(elapsed=lambda: 44.8).plan_retry(RESET) == "the limit of 45 s for retries is reached"
     assert make_schedule(elapsed=lambda: 44.4).plan_retry(RESET) == 0.5
     assert (
-        make_schedule(limits=model, elapsed=lambda: 9.6).plan_retry(RESET) == "the limit of 10 s for retries is reached"
+        make_schedule(limits=model, elapsed=lambda: 9.8).plan_retry(RESET) == "the limit of 10 s for retries is reached"
     )
+
+
+def test_the_last_retry_starts_at_the_limit_if_half_of_its_backoff_remains() -> None:
+    assert make_schedule(elapsed=lambda: 44.7).plan_retry(RESET) == pytest.approx(0.3)
+    assert make_schedule(elapsed=lambda: 45.0).plan_retry(RESET) == "the limit of 45 s for retries is reached"
+
+
+def test_attempts_at_an_unreliable_target_do_not_count_and_their_backoff_grows() -> None:
+    schedule = make_schedule(turns=[RetryTurn(is_target_unreliable=True)] * 20)
+    for expected in (0.5, 1, 2, 4, 8, 8, 8, 8, 8, 8):
+        assert schedule.plan_retry(RESET) == expected
+        play(schedule)
+    assert schedule.attempt_count == 1
+
+
+def test_attempts_that_were_set_also_limit_those_at_an_unreliable_target() -> None:
+    schedule = make_schedule(Policy(attempts=2), turns=[RetryTurn(is_target_unreliable=True)])
+    play(schedule)
+    assert schedule.plan_retry(RESET) == "the limit of 2 attempts is reached"
+
+
+QUOTA = Kind("tool", "quota_exceeded", Remedy.STOP)
+
+
+def test_a_quota_that_clears_in_time_is_waited_for() -> None:
+    quota = Failure.of(QUOTA, clears_after=20.0)
+    schedule = make_schedule(elapsed=lambda: 5.0)
+    assert schedule.can_await_quota(quota)
+    assert schedule.plan_retry(quota) == 20.0
+
+
+@pytest.mark.parametrize("quota", [Failure.of(QUOTA), Failure.of(QUOTA, clears_after=26.0)])
+def test_a_quota_without_a_time_or_with_a_late_one_is_not_waited_for(quota: Failure) -> None:
+    assert not make_schedule(elapsed=lambda: 5.0).can_await_quota(quota)
 
 
 def test_retries_of_a_client_are_made_however_long_its_attempts_take() -> None:

@@ -166,7 +166,7 @@ def test_a_call_that_has_waited_as_long_as_it_may_stops() -> None:
 # Tokens
 
 
-def test_a_failed_retry_costs_a_token_a_timeout_three_and_a_success_returns_one() -> None:
+def test_a_failed_retry_costs_a_token_a_timeout_three_and_a_success_returns_three() -> None:
     clock = Clock()
     clock.record(clock.call(), RESET)
     assert clock.tokens == 20
@@ -175,7 +175,9 @@ def test_a_failed_retry_costs_a_token_a_timeout_three_and_a_success_returns_one(
     clock.record(clock.call(), TIMEOUT, is_retry=True)
     assert clock.tokens == 16
     clock.record(clock.call(), None)
-    assert clock.tokens == 17
+    assert clock.tokens == 19
+    clock.record(clock.call(), None)
+    assert clock.tokens == 20
 
 
 def test_rate_limits_cost_no_token_and_mark_no_target_as_down() -> None:
@@ -197,8 +199,34 @@ def test_a_target_that_works_again_is_forgotten() -> None:
     clock = Clock()
     clock.record(clock.call(), RESET)
     clock.record(clock.call(), RESET, is_retry=True)
-    clock.record(clock.call(), None)
+    for _ in range(20):
+        clock.record(clock.call(), None)
     assert not clock.targets.states
+
+
+def make_unreliable(clock: Clock) -> None:
+    """Let four of five attempts fail, until the failure ratio says so."""
+    for _ in range(20):
+        clock.record(clock.call(), None)
+        clock.fail(4)
+    clock.record(clock.call(), None)
+
+
+def test_where_most_attempts_fail_twenty_failures_in_a_row_take_the_target_down() -> None:
+    clock = Clock()
+    make_unreliable(clock)
+    clock.fail(19)
+    assert not clock.targets.is_down("db")
+    assert clock.take_turn(clock.call()).is_target_unreliable
+    clock.fail(1)
+    assert clock.targets.is_down("db")
+
+
+def test_an_outage_does_not_make_a_target_unreliable() -> None:
+    clock = Clock()
+    clock.fail(300)
+    clock.record(clock.call(), None)
+    assert not clock.take_turn(clock.call()).is_target_unreliable
 
 
 # Bounds

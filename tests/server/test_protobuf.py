@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import hypothesis.strategies as st
 import pytest
@@ -80,7 +81,16 @@ def test_the_real_message_reads_the_same():
 
 def test_an_attribute_of_any_sort_is_passed_over_without_harm():
     array = field(1, b"gen_ai.tool.name") + field(2, field(5, field(1, field(1, b"x"))))
-    assert protobuf.read_attribute(array) == ("gen_ai.tool.name", ["x"])
+    assert read_attribute(array) == {"gen_ai.tool.name": ["x"]}
+    table = field(1, b"gen_ai.tool.name") + field(2, field(6, b""))
+    assert read_attribute(table) == {"gen_ai.tool.name": None}
     for value in (3.5, "", "a", "b" * 125, "c" * 126, "d" * 300):
-        plain = attribute("gen_ai.tool.name", value)
-        assert protobuf.read_attribute(plain) == ("gen_ai.tool.name", value)
+        assert read_attribute(attribute("gen_ai.tool.name", value)) == {"gen_ai.tool.name": value}
+
+
+def read_attribute(data: bytes) -> dict[str, Any]:
+    (span,) = protobuf.parse_spans(
+        field(1, field(2, field(2, field(1, b"t" * 16) + field(2, b"s" * 8) + field(9, data))))
+    )
+    assert span is not None
+    return span.facts

@@ -274,6 +274,52 @@ def test_a_quota_that_clears_soon_is_waited_for(played) -> None:
     assert played.backoffs[0] >= 7.0
 
 
+class UsedUpError(Exception):
+    status_code = 402
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__("Monthly quota exceeded.")
+        self.headers = {"Retry-After": str(seconds)}
+
+
+@pytest.mark.parametrize(("is_model", "seconds"), [(False, 20), (True, 80)])
+def test_a_used_up_quota_whose_response_states_a_short_wait_is_waited_for(played, is_model, seconds) -> None:
+    attempts: list[str] = []
+
+    def lookup(name: str) -> str:
+        attempts.append(name)
+        if len(attempts) < 2:
+            raise UsedUpError(seconds)
+        return name
+
+    wrapped = mulligan.model(lookup) if is_model else mulligan.tool(effects="none")(lookup)
+    assert wrapped("a") == "a"
+    assert seconds <= played.backoffs[0] <= (90 if is_model else 30)
+
+
+@pytest.mark.parametrize(("is_model", "seconds"), [(False, 40), (True, 100)])
+def test_a_used_up_quota_whose_wait_is_too_long_says_when_it_clears(played, is_model, seconds) -> None:
+    def lookup(name: str) -> str:
+        raise UsedUpError(seconds)
+
+    wrapped = mulligan.model(lookup) if is_model else mulligan.tool(effects="none")(lookup)
+    with pytest.raises(UsedUpError) as raised:
+        wrapped("a")
+    assert len(played.steps) == 1
+    assert f"it clears in {'40 s' if seconds == 40 else '1 min 40 s'}" in raised.value.__notes__[0]
+
+
+def test_a_used_up_quota_is_not_waited_for_beyond_the_deadline(played) -> None:
+    @mulligan.tool(effects="none", timeout=10)
+    def lookup(name: str) -> str:
+        raise UsedUpError(20)
+
+    with pytest.raises(UsedUpError) as raised:
+        lookup("a")
+    assert played.backoffs == []
+    assert "it clears in 20 s" in raised.value.__notes__[0]
+
+
 def test_a_model_reads_what_the_schema_of_a_tool_requires(played) -> None:
     @mulligan.tool(effects="none")
     def book(room: str, hours: int) -> str:

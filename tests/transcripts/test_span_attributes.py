@@ -15,6 +15,7 @@ from mulligan.transcripts.span_attributes import (
     find_tags,
     find_task,
     find_text,
+    has_error,
     read_cost_nanos,
     read_evaluations,
     read_prompt,
@@ -81,6 +82,9 @@ def test_agent_is_named_by_attributes_or_by_the_span_of_an_agent():
     assert find_agent({"langfuse.observation.type": "agent"}, "scout") == "scout"
     assert find_agent({"ai.operationId": "ai.generateText"}, "ai.generateText") is None
     assert find_agent({"openinference.span.kind": "CHAIN"}, "LangGraph") is None
+    assert find_agent({"mlflow.spanType": '"AGENT"'}, "scout") == "scout"
+    assert find_agent({"langsmith.span.kind": "chain", "langsmith.trace.name": "scout"}, "") == "scout"
+    assert find_agent({"langsmith.span.kind": "llm", "langsmith.trace.name": "ChatOpenAI"}, "") is None
 
 
 @pytest.mark.parametrize(
@@ -114,6 +118,18 @@ def test_tokens_and_cost_are_read_in_the_form_of_each_sdk():
         assert read_tokens({"langfuse.observation.usage_details": bad}) is None
     assert read_cost_nanos({"operation.cost": 0.25}) == 250_000_000
     assert read_cost_nanos({"operation.cost": "much"}) is None
+    usage = {"input_tokens": 21, "output_tokens": 7, "cache_creation_input_tokens": 3}
+    mlflow_facts = {"mlflow.chat.tokenUsage": json.dumps(usage), "mlflow.llm.cost": '{"total_cost": 0.25}'}
+    assert read_tokens(mlflow_facts) == {"input": 21, "output": 7, "cache_write": 3}
+    assert read_cost_nanos(mlflow_facts) == 250_000_000
+    assert find_model({"mlflow.llm.model": '"m"', "mlflow.spanType": '"LLM"'}) == "m"
+
+
+def test_failure_is_recognized_without_a_status():
+    exception = [("exception", {"exception.message": "timed out"})]
+    assert has_error({"langfuse.observation.level": "ERROR"}, [])
+    assert has_error({"langsmith.span.kind": "tool"}, exception)
+    assert not has_error({"gen_ai.operation.name": "execute_tool"}, exception), "handled inside the call"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +141,7 @@ def test_tokens_and_cost_are_read_in_the_form_of_each_sdk():
         ({"ai.telemetry.metadata.userId": "u-1"}, "u-1"),
         ({"traceloop.association.properties.user_id": "u-1"}, "u-1"),
         ({"langsmith.metadata.user_id": "u-1"}, "u-1"),
-        ({"mlflow.trace.user": '"u-1"'}, "u-1"),
+        ({"mlflow.trace.user": '"u-1"', "mlflow.spanType": '"AGENT"'}, "u-1"),
         ({"user.id": 7}, None),
     ],
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from mulligan.core.argument_comparison import differing_names
 from mulligan.core.call_facts import PossibleCorrection
@@ -12,6 +12,13 @@ Scope = tuple[Any, ...]
 MAX_LEARNING_CALLS = 8
 """Calls of a tool after which only arguments that never varied are still compared."""
 _ABSENT = object()
+
+
+class CalledTool(Protocol):
+    """The tool of a call."""
+
+    tool_key: str
+    positional_names: Sequence[str]
 
 
 class ArgumentVariation:

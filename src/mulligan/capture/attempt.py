@@ -15,8 +15,8 @@ from mulligan.capture.lost_call import PassedArguments
 from mulligan.capture.run import ActiveRun
 from mulligan.capture.value_recording import States, ValueRecorder, copy_arguments
 from mulligan.core.failure import Failure
-from mulligan.core.fast_path import IMMUTABLE_TYPES
 from mulligan.core.records import Outcome, Recovery, SuspectedFailure
+from mulligan.core.value_snapshots import IMMUTABLE_TYPES
 from mulligan.recover.policy import Policy, Tool
 from mulligan.redaction.plain_data import is_resource
 

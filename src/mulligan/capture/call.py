@@ -88,7 +88,7 @@ def _start_plan(execution: CallExecution) -> RecoveryMoves:
         retry_layer=lambda: judge.retry_layer,
         has_reader=lambda: call.answers_model,
         was_executed=lambda: limits.was_executed,
-        take_repair=limits.take_repair,
+        take_repair=lambda: memory.hold_out_repair() or limits.take_repair(),
         find_obstacle=judge.find_obstacle,
     )
     if wrapped.planner is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from mulligan.capture.call_scope import lock
 from mulligan.capture.run_judge import TOOL_STEP_TYPES, RunJudge
-from mulligan.core.fast_path import MAX_INLINE_CHARS, SuccessRecord, restore_value
 from mulligan.core.links import STAGES
 from mulligan.core.records import Step
 from mulligan.recover.policy import EarlierCall
@@ -18,12 +17,22 @@ MAX_REMEMBERED_CALLS = 32
 """Earlier calls of a run that are remembered."""
 
 
+class RecordedSuccess(Protocol):
+    """A successful call whose step is built on request: mostly no later call needs it."""
+
+    seq: int
+
+    def to_step(self) -> Step: ...
+
+    def without_large_result(self) -> RecordedSuccess: ...
+
+
 class CallHistory:
     """The latest calls of a run."""
 
     def __init__(self, judge: RunJudge) -> None:
         self._judge = judge
-        self._records: deque[SuccessRecord] = deque(maxlen=MAX_REMEMBERED_CALLS)
+        self._records: deque[RecordedSuccess] = deque(maxlen=MAX_REMEMBERED_CALLS)
         """The latest successful calls that were recorded by the fast path."""
         self._successes: deque[Step] = deque(maxlen=MAX_REMEMBERED_CALLS)
         """The latest other successful attempts."""
@@ -41,18 +50,11 @@ class CallHistory:
         """Whether any call has succeeded."""
         return bool(self._records or self._success_count)
 
-    def add_record(self, success: SuccessRecord) -> None:
+    def add_record(self, success: RecordedSuccess) -> None:
         """Add a successful call of the fast path. Large results are dropped."""
         if self._judge.item_scopes is not None:
             self._note_item(success.seq)
-        size = 0
-        if type(result := success.result) is str:
-            size = len(result)
-        elif type(result) is msgspec.Raw:
-            size = memoryview(result).nbytes
-        if size > MAX_INLINE_CHARS:
-            success = msgspec.structs.replace(success, result=None)
-        self._records.append(success)
+        self._records.append(success.without_large_result())
 
     def add_success(self, step: Step, *, is_remembered: bool) -> None:
         """Count a successful attempt, and add it without its result if it is remembered."""
@@ -76,8 +78,8 @@ class CallHistory:
 
     def successes(self) -> list[Step]:
         """Return the latest successful attempts, in order."""
-        records = [success.to_step(success.template.name, success.arguments, None) for success in tuple(self._records)]
-        return sorted((*records, *self._successes), key=lambda step: step.seq)
+        recorded = [msgspec.structs.replace(success.to_step(), result=None) for success in tuple(self._records)]
+        return sorted((*recorded, *self._successes), key=lambda step: step.seq)
 
     def forget_success(self, number: int) -> None:
         """Remove a successful attempt: its failure was recorded afterwards."""
@@ -100,16 +102,8 @@ class CallHistory:
     def earlier_calls(self) -> list[EarlierCall]:
         """Return the earlier calls for the same request of the user, the oldest first."""
         with lock():
-            failed_steps = [step for step in self._failures if step.type in TOOL_STEP_TYPES]
-        calls = {
-            success.seq: (
-                success.seq,
-                EarlierCall(success.template.name, success.arguments, "success", restore_value(success.result)),
-            )
-            for success in tuple(self._records)
-            if success.template.type in TOOL_STEP_TYPES
-        }
-        calls |= {step.seq: (step.call, EarlierCall.from_step(step)) for step in failed_steps}
+            steps = [*(success.to_step() for success in tuple(self._records)), *self._failures]
+        calls = {step.seq: (step.call, EarlierCall.from_step(step)) for step in steps if step.type in TOOL_STEP_TYPES}
         if self._request_start:
             calls = {seq: call for seq, call in calls.items() if seq > self._request_start}
         if scopes := self._judge.item_scope((), {}):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -13,13 +12,13 @@ from mulligan.core import fork_safety
 from mulligan.core.argument_comparison import differing_names, root_of
 from mulligan.core.calls import is_changed_call
 from mulligan.core.failure import Failure, TookEffect
+from mulligan.core.holdout import REPAIR, is_fix_held_out, is_held_out
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import AdvisedFix, Fix, Precedent, Prerequisite, ValueProfile
 from mulligan.recover.plan import MIN_SHOWN_CONFIDENCE, RecoveryFailed
 from mulligan.recover.policy import PrerequisiteCall, Suggestion, Tool
 
-MIN_FOLLOWED_RUNS = 5
-"""Runs in which models followed a fix, before it is held out from some: then its effect is worth measuring."""
+REPAIR_HELD_OUT = "the repair is held out, to measure the effect of repairs"
 MAX_ADVISED_PRECEDENTS = 3
 """What recovered the same failure before: so many does a model read."""
 
@@ -33,6 +32,7 @@ class CallMemory(msgspec.Struct):
     """What successful calls had in common, and this one has not."""
     held_out_fixes: tuple[str, ...] = ()
     """Learned fixes that the model is not told, so that their effect can be measured, by id."""
+    is_repair_held_out: bool = False
 
     def lookup_precedents(
         self, failure: Failure, reason: str, suggestions: Sequence[Suggestion]
@@ -43,10 +43,25 @@ class CallMemory(msgspec.Struct):
             facts = capture.lookup_facts(tool.name, tool.key, failure, self.attempt.arguments)
             self.value_facts = _select_facts(facts, tool, suggestions)
         precedents = self.find_precedents(failure)
-        held_out = [precedent for precedent in precedents if is_held_out(precedent, call.run.id, capture.holdout)]
+        share = capture.holdout if self._allows_holdout else 0.0
+        trace = call.run.trace_id if share and precedents else ""
+        held_out = [precedent for precedent in precedents if is_fix_held_out(precedent, trace, share)]
         self.held_out_fixes = tuple(precedent.fix for precedent in held_out)
         tellable = [precedent for precedent in precedents if precedent not in held_out]
         return _select_precedents(tellable, failure, tool, suggestions)
+
+    @property
+    def _allows_holdout(self) -> bool:
+        call = self.prepared.call
+        return call.wrapped.options.holdout and call.run.options.holdout
+
+    def hold_out_repair(self) -> str:
+        """Return why a repair is not made, if it is held out."""
+        share = self.prepared.call.capture.holdout_repairs if self._allows_holdout else 0.0
+        if share and is_held_out(share, self.prepared.call.run.trace_id, self.prepared.tool.key):
+            self.is_repair_held_out = True
+            return REPAIR_HELD_OUT
+        return ""
 
     def find_precedents(self, failure: Failure) -> Sequence[Precedent]:
         """Return what recovered the same failure before.
@@ -105,18 +120,10 @@ class CallMemory(msgspec.Struct):
         number = call.number or 0
         advice = [AdvisedFix(number, fix) for fix in fixes]
         advice += [AdvisedFix(number, fix, held_out=True) for fix in self.held_out_fixes]
+        if self.is_repair_held_out:
+            advice.append(AdvisedFix(number, REPAIR, held_out=True))
         if advice:
             call.run.judge.note_advice(self.prepared.tool.name, advice)
-
-
-def is_held_out(precedent: Precedent, run: str, share: float) -> bool:
-    """Return whether a model of this run is not told, so that the effect of a fix that models follow can be measured.
-
-    All processes of a run agree. A change of form is always told.
-    """
-    if precedent.followed < MIN_FOLLOWED_RUNS or precedent.forms or not precedent.fix:
-        return False
-    return zlib.crc32(f"{run} {precedent.fix}".encode()) < share * 2**32
 
 
 def _select_facts(

@@ -13,7 +13,6 @@ from mulligan.capture.context import CaptureContext
 from mulligan.capture.run import ActiveRun
 from mulligan.capture.wrapped_function import CallRules, WrappedFunction
 from mulligan.core.call_facts import CallFacts
-from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.records import digest
 from mulligan.redaction import to_plain_data
 
@@ -28,8 +27,10 @@ class CapturedCall(CallScope[ActiveRun], eq=False):
     rules: CallRules
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    success_record: SuccessRecord | None = None
-    """What is recorded if the wrapper makes the first attempt, and it succeeds."""
+    run_id: str = ""
+    """The id of its run, which a standalone call has before the run exists."""
+    started_at: float = 0.0
+    """Seconds since the Unix epoch, if the wrapper makes the first attempt."""
     is_standalone: bool = False
     """Whether the call is outside any run. Its own run is created on request, which is rare."""
     has_ended: bool = False
@@ -52,7 +53,6 @@ class CapturedCall(CallScope[ActiveRun], eq=False):
     def run(self) -> ActiveRun:
         """The run. That of a standalone call is created by calls inside it, or because it failed."""
         if self.known_run is None:
-            assert self.success_record is not None
             with lock():  # several tasks of the call may ask at once
                 if self.known_run is None:
                     run = ActiveRun(
@@ -60,8 +60,8 @@ class CapturedCall(CallScope[ActiveRun], eq=False):
                         "",
                         self.rules.run_options,
                         is_standalone=True,
-                        id=self.success_record.run,
-                        started_at=int(self.success_record.started_at * 1000),
+                        id=self.run_id,
+                        started_at=int(self.started_at * 1000),
                     )
                     run.next_number()  # that of this call
                     run.is_open = not self.has_ended

@@ -17,7 +17,6 @@ from mulligan.classify.kinds import KINDS, TOOL_UNKNOWN
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, Kind
-from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.log import get_logger
 from mulligan.core.records import Fix, Precedent, ValueProfile
 from mulligan.prompt import Prompt
@@ -50,6 +49,8 @@ class RunOptions(NamedTuple):
     mode: Mode | None = None
     record: Recording | None = None
     learn: Learn | None = None
+    holdout: bool = True
+    """Whether help may be held out."""
 
     def within(self, outer: RunOptions) -> RunOptions:
         if outer is NO_OPTIONS:
@@ -58,6 +59,7 @@ class RunOptions(NamedTuple):
             strictest(MODES, self.mode, outer.mode),
             strictest(RECORDINGS, self.record, outer.record),
             strictest(LEARNS, self.learn, outer.learn),
+            self.holdout and outer.holdout,
         )
 
 
@@ -119,8 +121,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     """The event stream, the classifier, memory, the policy, and a clock that tests can replace."""
 
     publish: Callable[[AnyEvent], None]
-    publish_success: Callable[[SuccessRecord], None]
-    put_success: PutSuccess | None = None
+    put_success: Callable[..., None]
+    """Records a first attempt that succeeded, by the fast path."""
     """Stores a success directly if no listener needs it; None without a recorder."""
     classify: Callable[..., Failure]
     kinds: Mapping[str, Kind] | None = None
@@ -154,6 +156,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     """By tool: the fixes that prompts of this process tell. A success that follows one is no evidence for it."""
     holdout: float = 0.0
     """The share of runs in which a fix that models follow is not told."""
+    holdout_repairs: float = 0.0
+    """The share of runs in which the calls of a tool are not repaired."""
     control_flow: frozenset[str] = framework_classes.CONTROL_FLOW
     """Names of exception classes that are no failures."""
     injected_types: frozenset[str] = framework_classes.INJECTED_TYPES
@@ -269,8 +273,6 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
             log.error("%s failed; the call continues without it (logged once)", part, exc_info=error or True)
 
 
-PutSuccess = Callable[[SuccessRecord, Sequence[Any] | None], None]
-"""Takes a success, and its `journal_values` if they are known."""
 LookupFixes = Callable[[str, str, Failure, Mapping[str, Any], str], Sequence[Fix]]
 """Takes the name and key of a tool, its failure, the arguments and the digest of its schema ("" for none)."""
 CaptureSource = Callable[[], CaptureContext | None]

@@ -8,21 +8,20 @@ from typing import Any
 
 import msgspec
 
+from mulligan.capture.call_scope import CallScope
 from mulligan.capture.captured_call import CapturedCall
-from mulligan.capture.context import reset
+from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, delegated_tool, reset
 from mulligan.capture.lost_call import find_lost_answer, note_cut_off
 from mulligan.capture.model_record import ModelRecord, usage_fields
+from mulligan.capture.propagation import lost_run_watch
+from mulligan.capture.run import ActiveRun
 from mulligan.capture.value_recording import snapshot_arguments
+from mulligan.capture.wrapped_function import WrappedFunction
 from mulligan.core.call_facts import CallFacts
-from mulligan.core.fast_path import (
-    IMMUTABLE_TYPES,
-    StandaloneRun,
-    SuccessRecord,
-    journal_values,
-    restore_value,
-    snapshot_value,
-)
-from mulligan.core.records import Step, SuspectedFailure
+from mulligan.core.events import StepStarted
+from mulligan.core.fast_path import StandaloneRun, SuccessRecord, journal_values, simple_journal_values
+from mulligan.core.records import Step, SuspectedFailure, new_id, pooled_run_id
+from mulligan.core.value_snapshots import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.recover.target_state import TargetCall
 
 MAX_LEARNED_NAMES = 200
@@ -98,11 +97,7 @@ class FirstAttempt(msgspec.Struct, eq=False):
             else:
                 run.judge.note_success(record.template, record.positional, record.keywords)
                 run.history.add_record(record)
-            put_success = capture.put_success
-            if put_success is None or capture.listeners:
-                capture.publish_success(record)
-            else:
-                put_success(record, self.journal_values)
+            capture.put_success(record, self.journal_values)
         except Exception as error:  # noqa: BLE001 - inlined guard: the call succeeded, unrecorded
             capture.log_internal_error("Recording the end of a call", error)
         return True
@@ -155,12 +150,12 @@ class FirstAttempt(msgspec.Struct, eq=False):
                 run.add_note(call.capture.prompt.repeated_call_note(rules.template.name))
             run.history.add_record(success)
             if record.template.type != "model":
-                values = self.values or record.arguments
+                values = self.arguments
                 run.note_success(rules.template.tool_key, values, run.judge.item_scope(rules.items, values))
         if step is not None and (step.links or step.suspected or recorder.has_messages or is_within_recovery):
             call.capture.publish_safely(run.end_step(step))
         elif not rules.is_off:
-            call.capture.publish_success(success)  # redacted on the recorder's thread
+            call.capture.put_success(success, None)  # redacted on the recorder's thread
         if ends_run:
             run.is_open = False
         elif call.is_standalone:
@@ -194,13 +189,18 @@ class FirstAttempt(msgspec.Struct, eq=False):
         reset(self.call.capture.current_scope, token)
 
     def to_step(self) -> Step:
-        step = self.record.to_step(self.call.rules.template.name, dict(self.record.arguments), None)
-        return msgspec.structs.replace(step, messages=self.messages) if self.messages else step
+        step = self.record.to_step()
+        return msgspec.structs.replace(step, arguments=dict(step.arguments), messages=self.messages)
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments by which links are judged."""
+        return self.values or self.record.arguments
 
     def collect_facts(self) -> CallFacts:
         """Return the facts of the attempt. Failures delivered while it ran do not count as earlier ones."""
         if self.facts is None:
-            facts = self.call.collect_facts(self.values or self.record.arguments)
+            facts = self.call.collect_facts(self.arguments)
             self.facts = msgspec.structs.replace(facts, failures_before=0, handled=(), lost_answers=())
         return self.facts
 
@@ -223,9 +223,7 @@ class FirstAttempt(msgspec.Struct, eq=False):
             and len(template.recordable_names) < MAX_LEARNED_NAMES
         ):
             template.recordable_names = template.recordable_names.union(
-                name
-                for name in call.kwargs
-                if signature.can_name(name) and template.lookup_name(name)[:2] == (name, False)
+                name for name in call.kwargs if signature.can_name(name) and template.is_recordable(name)
             )
         record.positional = ()
         self.journal_values = journal_values(template, arguments)
@@ -236,3 +234,77 @@ class FirstAttempt(msgspec.Struct, eq=False):
             record.keywords = snapshot_arguments(arguments, states)
         if user_text is not None:
             call.run.set_context_if_unset(user_text)
+
+
+def begin_attempt(
+    wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> FirstAttempt | None:
+    """Begin the first attempt. Return None if the call needs a check first. Hot path: every call runs this."""
+    scope: CallScope[ActiveRun] | None = capture.current_scope.get()
+    rules = wrapped.default_rules
+    run: ActiveRun | None
+    if scope is None:
+        if lost_run_watch.is_active:
+            lost_run_watch.check(wrapped.name)
+        if rules is None or rules.capture is not capture:
+            if wrapped.needs_precheck:
+                return None
+            rules = wrapped.rules(capture, None)
+        if rules.can_be_refused and rules.targets.states:
+            return None
+        run = outer = enclosing = parent = None
+        is_counted, is_standalone, standalone_run = rules.is_retried, True, rules.standalone_run
+        number: int | None = 1
+        try:
+            run_id = pooled_run_id()
+        except IndexError:
+            run_id = new_id()
+    else:
+        run = scope.known_run or scope.run
+        if delegated_tool.get() is wrapped:
+            delegated_tool.set(None)  # the tool may call itself
+            rules = wrapped.rules(capture, DELEGATED_OPTIONS)
+        elif rules is None or rules.capture is not capture or run.options is not NO_OPTIONS:
+            if wrapped.needs_precheck:
+                return None
+            rules = wrapped.rules(capture, run.options)
+        if rules.can_be_refused and rules.targets.states:
+            return None
+        outer = scope if scope.is_retrying else scope.outer
+        enclosing = scope if scope.is_in_progress else None if scope.enclosing is None else scope.attempt
+        standalone_run = None
+        is_counted = rules.is_retried and (outer is None or not outer.is_retrying or bool(outer.executed_calls))
+        if run.is_open:
+            is_standalone = False
+            parent = scope.number
+            if not run.has_started:
+                run.start()  # the run of a standalone call, which now contains a second call
+        else:
+            is_standalone, parent, run = True, None, ActiveRun(rules.capture, "", rules.run_options)
+        # Calls inside an unrecorded call are children of its parent.
+        number = parent if rules.is_off and not run.capture.is_recording_off else next(run.numbers)
+        run_id = run.id
+    capture, template, started_at = rules.capture, rules.template, capture.clock()
+    positional = args[1:] if wrapped.is_method else args
+    values = None
+    if len(positional) <= template.safe_positional_count:
+        values = simple_journal_values(positional, kwargs, template.recordable_names)
+    is_retrying = is_counted and not rules.is_once
+    record = SuccessRecord(template, run_id, number or 0, parent, started_at, positional, kwargs, standalone_run)
+    call = CapturedCall(
+        run, number, outer, is_retrying, wrapped, rules, args, kwargs, run_id, started_at, is_standalone
+    )
+    first = FirstAttempt(call, record, values)
+    if enclosing is not None:
+        call.enclosing = enclosing
+    if values is None:
+        first.copy_arguments()
+    if run is not None and run.has_failures and not is_standalone:
+        first.facts = call.collect_facts(first.arguments)
+    if capture.listeners and not rules.is_off:
+        call.run.start()
+        capture.publish_safely(StepStarted(first.to_step()))
+    if enclosing is not None and rules.has_effects:
+        call.has_marked_effects = True
+        call.add_executed_call(wrapped.name)
+    return first

@@ -28,8 +28,8 @@ from mulligan.classify.result_verdict import FAILURE, SUCCESS, ResultVerdict
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted
 from mulligan.core.failure import Failure, Remedy, SettingsError
-from mulligan.core.fast_path import restore_value
 from mulligan.core.records import Compaction, Recovery
+from mulligan.core.value_snapshots import restore_value
 from mulligan.recover import model_output
 from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult
 from mulligan.recover.model import ANSWER_GIVEN, Fallback, Model, plan_model_recovery

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.kinds import RETRIEVAL_NO_RESULTS
+from mulligan.classify.result_verdict import (
+    FAILURE,
+    MAX_STATEMENT_CHARS,
+    ResultVerdict,
+    describe_suspicion,
+    judge_result,
+    may_state_failure,
+)
 from mulligan.classify.results import ENVELOPE_KEYS, is_flagged_result
 from mulligan.classify.tool_category import returns_content
 from mulligan.classify.unflagged_failures import may_report_failure
-from mulligan.core import fork_safety
 from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
 from mulligan.core.records import Effects, StepType, SuspectedFailure
-
-if TYPE_CHECKING:
-    from mulligan.classify.result_verdict import ResultVerdict
 
 Empty = Literal["success", "failure"]
 
 DATA_TYPES = frozenset({type(None), bool, int, float, str, list, tuple, set, frozenset})
 """Types that are never errors, nor content blocks."""
-FAILURE_PHRASES = (
-    "not ", "n't ", "nothing ", "timed out", "quota", "unavailable", "invalid", "unable", "expired", "unknown",
-    "missing", "no longer", "you ", "in to ", "down", "offline", "fail", "denied", "ended",
-)  # fmt: skip
-"""Phrases of which one is in every short sentence that says what failed."""
 NAMED_FAILURES = ("error", "exception", "fail", "not found", "no such", "denied", "not recognized")
 """Words for a failure after the name of what failed and a colon."""
 CONTENT_STATUS_KEYS = frozenset({"status_code", "statusCode", "stdout", "stderr", "output", "stdErr"})
@@ -114,8 +113,6 @@ class ResultChecker:
 
     def judge(self, result: Any, arguments: Mapping[str, Any]) -> ResultVerdict:
         """Return whether a result is a failure, looks like one or is neither. One that cannot be read is neither."""
-        with fork_safety.import_lock:
-            from mulligan.classify.result_verdict import FAILURE, judge_result  # lazy: most results cannot fail
         verdict = judge_result(
             result,
             category=self.category,
@@ -134,8 +131,6 @@ class ResultChecker:
         """Return the record of a result that looks like a failure; None for any other."""
         if verdict.judgment != "suspected":
             return None
-        with fork_safety.import_lock:
-            from mulligan.classify.result_verdict import describe_suspicion  # lazy: most results cannot fail
         context = {"source": self._type, "tool": self._name, "arguments": arguments, "category": self.category}
         return describe_suspicion(verdict, None, capture.classify_safely, **context)
 
@@ -187,11 +182,8 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None) -> b
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is not None and result[:MAX_START_CHARS].lower().startswith(starts):
             return True
-        if result[:1].isupper() and len(result) <= MAX_HEAD_CHARS:
-            sentence = result.lower()
-            for phrase in FAILURE_PHRASES:  # any() with a generator takes three times as long
-                if phrase in sentence:
-                    return True
+        if len(result) <= MAX_STATEMENT_CHARS and may_state_failure(result):
+            return True
         # Otherwise an error is named before a colon.
         if result.find(":", 0, MAX_HEAD_CHARS) < 0:
             return False

@@ -93,6 +93,14 @@ class ActiveRun(RunSteps, RunMetadata, AsyncScope):
         return build_trace_headers(self.id, *self.trace())
 
     @property
+    def trace_id(self) -> str:
+        """The id of the trace, the same for all runs and processes in it."""
+        with fork_safety.import_lock:
+            from mulligan.capture.trace_context import find_trace_id  # lazy: few runs hold out help
+
+        return find_trace_id(*self.trace())
+
+    @property
     def traceparent(self) -> str:
         """The `traceparent` header alone."""
         return self.headers["traceparent"]

@@ -6,20 +6,20 @@ Between calls, only two facts are stored per tool: the arguments of its first su
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.capture.argument_variation import ArgumentVariation, Scope
+from mulligan.capture.argument_variation import ArgumentVariation, CalledTool, Scope
 from mulligan.capture.call_origin import corrected_calls, enter_task, find_marked_calls
 from mulligan.core.argument_comparison import are_similar_texts, has_long_text
 from mulligan.core.call_facts import CallFacts, ItemTest, OpenFailure, PossibleCorrection, Receiver
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure
-from mulligan.core.fast_path import CallTemplate
+from mulligan.core.holdout import REMINDER
 from mulligan.core.links import RunProgress, differs_in, is_delivered_before, repeats_cut_off_call
 from mulligan.core.possible_corrections import UnprovenCorrection, find_possible_links
 from mulligan.core.records import (
@@ -65,7 +65,7 @@ class RunJudge:
         """Created by the first item scope of the run."""
         self.item_arguments: dict[str, Collection[str]] = {}
         """By tool key: arguments that named items in earlier runs. Loaded when a tool fails."""
-        self.variations: dict[Hashable, ArgumentVariation] = {}
+        self.variations: dict[object, ArgumentVariation] = {}
         """By call template, or by tool key and item scope."""
         self.progress = RunProgress()
         self.links: list[Link] = []
@@ -134,12 +134,12 @@ class RunJudge:
         # Not marked as known before: another thread would judge its calls without them, and links would be wrong.
         self.item_arguments[tool_key] = load(tool_key)
 
-    def note_success(self, template: CallTemplate, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
+    def note_success(self, tool: CalledTool, positional: Sequence[Any], keywords: Mapping[str, Any]) -> None:
         """Add the arguments of a successful call outside any item scope."""
-        variation = self.variations.get(template)
+        variation = self.variations.get(tool)
         if variation is None:
-            first = ArgumentVariation(template.tool_key, (), template.positional_names, positional, keywords)
-            variation = self.variations.setdefault(template, first)
+            first = ArgumentVariation(tool.tool_key, (), tool.positional_names, positional, keywords)
+            variation = self.variations.setdefault(tool, first)
             if variation is first:
                 return
         if not variation.is_settled:
@@ -327,6 +327,14 @@ class RunJudge:
         """Note the fixes shown to the run after a failure of a tool: what then succeeds may have followed them."""
         self.advised_fixes = tuple(dict.fromkeys((*self.advised_fixes, *advice)))[-MAX_ADVISED_FIX_RECORDS:]
         self.note_fixes(tool, [advised_fix.fix for advised_fix in advice if not advised_fix.held_out])
+
+    def note_reminder(self, tools: Iterable[str], is_held_out: bool) -> None:
+        """Note a reminder about failures of these tools, or that it was held out."""
+        for tool in () if is_held_out else tools:
+            self.note_fixes(tool, (ANY_FIX,))
+        record = AdvisedFix(0, REMINDER, is_held_out)
+        if record not in self.advised_fixes:
+            self.advised_fixes = (record, *self.advised_fixes)[:MAX_ADVISED_FIX_RECORDS]
 
     def note_fixes(self, tool: str, fixes: Iterable[str]) -> None:
         """Note fixes of a tool that were shown to the run, by id. `ANY_FIX` stands for unknown ones."""

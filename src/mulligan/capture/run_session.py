@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mulligan.capture.call_scope import current_step, lock
 from mulligan.capture.context import CaptureContext
@@ -81,10 +82,17 @@ class RunSession:
         """
         if not texts or self._is_inside_call:
             return
-        with fork_safety.import_lock:
-            from mulligan.recover.lost_answers import MAX_CONVERSATIONS, UserMessages  # lazy: for models only
-        messages = UserMessages(len(texts), texts[-1])
+        module = _lost_answers()
+        messages = module.UserMessages(len(texts), texts[-1])
         self.settle(lambda answer: answer.is_followed_by(texts, starts_loop=starts_loop))
         if messages not in self.user_messages:
-            self.user_messages = (*self.user_messages[1 - MAX_CONVERSATIONS :], messages)
+            self.user_messages = (*self.user_messages[1 - module.MAX_CONVERSATIONS :], messages)
         self.awaits_user_messages = not starts_loop
+
+
+@functools.cache
+def _lost_answers() -> Any:
+    """Import the module at the first model call."""
+    with fork_safety.import_lock:
+        from mulligan.recover import lost_answers
+    return lost_answers

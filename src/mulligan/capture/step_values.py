@@ -11,8 +11,8 @@ from mulligan.capture.context import CaptureContext
 from mulligan.capture.value_recording import copy_arguments, shapes
 from mulligan.core import fork_safety
 from mulligan.core.failure import SettingsError
-from mulligan.core.fast_path import restore_value, snapshot_value
 from mulligan.core.records import TOKEN_PARTS
+from mulligan.core.value_snapshots import restore_value, snapshot_value
 
 if TYPE_CHECKING:
     from mulligan.core.token_usage import TokenUsage

@@ -58,10 +58,15 @@ def _parse_traceparent(header: str) -> str | None:
 
 def build_trace_headers(run: str, root: str, incoming: str | None) -> dict[str, str]:
     """Build the headers for outgoing requests, in the incoming trace or in one derived from the outermost run."""
-    trace, flags = (incoming[3:35], incoming[53:]) if incoming else (_hex(f"trace {root}", 16), "01")
+    trace, flags = find_trace_id(root, incoming), incoming[53:] if incoming else "01"
     entry = _TRACESTATE_ENTRY.fullmatch(f"mulligan={run}")
     state = {"tracestate": f"mulligan={run}"} if entry and entry[1] == run else {}
     return {"traceparent": f"00-{trace}-{_hex(f'run {run}', 8)}-{flags}", **state}
+
+
+def find_trace_id(root: str, incoming: str | None) -> str:
+    """Return the id of the incoming trace, or of the one derived from the outermost run."""
+    return incoming[3:35] if incoming else _hex(f"trace {root}", 16)
 
 
 def _hex(text: str, length: int) -> str:

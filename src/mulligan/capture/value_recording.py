@@ -5,6 +5,7 @@ A summary has the role and size of each message, and the last user message.
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,8 +14,8 @@ import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure
-from mulligan.core.fast_path import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.core.records import Change, Link, Recovery, RecoveryStop, Step, SuspectedFailure, digest
+from mulligan.core.value_snapshots import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.prompt import last_turn_notice
 from mulligan.redaction.plain_data import find_fields, read_buffer
 
@@ -261,6 +262,7 @@ def _texts(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
     return sorted(texts, key=lambda entry: -len(entry[1]))
 
 
+@functools.cache
 def _conversations() -> Any:
     """Import the parser of conversations at the first model call."""
     with fork_safety.import_lock:
@@ -268,6 +270,7 @@ def _conversations() -> Any:
     return conversation
 
 
+@functools.cache
 def _token_usage() -> Any:
     """Import the reader of token usage at the first model call."""
     with fork_safety.import_lock:
@@ -313,8 +316,19 @@ def find_user_texts(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     name = _conversations().conversation_argument(arguments)
     conversation = arguments[name] if name is not None else ()
     sources = conversation if isinstance(conversation, list | tuple) else [conversation]
-    texts = (_summarize_message(source).user_text for source in sources)
+    texts = map(_find_user_text, sources)
     return tuple(text for text in texts if text and not text.endswith(last_turn_notice()))
+
+
+def _find_user_text(source: Any) -> str:
+    """Return what the user wrote in a message, truncated, or an empty string. The usual forms need no summary."""
+    if type(source) is dict:
+        role, content = source.get("role"), source.get("content")
+        if role == "user" and type(content) is str:
+            return truncate_at_word(content, MAX_USER_CHARS)
+        if role in ("assistant", "tool", "system", "developer", "model", "function"):
+            return ""
+    return _summarize_message(source).user_text
 
 
 class _MessageSummary(NamedTuple):

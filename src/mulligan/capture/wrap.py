@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from mulligan.capture.call_scope import CallScope
-from mulligan.capture.captured_call import CapturedCall
-from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureContext, CaptureSource, delegated_tool
-from mulligan.capture.first_attempt import FirstAttempt
+from mulligan.capture.context import CaptureContext, CaptureSource
+from mulligan.capture.first_attempt import FirstAttempt, begin_attempt
 from mulligan.capture.framework_classes import find_framework_page, is_framework_tool
 from mulligan.capture.player import aexecute_plan, execute_plan
-from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.core import fork_safety
-from mulligan.core.events import StepStarted
 from mulligan.core.failure import SettingsError
-from mulligan.core.fast_path import SHAREABLE_TYPES, SuccessRecord
-from mulligan.core.records import new_id, pooled_run_id
 
 if TYPE_CHECKING:
     from mulligan.capture.call_execution import CallExecution
@@ -148,7 +142,7 @@ def begin_call(
 ) -> FirstAttempt | None:
     """Begin a call. The caller makes its first attempt; if the call needs a check first (None), the player does."""
     try:
-        return _begin_first_attempt(wrapped, capture, args, kwargs)
+        return begin_attempt(wrapped, capture, args, kwargs)
     except Exception as error:  # noqa: BLE001 - inlined guard: the player makes the call
         capture.log_internal_error("Starting a call", error)
     return None
@@ -172,99 +166,3 @@ def continue_call(
         run = ActiveRun(capture, options=wrapped.rules(capture, None).run_options)
         run.is_implicit = True
     return prepare_call(wrapped, capture, run, args, kwargs, is_standalone=is_standalone)
-
-
-def _begin_first_attempt(
-    wrapped: WrappedFunction, capture: CaptureContext, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> FirstAttempt | None:
-    """Begin the first attempt. Return None if the call needs a check first. Hot path: every call runs this."""
-    scope: CallScope[ActiveRun] | None = capture.current_scope.get()
-    rules = wrapped.default_rules
-    run: ActiveRun | None
-    if scope is None:
-        if lost_run_watch.is_active:
-            lost_run_watch.check(wrapped.name)
-        if rules is None or rules.capture is not capture:
-            if wrapped.needs_precheck:
-                return None
-            rules = wrapped.rules(capture, None)
-        if rules.can_be_refused and rules.targets.states:
-            return None
-        run = outer = enclosing = parent = None
-        is_counted, is_standalone, standalone_run = rules.is_retried, True, rules.standalone_run
-        number: int | None = 1
-        try:
-            run_id = pooled_run_id()
-        except IndexError:
-            run_id = new_id()
-    else:
-        run = scope.known_run or scope.run
-        if delegated_tool.get() is wrapped:
-            delegated_tool.set(None)  # the tool may call itself
-            rules = wrapped.rules(capture, DELEGATED_OPTIONS)
-        elif rules is None or rules.capture is not capture or run.options is not NO_OPTIONS:
-            if wrapped.needs_precheck:
-                return None
-            rules = wrapped.rules(capture, run.options)
-        if rules.can_be_refused and rules.targets.states:
-            return None
-        outer = scope if scope.is_retrying else scope.outer
-        enclosing = scope if scope.is_in_progress else None if scope.enclosing is None else scope.attempt
-        is_counted = rules.is_retried and (outer is None or not outer.is_retrying or bool(outer.executed_calls))
-        standalone_run = None
-        if run.is_open:
-            is_standalone = False
-            parent = scope.number
-            if not run.has_started:
-                run.start()  # the run of a standalone call, which now contains a second call
-        else:
-            is_standalone, parent, run = True, None, ActiveRun(rules.capture, "", rules.run_options)
-        # Calls inside an unrecorded call are children of its parent.
-        number = parent if rules.is_off and not run.capture.is_recording_off else next(run.numbers)
-        run_id = run.id
-    capture, template = rules.capture, rules.template
-    positional = args[1:] if wrapped.is_method else args
-    journal = None
-    if len(positional) <= template.safe_positional_count:
-        journal = _encode_simple_values(positional, kwargs, template.recordable_names)
-    is_retrying = is_counted and not rules.is_once
-    record = SuccessRecord(template, run_id, number or 0, parent, capture.clock(), positional, kwargs, standalone_run)
-    call = CapturedCall(run, number, outer, is_retrying, wrapped, rules, args, kwargs, record, is_standalone)
-    first = FirstAttempt(call, record, journal)
-    if enclosing is not None:
-        call.enclosing = enclosing
-    if journal is None:
-        first.copy_arguments()
-    if run is not None and run.has_failures and not is_standalone:
-        first.facts = call.collect_facts(first.values or record.arguments)
-    if capture.listeners and not rules.is_off:
-        call.run.start()
-        capture.publish_safely(StepStarted(first.to_step()))
-    if enclosing is not None and rules.has_effects:
-        call.has_marked_effects = True
-        call.add_executed_call(wrapped.name)
-    return first
-
-
-def _encode_simple_values(
-    positional: Sequence[Any], kwargs: Mapping[str, Any], recordable_names: Collection[str]
-) -> list[Any] | None:
-    """Encode values like `journal_values`, but only immutable ones under recordable names; None for all others."""
-    values: list[Any] = []
-    for value in positional:
-        if type(value) is str:
-            values.append([len(value)])
-        elif type(value) in SHAREABLE_TYPES:
-            values.append(value)
-        else:
-            return None
-    for name, value in kwargs.items():
-        if name not in recordable_names:
-            return None
-        if type(value) is str:
-            values += name, [len(value)]
-        elif type(value) in SHAREABLE_TYPES:
-            values += name, value
-        else:
-            return None
-    return values

@@ -86,6 +86,7 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     items: Iterable[str] = ()
     exclude: Iterable[str] = ()
     learn: Learn | None = None
+    holdout: bool = True
     circuit_breaker: bool = False
     target: Any = None
     """Names of the arguments that name the target, or a function of the arguments."""

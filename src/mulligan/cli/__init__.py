@@ -27,6 +27,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "tail": ("runs", "tail", "Print attempts as they end."),
         "patterns": ("patterns", "patterns", "List recurring failures and their fixes."),
         "stats": ("runs", "stats", "Show failure and recovery statistics."),
+        "impact": ("runs", "impact", "Show whether mulligan helps your agents."),
         "sessions": ("sessions", "sessions", "List conversations and their open failures."),
     },
     "Manage memory": {

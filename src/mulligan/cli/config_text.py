@@ -76,9 +76,12 @@ class ConfigText:
                 return None
         return value
 
+    def has(self, path: Path) -> bool:
+        return _has_path(self.value, path)
+
     def set(self, path: Path, value: Any) -> Self:
         """Return the document with this value. Missing tables on the way are created."""
-        if self.read(path) == value and _has_path(self.value, path):
+        if self.read(path) == value and self.has(path):
             return self
         node = self.find(path)
         if node is not None:
@@ -99,7 +102,7 @@ class ConfigText:
 
     def remove(self, path: Path) -> Self:
         """Return the document without the value at this path."""
-        if not _has_path(self.value, path):
+        if not self.has(path):
             return self
         expected = without_value(self.value, path)
         *preferred_texts, last_text = self._removals(path)
@@ -179,7 +182,7 @@ class ConfigText:
     def _is_equal(self, value: Any, expected: Any) -> bool:
         return bool(value == expected)
 
-    # Removal of a member or item, for JSON and for inline tables
+    # Removal of a member or item
 
     def _member_removals(self, parent: Node, key: Any) -> Iterator[str]:
         assert parent.children is not None

@@ -29,14 +29,16 @@ from mulligan.cli.reflect import build_text_model
 from mulligan.core.events import LessonLearned, redact_event
 from mulligan.core.failure import LessonFileError, SettingsError
 from mulligan.core.records import Lesson, LessonVerdict
-from mulligan.learn import lesson_files, seeds
+from mulligan.hooks.event_processing import store_path as hook_store_path
+from mulligan.learn import lesson_files, project_lessons, seeds
 from mulligan.learn.lessons import MIN_SUCCESSFUL_RUNS, TEXT_FIELDS, reword_lesson
 from mulligan.prompt import Prompt
 from mulligan.report import memory_text
 from mulligan.report.resources import LESSON_SPEC
 from mulligan.report.tables import SHOWN_ID_CHARS, TableColumn, format_count, render_table, to_facts, to_line
-from mulligan.settings import Settings
+from mulligan.settings import Settings, load_settings
 from mulligan.store.base import DEFAULT_TENANT, ConsolidationResult, Store
+from mulligan.store.sqlite import SqliteStore
 
 MAX_EXPORTED_LESSONS = 5000
 VERDICT_HELP: dict[LessonVerdict, str] = {
@@ -222,6 +224,32 @@ def import_(context: CommandContext, folder: Path, should_replace: bool) -> None
     context.print(facts, "\n".join(sentences))
     if names["conflict"] and not should_replace:
         sys.exit(1)
+
+
+@command("mulligan lessons trust", "mulligan lessons trust ~/src/shop --yes", parent=lessons)
+@click.argument("project", metavar="[DIR]", default=".", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--yes", "is_confirmed", is_flag=True, help="Trust without a question.")
+@click.option("--remove", "removes", is_flag=True, help="Trust no file of the project any more.")
+def trust(context: CommandContext, project: Path, is_confirmed: bool, removes: bool) -> None:
+    """Show the lessons in .mulligan/lessons of a project to coding agents there, as long as they stay as they are."""
+    files = {} if removes else project_lessons.read_lessons(project)
+    if files and not context.as_json:
+        for file in files.values():
+            lesson_text = f"{file.lesson.mistake} {file.lesson.correction}"
+            click.echo(f"{to_line(file.name, 100)}: {to_line(lesson_text, 400)}")
+    if files and not is_confirmed:
+        click.confirm("Show these lessons to coding agents in this folder?", abort=True)
+    store = SqliteStore(
+        hook_store_path(load_settings({"store": context.store_option} if context.store_option else None, of_user=True))
+    )
+    try:
+        hashes = {content_hash: file.name for content_hash, file in files.items()}
+        trust_entry = project_lessons.encode_trust(hashes)
+        store.put(DEFAULT_TENANT, project_lessons.TRUST_KIND, project_lessons.trust_key(project), trust_entry)
+    finally:
+        store.close()
+    facts = {"folder": project_lessons.trust_key(project), "trusted": sorted(hashes.values())}
+    context.print(facts, f"{format_count(len(hashes), 'lesson')} trusted in {to_line(facts['folder'], 300)}.")
 
 
 def _find_rivals(imported_lessons: list[Lesson]) -> list[tuple[str, str]]:

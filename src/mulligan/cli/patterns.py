@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from pathlib import Path
 from typing import Any, get_args
 
 import click
@@ -18,8 +19,10 @@ from mulligan.cli.options import (
     parse_time_option,
 )
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import Fix, Pattern, to_builtins
+from mulligan.core.records import Fix, Lesson, Pattern, lesson_id, to_builtins
+from mulligan.learn import lesson_files, project_lessons
 from mulligan.learn.patterns import find_related
+from mulligan.learn.working_calls import PastFailure
 from mulligan.report import memory_text
 from mulligan.report.resources import FIX_SPEC, PATTERN_SPEC
 from mulligan.report.run_text import explain_trials
@@ -223,11 +226,40 @@ def _show_fix(context: CommandContext, fix: str) -> None:
     context.print(facts, memory_text.render_fix(stored_fix, evidence, reasons, context.now, context.width))
 
 
-@command("mulligan fixes approve fix_8f2c", parent=fixes)
+@command("mulligan fixes approve fix_8f2c", "mulligan fixes approve fix_8f2c --project .", parent=fixes)
 @click.argument("fix")
-def approve(context: CommandContext, fix: str) -> None:
+@click.option(
+    "--project",
+    metavar="DIR",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Also write it as a lesson to .mulligan/lessons of this folder, for review and version control.",
+)
+def approve(context: CommandContext, fix: str, project: Path | None) -> None:
     """Apply a fix automatically from now on, whatever its counts. Safety rules still hold."""
     _decide_fix(context, fix, True)
+    if project is not None:
+        rule = _build_project_rule(context, fix)
+        lesson_files.write_folder(project / project_lessons.LESSON_FOLDER, [rule])
+        click.echo("Written to .mulligan/lessons. To show it to coding agents there: mulligan lessons trust", err=True)
+
+
+def _build_project_rule(context: CommandContext, id: str) -> Lesson:
+    """Return the lesson about what an approved fix did, from the newest run that shows a command or a file."""
+    store = context.require_store()
+    fix = _find_fix(context, store, id)
+    for trial in store.evidence(DEFAULT_TENANT, fix.id):
+        history = store.run(DEFAULT_TENANT, trial.run)
+        if history is None or not trial.successful:
+            continue
+        for link in history.links:
+            failed = next((step for step in history.steps if step.call == link.failed_call and step.has_failed), None)
+            if failed is None or failed.failure is None or failed.failure.fingerprint != fix.fingerprint:
+                continue
+            later = [step for step in history.steps if failed.seq < step.seq and step.call <= link.recovering_call]
+            rule = project_lessons.build_rule(PastFailure(failed, link, later), lesson_id(fix.tool, fix.id), fix.id)
+            if rule is not None:
+                return rule
+    raise SettingsError(f"No run of {fix.id} shows the command or the file that worked, so there is nothing to write.")
 
 
 def _decide_fix(context: CommandContext, id: str, approved: bool) -> None:

@@ -26,9 +26,10 @@ from mulligan.core.records import History, to_builtins
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
 from mulligan.report import conversation_text, memory_text, overview, recovery_costs, run_text
-from mulligan.report.resources import RUN_SPEC, STATS_SPEC, STEP_SPEC
+from mulligan.report import impact as impact_report
+from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
-from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_csv, to_line, truncate
+from mulligan.report.tables import SHOWN_ID_CHARS, format_count, format_timestamp, render_csv, to_line, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store import counters
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, RunOrder, Store
@@ -289,3 +290,26 @@ def _compare(context: CommandContext, store: Store | None, query: StatsQuery, va
         comparison = compare_groups(store, DEFAULT_TENANT, values, queries)
         facts = {"by": dimension, **overview.comparison_facts(comparison)}
         context.print(facts, overview.render_comparison(comparison, context.width))
+
+
+@command("mulligan impact", "mulligan impact --agent support-agent --since 30d", "mulligan impact --markdown")
+@filter_options(IMPACT_SPEC)
+@click.option("--markdown", is_flag=True, help="Print Markdown to paste into a message.")
+def impact(context: CommandContext, markdown: bool, **filters: Any) -> None:
+    """Show whether mulligan helps your agents: failures with its help compared with those without.
+
+    From a share of runs, help is held out: settings `holdout`, `holdout_reminders` and `holdout_repairs`. Exits 1 if
+    something harms.
+    """
+    store = context.find_store()
+    if store is None:
+        raise SettingsError(f"No runs in {context.where} yet. Name another store with --store, or try: mulligan demo")
+    query = IMPACT_SPEC.build_query(filters)
+    report = impact_report.build_report(store, DEFAULT_TENANT, query, context.now)
+    period = f"Since {format_timestamp(query.since)} UTC" if query.since is not None else "All time"
+    if markdown:
+        print_lines(impact_report.render_markdown(report, period))
+    else:
+        context.print(impact_report.to_facts(report), impact_report.render_report(report, period, context.width))
+    if any(row.verdict == "worse" for row in (*report.summary, *report.contributions)):
+        raise SystemExit(1)

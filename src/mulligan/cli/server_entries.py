@@ -186,8 +186,7 @@ class ServerList:
             if keys.args is None:
                 self._update(document.drop_first((*path, keys.command), count + 1))
                 return
-            node = document.find((*path, keys.args, count))
-            literal = document.text[node.start : node.end] if node else document.dump(start.args[count])
+            literal = document.literal((*path, keys.args, count))
             document = document.drop_first((*path, keys.args), count + 1)
             self._update(document.set_literal((*path, keys.command), literal))
 

@@ -1,126 +1,154 @@
-"""TOML, and the simple YAML that Goose writes, edited as text."""
+"""TOML, edited with tomlkit, and the simple YAML that Goose writes, edited as text."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Self
 
-from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, Node, Path, with_value
+from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, Node, Path, with_value, without_value
 
-_TOML_SPACE = re.compile(r"(?:[ \t\r\n]+|#[^\n]*)*")
-_TOML_STRING = re.compile(
-    r'"""(?:[^\\]|\\.)*?"{3,5}(?!")' "|'''.*?'{3,5}(?!')" r'|"(?:[^"\\\n]|\\.)*"' "|'[^'\n]*'", re.DOTALL
-)
-_TOML_KEY_PART = re.compile(r'[ \t]*([\w-]+|"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\')[ \t]*')
-_TOML_BARE = re.compile(r"[^,\]}#\r\n]+")
+if TYPE_CHECKING:
+    import tomlkit
+
+_BYTE_ORDER_MARK = "\ufeff"
 
 
 class TomlText(ConfigText):
-    """TOML 1.0. `tomllib` says what it means; the positions of its values are read here."""
+    """TOML 1.0. `tomllib` says what it means, and tomlkit edits it."""
 
     def _parse(self) -> Any:
         import tomllib  # 10 ms, and few commands need it
 
         try:
-            value = tomllib.loads(self.text.removeprefix("\ufeff"))
+            return tomllib.loads(self.text.removeprefix(_BYTE_ORDER_MARK))
         except (tomllib.TOMLDecodeError, RecursionError) as error:
             line = self.text.count("\n") + 1
             raise ConfigSyntaxError(str(error).replace("at end of document", f"at line {line}, the end")) from None
-        self._statements: dict[Path, Node] = {}
-        self._tables: dict[Path, list[int]] = {(): [0, 0, 0]}
-        """Start of each table's header, end of its last line with content, end of the table."""
-        self._scan()
-        return value
 
-    def _scan(self) -> None:
-        text, table, position = self.text, (), 1 if self.text.startswith("\ufeff") else 0
-        self._tables[()] = [position, position, len(text)]
-        current: Path = table
-        while (position := _skip_toml(text, position)) < len(text):
-            if text[position] == "[":
-                self._tables[current][2] = position
-                is_list = text.startswith("[[", position)
-                keys, end = _scan_toml_key(text, position + 1 + is_list)
-                end += 1 + is_list
-                current = (*keys, sum(name[:-1] == keys for name in self._tables)) if is_list else keys
-                self._tables[current] = [position, end, len(text)]
-            else:
-                keys, end = _scan_toml_key(text, position)
-                node = _scan_toml_value(text, _skip_toml(text, end + 1), position)
-                self._statements[current + keys] = node
-                end = node.end
-                self._tables[current][1] = end
-            if end <= position:
-                raise ConfigSyntaxError("the layout of this file is not supported", text, position)
-            position = end
+    def _read_document(self) -> tomlkit.TOMLDocument:
+        import tomlkit  # 40 ms, and few commands need it
 
-    def find(self, path: Path) -> Node | None:
-        for length in range(len(path), 0, -1):
-            node = self._statements.get(path[:length])
-            for key in path[length:] if node is not None else ():
-                node = node.children.get(key) if node is not None and node.children is not None else None
-            if node is not None:
-                return node
-        return None
+        return tomlkit.parse(self.text.removeprefix(_BYTE_ORDER_MARK))
+
+    def _edit(self, path: Path, edit: Callable[[Any], None], expected: Any) -> Self:
+        """Return the document after an edit of the table or list at a path."""
+        document: Any = self._read_document()
+        edit(_find_item(document, path))
+        mark = self.text[: len(self.text) - len(self.text.removeprefix(_BYTE_ORDER_MARK))]
+        return self._check(mark + document.as_string(), expected)
+
+    def literal(self, path: Path) -> str:
+        import tomlkit
+
+        literal: str = tomlkit.item(_find_item(self._read_document(), path)).as_string()
+        return literal.strip()
 
     def dump(self, value: Any, indent: str = "", is_compact: bool = True) -> str:
+        return str(_to_item(value).as_string())
+
+    def set(self, path: Path, value: Any) -> Self:
+        if self.has(path) and self.read(path) == value:
+            return self
+        expected = with_value(self.value, path, value)
+        parent = self.read(path[:-1])
+        if parent is None or (isinstance(value, dict) and not self._is_inline(path[:-1])):
+            return self._check(self._append_table(path, value), expected)
+
+        def set_key(table: Any) -> None:
+            table[path[-1]] = _to_item(value)
+
+        return self._edit(path[:-1], set_key, expected)
+
+    def set_literal(self, path: Path, literal: str) -> Self:
+        def set_key(table: Any) -> None:
+            table[path[-1]] = _parse_item(literal)
+
+        return self._edit(path[:-1], set_key, with_value(self.value, path, _read_literal(literal)))
+
+    def remove(self, path: Path) -> Self:
+        if not self.has(path):
+            return self
+
+        def remove_key(table: Any) -> None:
+            del table[path[-1]]
+
+        return self._edit(path[:-1], remove_key, without_value(self.value, path))
+
+    def prepend(self, path: Path, literals: Sequence[str]) -> Self:
+        def insert(array: Any) -> None:
+            for literal in reversed(literals):
+                array.insert(0, _parse_item(literal))
+
+        values = [*map(_read_literal, literals), *self.read(path)]
+        return self._edit(path, insert, with_value(self.value, path, values))
+
+    def drop_first(self, path: Path, count: int) -> Self:
+        def drop(array: Any) -> None:
+            for _ in range(count):
+                del array[0]
+
+        return self._edit(path, drop, with_value(self.value, path, self.read(path)[count:]))
+
+    def _is_inline(self, path: Path) -> bool:
+        import tomlkit.items
+
+        item = _find_item(self._read_document(), path)
+        return isinstance(item, tomlkit.items.InlineTable)
+
+    def _append_table(self, path: Path, value: Any) -> str:
+        """Return the text with a new table at its end, which has this value."""
+        *names, key = path
         if isinstance(value, dict):
-            return "{ " + ", ".join(f"{_dump_toml_key(key)} = {self.dump(part)}" for key, part in value.items()) + " }"
-        if isinstance(value, list):
-            return "[" + ", ".join(map(self.dump, value)) + "]"
-        if isinstance(value, str):
-            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-        return json.dumps(value)
+            names, body = [*names, key], value
+        else:
+            body = {str(key): value}
+        import tomlkit
 
-    def _parse_literal(self, literal: str) -> Any:
-        return TomlText(f"value = {literal}").value["value"]
-
-    def _insert(self, path: Path, value: Any) -> str:
-        parent, key = path[:-1], _dump_toml_key(str(path[-1]))
-        if (node := self.find(parent)) is not None and node.children is not None:
-            position = list(node.children.values())[-1].end if node.children else node.start + 1
-            return self._replace(position, position, f"{', ' if node.children else ' '}{key} = {self.dump(value)}")
-        if parent in self._tables and not isinstance(value, dict):
-            start, end, _ = self._tables[parent]
-            rest_of_line = re.compile(r"[ \t]*(?:#[^\r\n]*)?").match(self.text, end)
-            position = rest_of_line.end() if rest_of_line else end
-            line = f"{self._indent_at(start) if parent else ''}{key} = {self.dump(value)}"
-            new = self.newline + line if end > start else line + self.newline
-            return self._replace(position, position, new)
-        body = value if isinstance(value, dict) else {str(path[-1]): value}
-        header = ".".join(_dump_toml_key(str(part)) for part in (path if isinstance(value, dict) else parent))
-        lines = [f"[{header}]", *(f"{_dump_toml_key(name)} = {self.dump(part)}" for name, part in body.items())]
-        content = self.text.removeprefix("\ufeff").rstrip(" \t\r\n")
+        lines = [f"[{'.'.join(tomlkit.key(str(name)).as_string() for name in names)}]"]
+        lines += [f"{tomlkit.key(name).as_string()} = {self.dump(part)}" for name, part in body.items()]
+        content = self.text.removeprefix(_BYTE_ORDER_MARK).rstrip(" \t\r\n")
         gap = "" if not content else self.newline if self.text.endswith("\n") else 2 * self.newline
         return self.text + gap + self.newline.join(lines) + self.newline
 
-    def _removals(self, path: Path) -> Iterator[str]:
-        if path in self._statements:
-            node = self._statements[path]
-            line_start = self.text.rfind("\n", 0, node.entry_start) + 1
-            line_end = self.text.find("\n", node.end) + 1 or len(self.text)
-            yield self._replace(line_start, line_end, "")
-            return
-        parent = self.find(path[:-1])
-        if parent is not None and parent.children is not None:
-            yield from self._member_removals(parent, path[-1])
-            return
-        text = self.text
-        tables = [span for table, span in self._tables.items() if table[: len(path)] == path]
-        for start, content_end, _ in sorted(tables, reverse=True):
-            line_end = self.text.find("\n", content_end) + 1 or len(self.text)
-            before, after = text[:start], text[line_end:]
-            if after.strip():
-                text = before + after.lstrip("\r\n")
-            else:
-                content = before.rstrip(" \t\r\n")
-                text = content + (self.newline if content else "")
-        yield text
-
     def _is_equal(self, value: Any, expected: Any) -> bool:
         return bool(_without_empty_tables(value) == _without_empty_tables(expected))
+
+
+def _find_item(document: Any, path: Path) -> Any:
+    item = document
+    for key in path:
+        try:
+            item = item[key]
+        except (LookupError, TypeError):
+            raise ConfigSyntaxError(f"cannot find {'.'.join(map(str, path))} in the text") from None
+    return item
+
+
+def _to_item(value: Any) -> Any:
+    """Return a value for tomlkit: tables on one line."""
+    import tomlkit
+
+    if isinstance(value, dict):
+        table = tomlkit.inline_table()
+        table.update({key: _to_item(part) for key, part in value.items()})
+        return table
+    if isinstance(value, list):
+        array = tomlkit.array()
+        array.extend(map(_to_item, value))
+        return array
+    return tomlkit.item(value)
+
+
+def _parse_item(literal: str) -> Any:
+    import tomlkit
+
+    return tomlkit.parse(f"value = {literal}")["value"]
+
+
+def _read_literal(literal: str) -> Any:
+    return TomlText(f"value = {literal}").value["value"]
 
 
 def _without_empty_tables(value: Any) -> Any:
@@ -129,52 +157,6 @@ def _without_empty_tables(value: Any) -> Any:
         return value
     parts = {key: _without_empty_tables(part) for key, part in value.items()}
     return {key: part for key, part in parts.items() if part != {}}
-
-
-def _skip_toml(text: str, position: int) -> int:
-    match = _TOML_SPACE.match(text, position)
-    return match.end() if match else position
-
-
-def _scan_toml_key(text: str, position: int) -> tuple[tuple[str, ...], int]:
-    """Return the parts of a dotted key and the position after it."""
-    parts: list[str] = []
-    while True:
-        match = _TOML_KEY_PART.match(text, position)
-        if match is None:
-            raise ConfigSyntaxError("the layout of this file is not supported", text, position)
-        part = match[1]
-        parts.append(json.loads(part) if part[0] == '"' else part.strip("'"))
-        position = match.end()
-        if text[position : position + 1] != ".":
-            return tuple(parts), position
-        position += 1
-
-
-def _scan_toml_value(text: str, start: int, entry_start: int) -> Node:
-    closing = {"[": "]", "{": "}"}.get(text[start : start + 1])
-    if closing is None:
-        match = _TOML_STRING.match(text, start) or _TOML_BARE.match(text, start)
-        if match is None:
-            raise ConfigSyntaxError("the layout of this file is not supported", text, start)
-        return Node(entry_start, start, start + len(match[0].rstrip()))
-    children: dict[Any, Node] = {}
-    position = _skip_toml(text, start + 1)
-    while text[position : position + 1] not in (closing, ""):
-        child_start, key = position, (len(children),)
-        if closing == "}":
-            key, position = _scan_toml_key(text, position)  # type: ignore[assignment]
-            position = _skip_toml(text, position + 1)
-        node = _scan_toml_value(text, position, child_start)
-        children[key[0] if len(key) == 1 else key] = node
-        position = _skip_toml(text, node.end)
-        if text[position : position + 1] == ",":
-            position = _skip_toml(text, position + 1)
-    return Node(entry_start, start, position + 1, children)
-
-
-def _dump_toml_key(key: str) -> str:
-    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
 
 
 # YAML, by lines: the simple layout that Goose writes

@@ -63,7 +63,7 @@ _DISPLAY = LazyRegex(
 """Options that change what a test or a build prints, and no result."""
 
 
-class _Invocation(NamedTuple):
+class _ProgramCall(NamedTuple):
     """One program with its arguments."""
 
     program: str
@@ -78,7 +78,7 @@ class _Invocation(NamedTuple):
 
 
 class _CommandLine(NamedTuple):
-    invocations: tuple[_Invocation, ...]
+    invocations: tuple[_ProgramCall, ...]
     folder: str
     """The folder in which the last one runs, as far as the command says; empty otherwise."""
 
@@ -140,7 +140,7 @@ class _ErrorText:
 def _parse(command: str) -> _CommandLine | None:
     """Return the programs of a command; None if it is more than a sequence or a pipeline. Cached, as for all pairs."""
     folder = ""
-    invocations: list[_Invocation] = []
+    invocations: list[_ProgramCall] = []
     for simple_command in parse_commands(command):
         is_read = simple_command.operator in _SEQUENCE or simple_command.operator == "|"
         if not is_read or simple_command.is_document or len(invocations) >= MAX_COMMANDS:
@@ -158,7 +158,7 @@ def _parse(command: str) -> _CommandLine | None:
     return _CommandLine(tuple(invocations), folder) if invocations else None
 
 
-def _read_invocation(command: Command, words: list[str]) -> tuple[_Invocation | None, str]:
+def _read_invocation(command: Command, words: list[str]) -> tuple[_ProgramCall | None, str]:
     """Return a program with its arguments, without what only launches it, and the folder that an option sets."""
     settings: list[str] = []
     words = _skip_settings(words, settings)
@@ -185,7 +185,7 @@ def _read_invocation(command: Command, words: list[str]) -> tuple[_Invocation | 
         index = arguments.index(option)
         folder, arguments = arguments[index + 1], arguments[:index] + arguments[index + 2 :]
     files = tuple(file for file in command.files if file != "/dev/null")
-    return _Invocation(program, words[0], tuple(arguments), frozenset(settings), command.operator, files), folder
+    return _ProgramCall(program, words[0], tuple(arguments), frozenset(settings), command.operator, files), folder
 
 
 def _is_descriptor(word: Word, command: str) -> bool:
@@ -215,7 +215,9 @@ def _join_folders(outer: str, inner: str) -> str:
 # Comparison
 
 
-def _align(failed: Sequence[_Invocation], later: Sequence[_Invocation]) -> list[tuple[_Invocation, _Invocation]] | None:
+def _align(
+    failed: Sequence[_ProgramCall], later: Sequence[_ProgramCall]
+) -> list[tuple[_ProgramCall, _ProgramCall]] | None:
     """Return the programs that correspond. None if the success of the later command proves nothing for all of them.
 
     It may run more before them. A pipe hides the exit code of what writes into it, and `;` that of what precedes.
@@ -249,7 +251,7 @@ def _is_corrected_folder(old: str, new: str, error: _ErrorText) -> bool:
     return is_part or is_misspelled
 
 
-def _is_corrected(old: _Invocation, new: _Invocation, error: _ErrorText) -> bool:
+def _is_corrected(old: _ProgramCall, new: _ProgramCall, error: _ErrorText) -> bool:
     """Return whether a program does the same as the failed one: one of program, settings and arguments differs."""
     if not old.settings <= new.settings and not all(
         error.names(setting.partition("=")[0]) for setting in old.settings - new.settings

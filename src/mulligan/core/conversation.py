@@ -62,11 +62,17 @@ def get_field(thing: Any, name: str | int) -> Any:
         if _is_pydantic_model(thing_type) and isinstance(name, str) and not _is_class_attribute(thing_type, name):
             fields = thing.__dict__
             return fields[name] if name in fields else (thing.__pydantic_extra__ or {}).get(name)
-        if isinstance(thing, Mapping):
+        if _is_mapping(thing_type):
             return thing.get(name)
         return thing[name] if isinstance(name, int) else getattr(thing, name, None)
     except Exception:  # noqa: BLE001 - properties of unknown objects may raise anything
         return None
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_mapping(thing_type: type) -> bool:
+    """Return whether a class is a mapping. The check of an abstract class takes several times as long."""
+    return issubclass(thing_type, Mapping)
 
 
 @functools.lru_cache(maxsize=1024)

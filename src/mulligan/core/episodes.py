@@ -192,7 +192,12 @@ def _group_failures(run_calls: Iterable[Call], links: Mapping[int, int]) -> Iter
         elif call.has_succeeded:
             groups[call.id] = [call]
         elif call.id in links:
-            groups.setdefault(("link", links[call.id]), []).append(call)
+            linked_group = groups.setdefault(("link", links[call.id]), [])
+            # Without a log, a hook links only the last of several equal calls.
+            repeated = open_groups.pop(first.tool_key, [])
+            if repeated and repeated[-1].last.arguments == call.last.arguments:
+                linked_group += groups.pop(repeated[0].id)
+            linked_group.append(call)
         elif (group := open_groups.get(first.tool_key)) is not None:
             group.append(call)
         else:

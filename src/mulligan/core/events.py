@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import msgspec
 
 from mulligan.core.failure import Failure
-from mulligan.core.fast_path import CallTemplate, SuccessRecord, restore_value
 from mulligan.core.log import get_logger
 from mulligan.core.record_redaction import RecordRedactor as RecordRedactor
 from mulligan.core.records import Compaction, Lesson, RecordedMessage, Recovery, Run, Step
@@ -88,16 +87,6 @@ Listener = Callable[[AnyEvent], object]
 ListenerThread = Literal["caller", "recorder"]
 
 
-class EventSink(Protocol):
-    """The consumer that stores events: the recorder."""
-
-    def __call__(self, event: AnyEvent) -> None:
-        """Store a redacted event."""
-
-    def put_success(self, success: SuccessRecord) -> None:
-        """Store a successful call. It is redacted on the recorder's thread."""
-
-
 class EventStream:
     """Publishes each event once to every listener.
 
@@ -105,13 +94,13 @@ class EventStream:
     """
 
     def __init__(self, redactor: Redactor) -> None:
-        self._record_redactor = RecordRedactor(redactor)
-        self._caller_listeners: list[Listener] = []
+        self.record_redactor = RecordRedactor(redactor)
+        self.caller_listeners: list[Listener] = []
         self._recorder_listeners: list[Listener] = []
         self.listeners: list[Listener] = []
         """All listeners, on either thread. Without any, start events are not published."""
         self._failed_listeners: set[int] = set()
-        self._sink: EventSink | None = None
+        self._sink: Listener | None = None
         self._log: Listener | None = None
 
     def add_listener(self, listener: Listener, thread: ListenerThread = "recorder") -> Callable[[], None]:
@@ -119,7 +108,7 @@ class EventStream:
 
         Return a function that removes it.
         """
-        thread_listeners = self._caller_listeners if thread == "caller" else self._recorder_listeners
+        thread_listeners = self.caller_listeners if thread == "caller" else self._recorder_listeners
         thread_listeners.append(listener)
         self.listeners.append(listener)
 
@@ -131,7 +120,7 @@ class EventStream:
 
         return remove
 
-    def set_sink(self, sink: EventSink) -> None:
+    def set_sink(self, sink: Listener) -> None:
         """Set the recorder, which stores each event and then calls `deliver` on its own thread."""
         self._sink = sink
 
@@ -148,47 +137,17 @@ class EventStream:
 
     def redact_session_id(self, id: str) -> str:
         """Return the session id in a form that may be stored."""
-        return self._record_redactor.redact_session_id(id)
-
-    def publish_success(self, success: SuccessRecord) -> None:
-        """Publish a successful first attempt. Without listeners in the caller's thread, the recorder builds the
-        event."""
-        if self._sink is not None and not self._caller_listeners:
-            self._sink.put_success(success)
-        else:
-            step = success.to_step(success.template.name, success.arguments, restore_value(success.result))
-            self.publish(StepEnded(step))
-            if success.standalone_run is not None:
-                self.publish(RunEnded(success.to_run(success.standalone_run.run)))
-
-    def prepare_template(self, template: CallTemplate) -> CallTemplate:
-        """Return a call template with its journal prefixes."""
-        return self._record_redactor.prepare_template(template)
-
-    def redact_batch(self, records: Sequence[AnyEvent | SuccessRecord]) -> list[AnyEvent]:
-        """Return the redacted events of queued records, in order."""
-        successes = [record for record in records if isinstance(record, SuccessRecord)]
-        redacted_successes = self._record_redactor.redact_successes(successes)
-        events: list[AnyEvent] = []
-        for record in records:
-            if not isinstance(record, SuccessRecord):
-                events.append(record)
-                continue
-            step, run = next(redacted_successes)
-            events.append(StepEnded(step))
-            if run is not None:
-                events.append(RunEnded(run))
-        return events
+        return self.record_redactor.redact_session_id(id)
 
     def publish(self, event: AnyEvent) -> None:
         if isinstance(event, StepStarted) and not self.listeners:
             return  # start events are not stored
         try:
-            event = _redact_event(self._record_redactor, event)
+            event = _redact_event(self.record_redactor, event)
         except Exception:
             log.exception("Redaction failed, event not recorded: %s", event.name)
             return
-        for listener in tuple(self._caller_listeners):
+        for listener in tuple(self.caller_listeners):
             self._call_listener(listener, event)
         if self._log is not None:
             self._call_listener(self._log, event)

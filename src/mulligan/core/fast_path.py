@@ -8,37 +8,32 @@ Most calls take this path. The caller stores arguments and result and copies onl
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from mulligan.core.events import AnyEvent, RunEnded, StepEnded
 from mulligan.core.records import Run, Step, StepType
-from mulligan.redaction import to_plain_data
+from mulligan.core.value_snapshots import MAX_INLINE_CHARS, restore_value
 
-IMMUTABLE_TYPES = frozenset({str, int, float, bool, type(None)})
-"""Types whose values need no copy."""
+if TYPE_CHECKING:
+    from mulligan.core.record_redaction import RecordRedactor
+
 SHAREABLE_TYPES = frozenset({int, float, bool, type(None)})
 """Types whose values cannot be secrets, except under a name that indicates one."""
-MAX_COPIED_ITEMS = 200
-"""Collection members, and thousands of characters, up to which a value is copied directly."""
-MAX_INLINE_CHARS = 65_536
-"""Characters of a text, or bytes of a value, up to which it is retained directly."""
-_encode_json = msgspec.json.Encoder().encode
 _pack = msgspec.msgpack.Encoder().encode
-_TEXT_TYPES = frozenset({str})
 
 
 class CallTemplate(msgspec.Struct, eq=False):
-    """What all calls of a function share, and what may be journaled. The record redactor fills in the latter."""
+    """What all calls of a function share, and what may be journaled. `prepare` fills in the latter."""
 
     type: StepType
     name: str
     positional_names: Sequence[str] = ()
     """The names of the positional arguments, in order."""
     recordable_names: frozenset[str] = frozenset()
-    """Names of arguments that may be journaled. The record redactor removes the sensitive ones."""
+    """Names of arguments that may be journaled. `prepare` removes the sensitive ones."""
     server: str | None = None
     key: str | None = None
     """Identity of the tool if its name is not unique."""
@@ -46,8 +41,7 @@ class CallTemplate(msgspec.Struct, eq=False):
     is_reduced: bool = False
     """Whether calls are recorded in reduced form. Then no value is journaled unchanged."""
     safe_positional_count: int = -1
-    """How many positional values may be journaled unchanged; -1 until the record redactor has prepared it."""
-    stored_name: str = ""
+    """How many positional values may be journaled unchanged; -1 until the template is prepared."""
     journal_prefixes: tuple[msgspec.Raw, ...] | None = None
     """The encoded journal prefix, by the number of positional values."""
     lookup_name: Callable[[str], tuple[str, bool, bool]] | None = None
@@ -56,6 +50,26 @@ class CallTemplate(msgspec.Struct, eq=False):
     def __post_init__(self) -> None:
         self.tool_key = self.key or (f"{self.server}/{self.name}" if self.server else self.name)
         self.positional_names = tuple(self.positional_names)
+
+    def prepare(self, redactor: RecordRedactor) -> None:
+        """Add the journal prefixes and the names without redaction. Done once."""
+        self.lookup_name = redactor.lookup_name
+        (step,) = redactor.redact_steps([Step(run="", seq=0, call=0, name=self.name, server=self.server)])
+        server = () if step.server is None else (step.server,)
+        stored_names = [redactor.lookup_name(name)[0] for name in self.positional_names]
+        self.recordable_names = frozenset(filter(self.is_recordable, self.recordable_names))
+        self.journal_prefixes = tuple(
+            msgspec.Raw(_pack((self.type, step.name, stored_names[:count], *server)))
+            for count in range(len(stored_names) + 1)
+        )
+        # Set this last: callers on other threads use the template from here on.
+        if not self.is_reduced:
+            hides = (index for index, name in enumerate(self.positional_names) if not self.is_recordable(name))
+            self.safe_positional_count = next(hides, len(self.positional_names))
+
+    def is_recordable(self, name: str) -> bool:
+        """Return whether neither an argument name nor a number under it needs redaction. Requires `prepare`."""
+        return self.lookup_name is not None and self.lookup_name(name)[:2] == (name, False)
 
 
 class StandaloneRun(msgspec.Struct, frozen=True, gc=False):
@@ -90,7 +104,7 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
     """Seconds since the Unix epoch."""
     positional: Sequence[Any]
     """The positional values."""
-    keywords: dict[str, Any]
+    keywords: Mapping[str, Any]
     """The keyword values."""
     standalone_run: StandaloneRun | None
     """The run of a standalone call: it has only this call, with the id and times of the call."""
@@ -103,7 +117,7 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
     """The model and the service tier that an answer reports."""
 
     @property
-    def arguments(self) -> dict[str, Any]:
+    def arguments(self) -> Mapping[str, Any]:
         keywords = (
             self.keywords
             if self.is_immutable
@@ -114,14 +128,29 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
             return {names[0]: positional[0], **keywords}
         return {**dict(zip(names, positional)), **keywords} if positional else keywords  # noqa: B905
 
-    def to_step(self, name: str, arguments: Any, result: Any) -> Step:
-        """Build the step. Positional arguments are faster than keywords here."""
+    def to_step(self) -> Step:
+        """Build the step, unredacted. Positional arguments are faster than keywords here."""
         template = self.template
         return Step(
-            self.run, self.seq, self.seq, 1, self.parent, template.type, name, template.server, arguments, "success",
-            result, int(self.started_at * 1000), self.duration_seconds, None, None, None, self.tokens,
-            self.metadata, key=template.key,
+            self.run, self.seq, self.seq, 1, self.parent, template.type, template.name, template.server,
+            self.arguments, "success", restore_value(self.result), int(self.started_at * 1000),
+            self.duration_seconds, None, None, None, self.tokens, self.metadata, key=template.key,
         )  # fmt: skip
+
+    def to_events(self) -> Iterator[AnyEvent]:
+        """Build the unredacted events: of the step, and of the end of its run if that has only this call."""
+        yield StepEnded(self.to_step())
+        if self.standalone_run is not None:
+            yield RunEnded(self.to_run(self.standalone_run.run))
+
+    def without_large_result(self) -> SuccessRecord:
+        """Return the record, without its result if that takes too much memory to remember it."""
+        size = 0
+        if type(result := self.result) is str:
+            size = len(result)
+        elif type(result) is msgspec.Raw:
+            size = memoryview(result).nbytes
+        return self if size <= MAX_INLINE_CHARS else msgspec.structs.replace(self, result=None)
 
     def to_run(self, shared_run: Run) -> Run:
         """Build the run of a standalone call."""
@@ -132,31 +161,21 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
         )
 
 
-def snapshot_value(value: Any, states: list[Any] | None = None) -> Any:
-    """Return a cheap snapshot of a value. `restore_value` reverses it.
-
-    What the snapshot leaves out of plain objects is added to `states`.
-    """
-    kind = type(value)
-    if kind in IMMUTABLE_TYPES:
-        return value
-    if kind is dict and len(value) <= MAX_COPIED_ITEMS:
-        members = value.values()
-    elif (kind is list or kind is tuple) and len(value) <= MAX_COPIED_ITEMS:
-        members = value
-    else:
-        return to_plain_data(value, states=states)
-    for member in members:
-        if type(member) not in IMMUTABLE_TYPES or (type(member) is str and len(member) > MAX_INLINE_CHARS):
-            break
-    else:
-        return value.copy() if kind is dict else list(value)
-    if not _is_small(value):
-        return to_plain_data(value, states=states)
-    try:
-        return msgspec.Raw(_encode_json(value))
-    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
-        return to_plain_data(value, states=states)  # not valid JSON: replaced by a description
+def redact_records(records: Sequence[AnyEvent | SuccessRecord], redactor: RecordRedactor) -> list[AnyEvent]:
+    """Return redacted events in order: of successes as steps, and the others, which were redacted before."""
+    steps = iter(redactor.redact_steps([record.to_step() for record in records if isinstance(record, SuccessRecord)]))
+    shared_runs: dict[int, Run] = {}
+    events: list[AnyEvent] = []
+    for record in records:
+        if not isinstance(record, SuccessRecord):
+            events.append(record)
+            continue
+        events.append(StepEnded(next(steps)))
+        if (standalone_run := record.standalone_run) is not None:
+            if id(standalone_run) not in shared_runs:
+                shared_runs[id(standalone_run)] = redactor.redact_run(standalone_run.run)
+            events.append(RunEnded(record.to_run(shared_runs[id(standalone_run)])))
+    return events
 
 
 def journal_values(
@@ -178,6 +197,30 @@ def journal_values(
     return values
 
 
+def simple_journal_values(
+    positional: Sequence[Any], kwargs: Mapping[str, Any], recordable_names: Collection[str]
+) -> list[Any] | None:
+    """Encode values like `journal_values`, but only immutable ones under recordable names; None for all others."""
+    values: list[Any] = []
+    for value in positional:
+        if type(value) is str:
+            values.append([len(value)])
+        elif type(value) in SHAREABLE_TYPES:
+            values.append(value)
+        else:
+            return None
+    for name, value in kwargs.items():
+        if name not in recordable_names:
+            return None
+        if type(value) is str:
+            values += name, [len(value)]
+        elif type(value) in SHAREABLE_TYPES:
+            values += name, value
+        else:
+            return None
+    return values
+
+
 def _journal_value(value: Any, is_hidden: bool) -> Any:
     kind = type(value)
     if kind is str:
@@ -185,34 +228,3 @@ def _journal_value(value: Any, is_hidden: bool) -> Any:
     if kind is dict and len(value) == 1 and type(value.get("$str")) is int:
         return [value["$str"]]  # a text that is already reduced to its length
     return value if kind in SHAREABLE_TYPES and not is_hidden else kind.__name__
-
-
-def _is_small(value: Any) -> bool:
-    """Return whether a value is small and consists of JSON types only, so that encoding it is cheap.
-
-    Shared members count each time, so that cyclic lists end too.
-    """
-    remaining = MAX_COPIED_ITEMS * 10
-    pending = [value]
-    while pending:
-        container = pending.pop()
-        remaining -= len(container)
-        if remaining < 0 or (type(container) is dict and not _TEXT_TYPES.issuperset(map(type, container))):
-            return False
-        for member in container.values() if type(container) is dict else container:
-            kind = type(member)
-            if kind is str:
-                if len(member) > MAX_COPIED_ITEMS * 1000:
-                    return False
-            elif kind is dict or kind is list or kind is tuple:
-                pending.append(member)
-            elif kind is int:
-                if not -(2**63) <= member < 2**63:
-                    return False
-            elif kind not in IMMUTABLE_TYPES or (kind is float and not math.isfinite(member)):
-                return False
-    return True
-
-
-def restore_value(value: Any) -> Any:
-    return msgspec.json.decode(value) if type(value) is msgspec.Raw else value

@@ -2,6 +2,9 @@
 
 `prices.json` has the shipped prices, in US dollars per million tokens, and the rules by which a model's name matches
 them. The user's prices come first. A model that matches nothing has no cost.
+
+The package genai-prices has the same prices for these models, and those of more. But it charges counts without a listed
+price, such as cached input, like other input, and its import takes 180 ms of CPU with 47 modules of pydantic.
 """
 
 from __future__ import annotations

@@ -8,15 +8,14 @@ from __future__ import annotations
 import functools
 import math
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, Kind
-from mulligan.core.fast_path import IMMUTABLE_TYPES, CallTemplate, SuccessRecord, restore_value
 from mulligan.core.records import (
     AvoidedTurn,
     Change,
@@ -30,6 +29,7 @@ from mulligan.core.records import (
     SuspectedFailure,
     encode,
 )
+from mulligan.core.value_snapshots import IMMUTABLE_TYPES
 from mulligan.redaction import Redactor, to_plain_data
 from mulligan.redaction.regex import LazyRegex
 
@@ -61,6 +61,8 @@ class RecordRedactor:
         self._names: dict[str, tuple[str, bool, bool]] = {}
         self._harmless_name_sets: set[tuple[str, ...]] = set()
         """Field name combinations in which no name requires redaction."""
+        self._harmless_names: set[tuple[str | None, ...]] = set()
+        """Combinations of names of tools, servers and the like that require none."""
         self._message_redactors: dict[str, Redactor] = {}
         """By run with secrets in recorded messages: the redactor that also removes these."""
 
@@ -111,57 +113,6 @@ class RecordRedactor:
         """Redact the texts of one record. A secret found in one text is removed from all."""
         return self._redactor.record(*map(_text, values))
 
-    def prepare_template(self, template: CallTemplate) -> CallTemplate:
-        """Add the journal prefixes and the names without redaction to a call template. Done once per template."""
-        if template.journal_prefixes is None:
-            template.stored_name = _name(template.name, self._redactor)
-            template.server = _maybe_name(template.server, self._redactor)
-            template.lookup_name = self._lookup_name
-            stored_names = [self._lookup_name(name)[0] for name in template.positional_names]
-            is_harmless = {
-                name: self._lookup_name(name)[:2] == (name, False)
-                for name in (*template.positional_names, *template.recordable_names)
-            }
-            template.recordable_names = frozenset(name for name in template.recordable_names if is_harmless[name])
-            server = () if template.server is None else (template.server,)
-            template.journal_prefixes = tuple(
-                msgspec.Raw(_pack((template.type, template.stored_name, stored_names[:count], *server)))
-                for count in range(len(stored_names) + 1)
-            )
-            # Set this last: callers on other threads use the template from here on.
-            if not template.is_reduced:
-                hides = (index for index, name in enumerate(template.positional_names) if not is_harmless[name])
-                template.safe_positional_count = next(hides, len(template.positional_names))
-        return template
-
-    def redact_successes(self, batch: Sequence[SuccessRecord]) -> Iterator[tuple[Step, Run | None]]:
-        """Yield the redacted step of each successful call, and the run of a standalone one."""
-        for template in {success.template for success in batch}:
-            self.prepare_template(template)
-        changed_indexes = set(self._find_changed(batch, self._collect_success_texts))
-        unchanged_runs: dict[int, bool] = {}
-        for index, success in enumerate(batch):
-            arguments, result = success.arguments, success.result
-            if index in changed_indexes:
-                result = to_plain_data(restore_value(result))
-                redactor = self._message_redactors.get(success.run, self._redactor)
-                names = _public_names(arguments, self._redactor, "model") if success.template.type == "model" else {}
-                arguments, result, *redacted_names = redactor.record(to_plain_data(arguments), result, *names.values())
-                arguments = _with_names(arguments, names, redacted_names)
-            if success.metadata is not None:
-                metadata = {name: _name(text, self._redactor) for name, text in success.metadata.items()}
-                success = msgspec.structs.replace(success, metadata=metadata)
-            run = None
-            if success.standalone_run is not None:
-                shared_run = success.standalone_run.run
-                # Redact the shared run once: if it is unchanged, the run of each call is unchanged too.
-                if id(shared_run) not in unchanged_runs:
-                    unchanged_runs[id(shared_run)] = self.redact_run(shared_run) is shared_run
-                run = success.to_run(shared_run)
-                if not unchanged_runs[id(shared_run)] or _id(run.id) is not run.id:
-                    run = self.redact_run(run)
-            yield success.to_step(success.template.stored_name, arguments, result), run
-
     def _find_changed(
         self, records: Sequence[AnyRecord], collect_texts: Callable[[AnyRecord, list[str]], bool]
     ) -> Iterable[int]:
@@ -187,16 +138,6 @@ class RecordRedactor:
             ]
         return changed_indexes
 
-    def _collect_success_texts(self, success: SuccessRecord, texts: list[str]) -> bool:
-        if not success.is_immutable or success.run in self._message_redactors:
-            return False
-        positional, keywords, result = success.positional, success.keywords, success.result
-        names = (*success.template.positional_names[: len(positional)], *keywords) if positional else tuple(keywords)
-        if type(result) is dict:
-            names += tuple(result)
-            return self._collect_values(chain(positional, keywords.values(), result.values()), names, texts)
-        return self._collect_values(chain(positional, keywords.values(), (result,)), names, texts)
-
     def _collect_value(self, value: Any, texts: list[str]) -> bool:
         """Add the texts of a value. Return whether nothing else in it can need redaction."""
         if type(value) is str:
@@ -205,6 +146,11 @@ class RecordRedactor:
         if type(value) is dict:
             return self._collect_values(value.values(), tuple(value), texts)
         return value is None or self._collect_values((value,), (), texts)
+
+    def _collect_fields(self, fields: Any, texts: list[str]) -> bool:
+        if type(fields) is dict:
+            return self._collect_values(fields.values(), tuple(fields), texts)
+        return fields is None
 
     def _collect_values(self, values: Iterable[Any], names: tuple[Any, ...], texts: list[str]) -> bool:
         for value in values:
@@ -223,14 +169,14 @@ class RecordRedactor:
         """Return whether none of these names, nor a value under them, requires redaction."""
         # Values of a dictionary up to which only a search of its texts decides.
         if len(names) > 100 or not all(
-            type(name) is str and self._lookup_name(name) == (name, False, False) for name in names
+            type(name) is str and self.lookup_name(name) == (name, False, False) for name in names
         ):
             return False
         if len(self._harmless_name_sets) < MAX_CACHED_NAMES:
             self._harmless_name_sets.add(names)
         return True
 
-    def _lookup_name(self, name: str) -> tuple[str, bool, bool]:
+    def lookup_name(self, name: str) -> tuple[str, bool, bool]:
         return self._names.get(name) or self._redact_name(name)
 
     def _redact_name(self, name: str) -> tuple[str, bool, bool]:
@@ -272,17 +218,24 @@ class RecordRedactor:
             and self._are_harmless(run.agent, run.version, run.environment)
             and all(identifier is None or _id(identifier) is identifier for identifier in ids)
             and (run.context is None or type(run.context) is str)
-            and (run.metadata is None or type(run.metadata) is dict)
             and self._collect_value(run.context, texts)
-            and self._collect_value(run.metadata, texts)
+            and self._collect_fields(run.metadata, texts)
             and len(texts) <= MAX_FAST_TEXTS
             and not (texts and self._redactor.find_changed_texts(texts))
         )
 
     def _are_harmless(self, *names: Any) -> bool:
-        return all(
+        try:
+            if names in self._harmless_names:
+                return True
+        except TypeError:  # one of them is not even a text
+            return False
+        is_harmless = all(
             name is None or (type(name) is str and _redact_cached(name, self._redactor) == name) for name in names
         )
+        if is_harmless and len(self._harmless_names) < MAX_CACHED_NAMES:
+            self._harmless_names.add(names)
+        return is_harmless
 
     def redact_steps(self, batch: Sequence[Step]) -> list[Step]:
         """Redact many steps. Most need none."""
@@ -299,10 +252,8 @@ class RecordRedactor:
             and _id(step.run) is step.run
             and (step.failure is None or self._collect_failure_texts(step.failure, texts))
             and (step.suspected is None or self._collect_suspected_texts(step.suspected, texts))
-            and (step.arguments is None or type(step.arguments) is dict)
-            and (step.metadata is None or type(step.metadata) is dict)
-            and self._collect_value(step.arguments, texts)
-            and self._collect_value(step.metadata, texts)
+            and self._collect_fields(step.arguments, texts)
+            and (step.metadata is None or self._collect_fields(step.metadata, texts))
             and self._collect_value(step.result, texts)
         )
 

@@ -283,10 +283,10 @@ MAX_ADVISED_FIX_RECORDS = 100
 
 
 class AdvisedFix(Record, frozen=True):
-    """A learned fix for a failed call, which the model read or which was held out."""
+    """A learned fix for a failed call, which the model read or which was held out; or other help (`core.holdout`)."""
 
     call: int
-    """The failed call."""
+    """The failed call; 0 for help that belongs to none."""
     fix: str
     held_out: bool = False
     """Whether the model was not told, so that the effect of the fix can be measured."""

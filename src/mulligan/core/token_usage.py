@@ -96,6 +96,8 @@ class TokenUsage(NamedTuple):
 
 def read_usage(answer: Any) -> TokenUsage | None:
     """Return the token usage that an answer reports; None if it reports none."""
+    if answer is None or isinstance(answer, str | bytes):
+        return None
     usage = _find_usage(answer)
     tokens = None if usage is None else _parse_usage(usage)
     return None if tokens is None else TokenUsage(tokens, _find_model(answer), _find_tier(answer, usage))

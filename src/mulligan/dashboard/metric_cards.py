@@ -156,8 +156,7 @@ def kinds(cell: Cell) -> list[dict[str, Any]]:
         group = groups.setdefault(type, {"type": type, "failures": 0, "codes": []})
         group["failures"] += counters.failures
         bar = charts.render_bar(counters.failures / highest_count)
-        # A kind without calls is of runs themselves, which do not recover.
-        unrecovered = counters.unrecovered if counters.calls else counters.failures
+        unrecovered = stats_report.count_unrecovered(counters)
         group["codes"].append(
             {"kind": kind, "code": code, "failures": counters.failures, "unrecovered": unrecovered, "bar": bar}
         )

@@ -53,7 +53,8 @@ NAV_GROUPS = (
     (("/sessions", "Sessions", "s"), ("/learned", "Learned", "e"), ("/live", "Live", "l")),
 )
 NAV_MENU = (
-    ("/compare", "Compare", "c"), ("/health", "Health", "h"), ("/audit", "Audit", "u"), ("/settings", "Settings", ","),
+    ("/impact", "Impact", "i"), ("/compare", "Compare", "c"),
+    ("/health", "Health", "h"), ("/audit", "Audit", "u"), ("/settings", "Settings", ","),
 )  # fmt: skip
 ADMIN_PAGES = ("/audit", "/settings")
 SECTIONS = {"lessons": "/learned", "fixes": "/learned"}
@@ -135,6 +136,7 @@ class Dashboard:
         pages: dict[str, View] = {
             "learned": memory_pages.learned,
             "compare": overview_pages.compare,
+            "impact": overview_pages.impact,
             "search": overview_pages.search,
             "live": lambda store, tenant, page_query: {},
             "choices": choices,

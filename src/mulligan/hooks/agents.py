@@ -284,6 +284,10 @@ class HookState(msgspec.Struct, omit_defaults=True):
     """Recent failures. General advice about one is given once."""
     advice: list[tuple[str, int, str]] = []
     """What the agent was told: tool, failed call, fix. `ANY_FIX` stands for any tool, or for a fix without id."""
+    held_out: list[tuple[int, str]] = []
+    """What the agent was not told, to measure its effect: failed call and fix."""
+    reminder: str = ""
+    """Whether a reminder was `shown` or `held out`; empty before a compaction."""
     compacted: int = 0
     compacted_at: tuple[int, int] = (0, 0)
     """Step and turn of the last compaction; `compacted` is its time in UTC milliseconds."""

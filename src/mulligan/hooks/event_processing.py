@@ -21,6 +21,7 @@ from mulligan.classify.classifier import Classifier, classify
 from mulligan.classify.tool_category import find_category_of_name
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import Failure, StoreError, StoreLockedError, TookEffect, strip_own_blocks
+from mulligan.core.holdout import REMINDER, is_held_out
 from mulligan.core.records import (
     ANY_FIX,
     MAX_ADVISED_FIX_RECORDS,
@@ -194,17 +195,20 @@ class EventProcessor:
                 arguments, note = replacement
                 return agents.build_response(self.event, note, (join_tool_name(last), arguments))
             hint = hints.build_hint(last, is_first=self.is_first_failure)
-            messages = [message, hint if self._store_advice(store, last, hints.fixes) else ""]
+            messages = [message, hint if self._store_advice(store, last, hints.fixes, hints.held_out_fixes) else ""]
             if self.identical_failures >= MAX_IDENTICAL_FAILURES and last.failure is not None:
                 kind = str(last.failure.kind)
                 messages.append(self.prompt.spiral([last.name], kind, self.identical_failures, is_same=True))
             message = "\n".join(filter(None, messages))
         return agents.build_response(self.event, message) if message else None
 
-    def _store_advice(self, store: SqliteStore, failed: Step, fixes: Iterable[str]) -> bool:
+    def _store_advice(
+        self, store: SqliteStore, failed: Step, fixes: Iterable[str], held_out_fixes: Iterable[str]
+    ) -> bool:
         """Store the fixes of a hint: a later success is no evidence for them. Return whether it may be shown."""
         advice = [(failed.name, failed.call, fix) for fix in fixes]
-        if not advice:
+        held_out = [(failed.call, fix) for fix in held_out_fixes]
+        if not advice and not held_out:
             return True
         try:
             with store.transaction(DEFAULT_TENANT) as transaction:
@@ -212,6 +216,7 @@ class EventProcessor:
                 stored_state = transaction.get(HOOK_STATE_KIND, self.session) or encode(self.state)
                 state = decode(stored_state, HookState)
                 state.advice = list(dict.fromkeys([*state.advice, *advice]))[-MAX_ADVISED_FIX_RECORDS:]
+                state.held_out = list(dict.fromkeys([*state.held_out, *held_out]))[-MAX_ADVISED_FIX_RECORDS:]
                 transaction.put(HOOK_STATE_KIND, self.session, encode(state))
         except (StoreError, msgspec.MsgspecError):
             return False  # what was told and is not known would count as evidence for itself
@@ -294,9 +299,20 @@ class EventProcessor:
         message = ""
         if current is not None:
             self._apply_event(transaction, current)
-            message = self.tracker.take_reminder() if current.event.type != "compacting" else ""
+            message = self._take_reminder() if current.event.type != "compacting" else ""
         self._store_session(transaction)
         return message
+
+    def _take_reminder(self) -> str:
+        """Return the reminder once per compaction, unless it is held out from this session."""
+        reminder = self.tracker.take_reminder()
+        if not reminder:
+            return ""
+        self.state.reminder = "shown"
+        if is_held_out(self.settings.holdout_reminders, self.session, REMINDER):
+            self.state.reminder = "held out"
+            return ""
+        return reminder
 
     def _apply_event(self, transaction: StoreTransaction, spooled: SpooledEvent) -> None:
         event, self.event_time = spooled.event, spooled.at
@@ -506,8 +522,11 @@ class EventProcessor:
             run = next((event.run for event in self.events if isinstance(event, RunStarted)), None)
             run = run or transaction.run(state.run)
             run = run or Run(id=state.run, agent=state.agent, session=self.session, started_at=state.started_at)
-            advice = tuple(AdvisedFix(call, fix) for _, call, fix in state.advice if call)
-            self.events.append(RunEnded(replace(run, ended_at=self.event_time, end_reason="finished", advice=advice)))
+            advice = [AdvisedFix(0, REMINDER, state.reminder == "held out")] if state.reminder else []
+            advice += [AdvisedFix(call, fix) for _, call, fix in state.advice if call]
+            advice += [AdvisedFix(call, fix, held_out=True) for call, fix in state.held_out]
+            ended_run = replace(run, ended_at=self.event_time, end_reason="finished", advice=tuple(advice))
+            self.events.append(RunEnded(ended_run))
 
     def _store_session(self, transaction: StoreTransaction) -> None:
         state = self.state

@@ -17,10 +17,13 @@ from mulligan.classify.fingerprint import build_template
 from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.calls import has_changes, wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.holdout import is_fix_held_out
 from mulligan.core.read_only_calls import is_read_only
 from mulligan.core.records import ANY_FIX, HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
 from mulligan.hooks.agents import HookState
+from mulligan.learn.project_lessons import TRUST_KIND, find_trusted_lesson, trust_key
 from mulligan.learn.tracker import TrackedFailure
+from mulligan.learn.working_calls import find_working_call
 from mulligan.prompt import Prompt
 from mulligan.settings import Settings
 from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, hash_arguments, list_numbers
@@ -114,17 +117,55 @@ class Hints:
         self._now, self._state = now, state
         self.fixes: list[str] = []
         """The fixes that the hint tells, by id."""
+        self.held_out_fixes: list[str] = []
+        """The fixes that it does not tell, so that their effect can be measured."""
 
     def build_hint(self, step: Step, *, is_first: bool) -> str:
         """Return fixes that worked before, else a lesson about the failure, else an empty text.
 
         General advice is given only if the failure is the first of its kind in the session.
         """
+        if sentence := self._find_project_lesson(step):
+            return sentence
+        if self._settings.learn != "off" and (sentence := self._find_working_call(step)):
+            return sentence
         fixes = self._find_fixes(step) if self._settings.learn != "off" else []
         precedents = [precedent for fix in fixes if (precedent := self._to_precedent(fix)) is not None]
+        share = self._settings.holdout
+        self.held_out_fixes = [
+            precedent.fix for precedent in precedents if is_fix_held_out(precedent, self._state.run, share)
+        ]
+        precedents = [precedent for precedent in precedents if precedent.fix not in self.held_out_fixes]
         hint = self._prompt.hint(precedents[:MAX_PRECEDENTS])
         self.fixes = [precedent.fix for precedent in precedents[:MAX_PRECEDENTS]] if hint else []
-        return hint or self._find_lesson_hint(step, is_first)
+        return hint or ("" if self.held_out_fixes else self._find_lesson_hint(step, is_first))
+
+    def _find_project_lesson(self, step: Step) -> str:
+        """Return the lesson of a file in the project's repository, if the user has trusted its content."""
+        folder = self._state.folder
+        trust = self._store.get(DEFAULT_TENANT, TRUST_KIND, trust_key(folder)) if folder else None
+        lesson = find_trusted_lesson(folder, trust, step) if trust and step.failure is not None else None
+        if lesson is None:
+            return ""
+        self.fixes = [lesson.fix_id or ANY_FIX]
+        return self._prompt.project_lesson_hint(lesson)
+
+    def _find_working_call(self, step: Step) -> str:
+        """Return what worked after the same failure in earlier sessions of this folder, as a sentence."""
+        if step.failure is None or not step.failure.fingerprint:
+            return ""
+        past_failures = self._store.past_failures(DEFAULT_TENANT, step, self._state.folder_suffix)
+        working_call = find_working_call(step, past_failures) if past_failures else None
+        if working_call is None:
+            return ""
+        self.fixes = sorted(working_call.fixes) or [ANY_FIX]
+        return self._prompt.working_call_hint(
+            working_call.failed_call,
+            working_call.call,
+            is_before=working_call.is_before,
+            sessions=working_call.sessions,
+            changes_state=working_call.changes_state,
+        )
 
     def _find_lesson_hint(self, step: Step, allows_seeds: bool) -> str:
         """Return the best lesson about this failure that a person wrote and approved, or a seed lesson.
@@ -221,6 +262,7 @@ class Hints:
             occurrences=len(tried_runs),
             shareable=True,
             fix=fix.id,
+            followed=fix.followed,
         )
 
 

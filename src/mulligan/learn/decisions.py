@@ -164,7 +164,7 @@ _LADDERS: tuple[Mapping[str, int], ...] = tuple(
 )
 """Words for audiences, roles, environments, finality and strictness, from the careful to the far-reaching."""
 _STRICTNESS = _LADDERS[-1]
-_DECISIVE_VERBS = _words(
+DECISIVE_VERBS = _words(
     "delete remove drop cancel revoke undo reset rollback revert restore grant allow approve authorize pay charge "
     "purchase buy refund transfer unlock unprotect unblock unban disable deactivate kill terminate purge wipe clear "
     "erase destroy truncate uninstall overwrite force override bypass skip sign accept agree confirm consent waive "
@@ -175,7 +175,7 @@ _DECISIVE_VERBS = _words(
     "reject increase raise extend lift relax lower reduce"
 )
 """Verbs of prerequisites that a person decides on."""
-_DECISIVE_WORDS = _DECISIVE_VERBS | _GUARDED_NOUNS | _MONEY_NOUNS
+_DECISIVE_WORDS = DECISIVE_VERBS | _GUARDED_NOUNS | _MONEY_NOUNS
 
 _CONSENT_TEXT = LazyRegex(
     r"\b(?:forc(?:e|es|ed|ing)\b|skip|ignor|overrid|overwrit|bypass|without (?:\w{1,12} )?(?:check|approv|ask|confirm|"
@@ -328,7 +328,7 @@ def _is_decisive(name: str, effects: Effects | None) -> bool:
 def _is_reading(tool: str, description: str) -> bool:
     """Return whether a tool only reads or computes: by a verb of its name, else by the start of its description."""
     words = _split_name(tool[:MAX_READ_CHARS])
-    if not words or not _DECISIVE_VERBS.isdisjoint(words[:1]):
+    if not words or not DECISIVE_VERBS.isdisjoint(words[:1]):
         return False
     if words[0] in _READING_VERBS or words[-1] in _READING_VERBS:
         return True

@@ -266,19 +266,15 @@ class LessonFolder(NamedTuple):
 
 
 def load_folder(folder: Path) -> LessonFolder:
-    """Parse all lesson files of a folder, ordered by name. A README and hidden files are skipped."""
-    try:
-        names = sorted(entry.name for entry in os.scandir(folder))
-    except OSError as error:
-        raise LessonFileError(f"Cannot read the folder {folder} ({error.strerror}).") from None
-    names = [name for name in names if re.fullmatch(r"(?!\.|readme\.md$).*\.md", name, re.IGNORECASE | re.DOTALL)]
+    """Parse all lesson files of a folder, ordered by name."""
+    names = list_file_names(folder)
     if len(names) > MAX_FILES:
         raise LessonFileError(f"{folder} contains {len(names):,} files. The maximum is {MAX_FILES:,} lessons.")
     files_by_id: dict[str, LessonFile] = {}
     errors: list[str] = []
     for name in names:
         try:
-            file = parse_lesson_file(_read_bytes(folder, name), name)
+            file = parse_lesson_file(read_file(folder, name), name)
             first = files_by_id.setdefault(file.lesson.id, file)
             if first is not file:
                 raise LessonFileError(f"{name}:1: Duplicate id {file.lesson.id}, also in {first.name}.")
@@ -287,7 +283,16 @@ def load_folder(folder: Path) -> LessonFolder:
     return LessonFolder(list(files_by_id.values()), errors)
 
 
-def _read_bytes(folder: Path, name: str) -> bytes:
+def list_file_names(folder: Path) -> list[str]:
+    """Return the names of the lesson files of a folder, in order. A README and hidden files are skipped."""
+    try:
+        names = sorted(entry.name for entry in os.scandir(folder))
+    except OSError as error:
+        raise LessonFileError(f"Cannot read the folder {folder} ({error.strerror}).") from None
+    return [name for name in names if re.fullmatch(r"(?!\.|readme\.md$).*\.md", name, re.IGNORECASE | re.DOTALL)]
+
+
+def read_file(folder: Path, name: str) -> bytes:
     """Read a regular file. Reject symbolic links, and never block on a pipe."""
     path = folder / name
     # Windows has neither flag, and its symbolic links need a privilege: there the check before the open is enough.

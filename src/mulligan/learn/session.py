@@ -9,13 +9,14 @@ from __future__ import annotations
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Self, TypeVar
 
 import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunStarted, StepEnded
+from mulligan.core.holdout import REMINDER, is_held_out
 from mulligan.core.log import get_logger
 from mulligan.core.records import Compaction, new_id
 from mulligan.learn import tracker
@@ -44,12 +45,15 @@ class Session:
         key_values: KeyValueStore | None = None,
         prompt: Prompt | None = None,
         clock: Callable[[], float] = time.time,
-        note_advice: Callable[[str], None] = lambda tool: None,
+        note_reminder: Callable[[Sequence[str], bool], None] = lambda tools, is_held_out: None,
+        holdout: float = 0.0,
     ) -> None:
         self._state = _get_state(stream, id, key_values, prompt or Prompt())
         self._clock = clock
-        self._note_advice = note_advice
-        """Called with each tool that a reminder is about: what then succeeds may have followed it."""
+        self._note_reminder = note_reminder
+        """Called with the tools that a reminder is about, and whether it is held out: what then succeeds may have
+        followed it."""
+        self._is_held_out = is_held_out(holdout, self.id, REMINDER)
         self._is_closed = False
 
     @property
@@ -91,20 +95,20 @@ class Session:
 
         Empty until the first compaction, and constant between two compactions.
         """
-        return self._note_tools(self._state.tracker.reminder)
+        return self._deliver(self._state.tracker.reminder)
 
-    def _note_tools(self, reminder: str) -> str:
+    def _deliver(self, reminder: str) -> str:
+        """Return a reminder, unless it is held out from this session."""
         if reminder:
-            for failure in self._state.tracker.failures:
-                self._note_advice(failure.step.name)
-        return reminder
+            self._note_reminder([failure.step.name for failure in self._state.tracker.failures], self._is_held_out)
+        return "" if self._is_held_out else reminder
 
     def take_reminder(self) -> str:
         """Return the reminder once per compaction, then an empty string: for hosts that can only append messages."""
         reminder = self._state.apply_change(Tracker.take_reminder)
         if reminder:
             self._state.save()  # another process must not deliver it again
-        return self._note_tools(reminder)
+        return self._deliver(reminder)
 
     def summarizer_note(self) -> str:
         """Return what a summarizer need not repeat, for its prompt. Empty if nothing failed."""

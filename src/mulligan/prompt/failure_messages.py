@@ -35,6 +35,8 @@ from mulligan.prompt.sanitizer import (
 from mulligan.redaction import MAX_QUOTED_CHARS, quote_untrusted, sanitize, strip_quote_marks
 from mulligan.redaction.regex import LazyRegex
 
+MAX_COMMAND_CHARS = 100
+"""Characters of a command in a hint."""
 MIN_SHOWN_CONFIDENCE = 0.5
 """Suggestions with lower confidence are not shown to a model. People can list all."""
 MAX_REMINDER_TOKENS = 500
@@ -241,6 +243,19 @@ class FailureMessages(Sanitizer):
         """Return the hint after a failure in a coding agent: what recovered it in earlier sessions in this folder."""
         text = " ".join(line for precedent in precedents for line in self.precedent_lines(precedent))
         return f"mulligan, in this folder: {text}" if text else ""
+
+    def working_call_hint(
+        self, failed_call: str, call: str, *, is_before: bool, sessions: int, changes_state: bool
+    ) -> str:
+        """Return the hint after a failure in a coding agent: the call that worked in earlier sessions, as data.
+
+        It says what was done. A call that changes state is not said without the reminder to ask.
+        """
+        failed, working = (self._line(text.replace("`", "'"), MAX_COMMAND_CHARS) for text in (failed_call, call))
+        times = f"{sessions} earlier sessions" if sessions > 1 else "an earlier session"
+        relation = f"succeeded after `{working}`" if is_before else f"failed, and `{working}` succeeded"
+        hint = f"mulligan, in this folder: {quote_untrusted(f'In {times} `{failed}` {relation}.', author='mulligan')}"
+        return f"{hint} That changes more than this folder: ask before you do it again." if changes_state else hint
 
     def precedent(self, precedent: Precedent, shareable: Collection[str] = (), *, for_person: bool = False) -> str:
         """Describe what recovered the same failure before, and how often.

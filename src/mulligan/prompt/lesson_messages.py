@@ -130,6 +130,12 @@ class Prompt(ReflectionMessages):
         text = self.lesson_sentence(lesson)
         return f"mulligan, a lesson about this failure: {text}" if text else ""
 
+    def project_lesson_hint(self, lesson: Lesson) -> str:
+        """Return the hint of a file in the project that its user has trusted. The text is data all the same."""
+        sentences = (self._sentence(text).rstrip(".") for text in (lesson.mistake, lesson.correction))
+        text = " ".join(f"{sentence}." for sentence in sentences if sentence)
+        return f"mulligan, from a file of this project: {quote_untrusted(text, author='this project')}"
+
     def fix_sentence(self, fix: Fix, shareable: Collection[str] = ()) -> str:
         """Describe a fix for a prompt, with names and shareable values only."""
         runs = count_runs(fix.successes, fix.trials)

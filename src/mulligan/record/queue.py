@@ -16,8 +16,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepStarted
-from mulligan.core.fast_path import CallTemplate, SuccessRecord
+from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepStarted
+from mulligan.core.fast_path import SuccessRecord, redact_records
 from mulligan.core.log import get_logger
 from mulligan.record import journal_import
 from mulligan.record.journal import Journal, event_frame, success_frame
@@ -66,14 +66,14 @@ class RecordQueue:
     def __init__(
         self,
         journal_folder: Callable[[], Path] | None,
-        prepare_template: Callable[[CallTemplate], object],
+        stream: EventStream,
         fsync: bool = False,
     ) -> None:
         self._journal_folder = journal_folder
         self._fsync = fsync
         """Whether a record must survive a machine crash, not only a process crash, before the call returns."""
-        self._prepare_template = prepare_template
-        """Compute which parts of a call template may be recorded."""
+        self._stream = stream
+        self._caller_listeners = stream.caller_listeners
         self.wake_worker: Callable[[], object] = lambda: None
         """Wake the recorder thread. Set by the recorder."""
         self.reset()
@@ -152,15 +152,19 @@ class RecordQueue:
         self._put(frame, event)
 
     def put_success(self, success: SuccessRecord, journal_form: Sequence[Any] | None = None) -> None:
-        """Queue a success. `journal_form` is the result of `journal_values` if it is already computed."""
+        """Queue a success, or publish it if it has listeners in this thread. `journal_form`: see `success_frame`."""
+        if self._caller_listeners:
+            for event in success.to_events():
+                self._stream.publish(event)
+            return
         frame = None
-        if self._journal_folder is not None:
-            try:
-                if success.template.journal_prefixes is None:
-                    self._prepare_template(success.template)
+        try:
+            if success.template.journal_prefixes is None:
+                success.template.prepare(self._stream.record_redactor)
+            if self._journal_folder is not None:
                 frame = success_frame(success, journal_form)
-            except Exception as error:  # noqa: BLE001 - the recorder thread decides whether it is storable
-                self.warn_rate_limited("frame", f"Cannot encode a record ({error})")
+        except Exception as error:  # noqa: BLE001 - the recorder thread decides whether it is storable
+            self.warn_rate_limited("frame", f"Cannot encode a record ({error})")
         self._put(frame, success)
 
     def _put(self, frame: bytes | None, record: AnyEvent | SuccessRecord) -> None:
@@ -262,6 +266,10 @@ class RecordQueue:
             while self.queued and 0 < self.queued[0][0] < end:
                 batch.append(pop_oldest())
             return batch, self._find_journal(end), end
+
+    def to_events(self, batch: Sequence[QueuedRecord]) -> list[AnyEvent]:
+        """Return queued records as redacted events. From here on, all steps have one form."""
+        return redact_records([record for _, record in batch], self._stream.record_redactor)
 
     def _find_journal(self, position: int) -> Journal | None:
         """Return the journal that contains this position."""

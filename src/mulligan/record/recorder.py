@@ -69,7 +69,7 @@ class Recorder:
         self._price_table: PriceTable | None = None
         self._should_consolidate = should_consolidate
         """Whether the idle recorder thread consolidates lessons. A server consolidates its own."""
-        self.queue = RecordQueue(journal_folder, stream.prepare_template, fsync)
+        self.queue = RecordQueue(journal_folder, stream, fsync)
         self.queue.wake_worker = self._wake_thread
         self.put_success: Callable[..., None] = self.queue.put_success  # bound: one call less on the hot path
         """Queue a call that succeeded at the first attempt."""
@@ -320,9 +320,8 @@ class Recorder:
             self._next_recovery_at = float("inf")
 
     def _to_events(self, batch: Sequence[QueuedRecord]) -> Sequence[AnyEvent]:
-        """Return a batch as events with costs, in order. Redacts the successes; events were redacted when they were
-        published."""
-        return self._add_costs(self._stream.redact_batch([record for _, record in batch]))
+        """Return a batch as redacted events with costs."""
+        return self._add_costs(self.queue.to_events(batch))
 
     def _add_costs(self, events: Sequence[AnyEvent]) -> Sequence[AnyEvent]:
         if self._price_table is None:

@@ -248,9 +248,9 @@ class _ModelRecovery:
                 step = yield from self._move(move, failure)
                 if step is not None:
                     return step
-            if failure.kind.stop_reason:
+            if failure.kind.stop_reason and not self._schedule.can_await_quota(failure):
                 return failure.kind.stop_reason + describe_end(failure)
-        if failure.remedy is Remedy.RETRY:
+        if failure.remedy is Remedy.RETRY or self._schedule.can_await_quota(failure):
             return self._retry_later(failure)
         if failure.remedy is Remedy.STOP:
             return describe_remedy(failure)

@@ -119,7 +119,7 @@ def wants_json(arguments: Mapping[str, Any]) -> bool:
     formats = (arguments.get("response_format"), get_field(arguments.get("text"), "format"))
     if any(str(get_field(output_format, "type") or "").startswith("json") for output_format in formats):
         return True
-    configs = (arguments.get(name) for name in ("config", "generation_config", "generationConfig"))
+    configs = [arguments[name] for name in ("config", "generation_config", "generationConfig") if name in arguments]
     mime_names = ("response_mime_type", "responseMimeType")
     return any(get_field(config, name) == "application/json" for config in configs for name in mime_names)
 

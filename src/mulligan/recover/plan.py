@@ -333,18 +333,19 @@ class ToolRecovery(msgspec.Struct):
         can_prepare = (
             tool.learn == "repair" and queries.run_prerequisite is not None and failure.remedy is Remedy.REPLAN
         )
-        if failure.remedy not in (Remedy.RETRY, Remedy.REPAIR) and not can_prepare:
+        is_retry = failure.remedy is Remedy.RETRY or self.schedule.can_await_quota(failure)
+        if not is_retry and failure.remedy is not Remedy.REPAIR and not can_prepare:
             is_unknown = failure.remedy is Remedy.REPLAN and failure.has_unknown_outcome and not tool.is_retry_safe
             return describe_effects(failure) if is_unknown else describe_remedy(failure)
         if not tool.is_retry_safe and failure.took_effect is not TookEffect.NO:
             return self._describe_unproven(arguments, failure)
         # Rejected arguments were not read. A refused connection does not prove that.
-        is_rejected = failure.took_effect is TookEffect.NO and failure.remedy is not Remedy.RETRY
+        is_rejected = failure.took_effect is TookEffect.NO and not is_retry
         if not is_rejected and any(map(_can_be_read_once, arguments.values())):
             return CONSUMED_ITERATOR
         if reason := find_repeat_obstacle(queries):
             return reason
-        layer, is_retry = queries.retry_layer(), failure.remedy is Remedy.RETRY
+        layer = queries.retry_layer()
         max_attempts = self.schedule.limits.attempts
         if attempt > max_attempts and self.schedule.limits.are_attempts_explicit:
             return describe_attempts(max_attempts)

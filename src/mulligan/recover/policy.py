@@ -53,7 +53,7 @@ OPTIONAL_LIMITS = ("attempts", "retry_seconds")
 """Settings whose default depends on the caller."""
 REMOVED_SETTINGS = {
     "retry_budget_burst": "Use retry_tokens, the failed retries that a target may get without a success.",
-    "retry_budget_ratio": "Use retry_tokens: every success of a target returns one.",
+    "retry_budget_ratio": "Use retry_tokens: every success of a target returns three.",
     "circuit_breaker": "Use down_after = 0 to retry calls one by one while their target is down.",
 }
 """Settings of 0.1.0 without effect, with what replaces them."""
@@ -95,7 +95,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum repairs of one run, over all its calls."""
     retry_tokens: int = 20
     """Failed retries that a target may get without a success. A timeout counts as three, and each success returns
-    one. 0 turns retries off, except after rate limits."""
+    three. 0 turns retries off, except after rate limits."""
     down_after: int = 5
     """Failures in a row without an answer after which a target is down: then failed calls wait while one of them probes
     it. 0 means never."""

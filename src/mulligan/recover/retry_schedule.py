@@ -10,7 +10,7 @@ import msgspec
 from mulligan.core.failure import Failure, describe_wait
 from mulligan.core.records import Recovery
 from mulligan.recover.policy import Arguments, Policy, RetryLimits
-from mulligan.recover.target_state import NO_TOKENS, RetryTurn
+from mulligan.recover.target_state import NO_TOKENS, RetryTurn, is_limited
 
 
 class BackoffMove(msgspec.Struct, frozen=True):
@@ -56,6 +56,8 @@ class RetryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Returns what a call does whose backoff has passed, by the arguments and the function of its next attempt."""
 
 
+MIN_BACKOFF_RATIO = 0.5
+"""Share of a backoff that must remain until the limit of time: the last retry then starts at the limit."""
 ON_EVENT_LOOP = "a sync call on the thread of an event loop is retried once, without a backoff"
 DEADLINE_BEFORE_ATTEMPT = "the deadline would pass before the next attempt"
 
@@ -68,8 +70,10 @@ class RetrySchedule:
         self._queries = queries
         self.limits = queries.limits
         self.attempt_count = 1
-        """Attempts so far, without those that probed a target."""
+        """Attempts so far, without probes and those at an unreliable target."""
         self._retry_count = 0
+        self._backoff_count = 0
+        """Retries that followed a backoff: all but probes."""
 
     def plan_retry(self, failure: Failure, *, max_attempts: int | None = None) -> float | str:
         """Return the backoff in seconds before a retry, or why there is none. `max_attempts` is a lower limit.
@@ -77,22 +81,23 @@ class RetrySchedule:
         The backoff is 0 if the target is down: the call waits for it instead.
         """
         limits, queries = self.limits, self._queries
-        is_stated = failure.kind.is_limit and failure.retry_after is not None and failure.retry_after >= 0
+        is_limit, stated_seconds = is_limited(failure), find_stated_wait(failure)
+        is_stated = stated_seconds is not None
         if max_attempts is not None and self.attempt_count >= max_attempts:
             return describe_attempts(self.attempt_count)
         are_all_counted = limits.are_attempts_explicit or limits.is_awaited or not is_stated
         if self.attempt_count >= limits.attempts and are_all_counted:
             return describe_attempts(limits.attempts)
-        if not failure.kind.is_limit and not queries.has_token():
+        if not is_limit and not queries.has_token():
             return NO_TOKENS
         if not queries.can_wait():
-            return 0.0 if not self._retry_count and not failure.kind.is_limit else ON_EVENT_LOOP
-        elapsed, attempt = queries.elapsed(), self.attempt_count + 1
+            return 0.0 if not self._retry_count and not is_limit else ON_EVENT_LOOP
+        elapsed, attempt = queries.elapsed(), self._backoff_count + 2
         if is_stated:
-            seconds = self._policy.compute_backoff(attempt, failure.retry_after, queries.random(), elapsed)
+            seconds = self._policy.compute_backoff(attempt, stated_seconds, queries.random(), elapsed)
             if seconds is None:
                 return describe_retry_after(failure, self._policy)
-        elif not failure.kind.is_limit and queries.is_target_down():
+        elif not is_limit and queries.is_target_down():
             return 0.0
         else:
             seconds = self._policy.compute_backoff(attempt, None, queries.random()) or 0.0
@@ -100,10 +105,19 @@ class RetrySchedule:
                 return describe_retry_after(failure, self._policy)
             if failure.retry_after is not None and failure.retry_after > seconds:
                 seconds = failure.retry_after
-            if elapsed + seconds > limits.retry_seconds and self._retry_count >= limits.guaranteed_retries:
-                return f"the limit of {limits.retry_seconds:g} s for retries is reached"
+            window = limits.retry_seconds - elapsed
+            if seconds > window and self._retry_count >= limits.guaranteed_retries:
+                if window < seconds * MIN_BACKOFF_RATIO or (failure.retry_after or 0.0) > window:
+                    return f"the limit of {limits.retry_seconds:g} s for retries is reached"
+                seconds = window
         remaining = queries.seconds_left()
-        return DEADLINE_BEFORE_ATTEMPT if remaining is not None and seconds >= remaining else seconds
+        is_too_late = remaining is not None and seconds >= remaining
+        return DEADLINE_BEFORE_ATTEMPT + describe_end(failure) if is_too_late else seconds
+
+    def can_await_quota(self, failure: Failure) -> bool:
+        """Return whether a quota is used up only for so short a time that the call may wait."""
+        seconds = find_stated_wait(failure) if failure.kind.is_used_up else None
+        return seconds is not None and seconds <= self._policy.max_backoff - self._queries.elapsed()
 
     def await_turn(
         self,
@@ -125,7 +139,7 @@ class RetrySchedule:
                 *attempt,
                 outage_seconds=self._find_outage_limit(),
                 can_wait=queries.can_wait(),
-                needs_token=not failure.kind.is_limit,
+                needs_token=not is_limited(failure),
             )
             if turn.reason or not turn.seconds:
                 break
@@ -137,7 +151,9 @@ class RetrySchedule:
             waited += turn.seconds
         if not turn.reason:
             self._retry_count += 1
-            self.attempt_count += self.limits.are_attempts_explicit or not turn.is_probe
+            self._backoff_count += not turn.is_probe
+            is_counted = not turn.is_probe and not turn.is_target_unreliable
+            self.attempt_count += self.limits.are_attempts_explicit or is_counted
         seconds = recovery.backoff_seconds + waited
         return msgspec.structs.replace(recovery, backoff_seconds=seconds), turn.reason
 
@@ -151,6 +167,13 @@ class RetrySchedule:
     def restart(self) -> None:
         """Count the attempts of another model from the beginning."""
         self.attempt_count = 1
+        self._backoff_count = 0
+
+
+def find_stated_wait(failure: Failure) -> float | None:
+    """Return the seconds after which a rate limit or a quota ends, if the service states them."""
+    seconds = failure.clears_after if failure.retry_after is None else failure.retry_after
+    return seconds if seconds is not None and seconds >= 0 and is_limited(failure) else None
 
 
 def describe_attempts(number: int) -> str:
@@ -160,10 +183,11 @@ def describe_attempts(number: int) -> str:
 
 def describe_retry_after(failure: Failure, policy: Policy) -> str:
     """Return the stop reason for a delay that the server requested and the policy does not allow."""
+    seconds = find_stated_wait(failure) if failure.retry_after is None else failure.retry_after
     obstacle = f"above the maximum backoff of {policy.max_backoff:g} s"
-    if failure.retry_after is not None and failure.retry_after <= policy.max_backoff:
+    if seconds is not None and seconds <= policy.max_backoff:
         obstacle = f"more than what remains of {policy.max_backoff:g} s"
-    return f"Retry-After is {failure.retry_after:g} s, {obstacle}{describe_end(failure)}"
+    return f"Retry-After is {seconds:g} s, {obstacle}{describe_end(failure)}"
 
 
 def describe_end(failure: Failure) -> str:

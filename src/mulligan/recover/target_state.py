@@ -21,6 +21,19 @@ MAX_IDLE_SECONDS = 600.0
 """How long a target keeps its state without a call."""
 TIMEOUT_TOKENS = 3
 """Tokens that a retry costs which timed out: it has occupied the target for as long as possible."""
+SUCCESS_TOKENS = 3
+"""Tokens that a success returns. A call retried until it succeeds has p²/(1-p) failed retries where a share p of the
+attempts fails: with 1, a target that fails 62 % would soon have no tokens, with 3 one that fails 79 %. With 4, a server
+that sheds half of its load may take two minutes to recover (`evals/overload`)."""
+RATIO_WEIGHT = 0.05
+"""Weight of one attempt in the failure ratio of its target: it describes about the last 20."""
+MAX_HEALTHY_RATIO = 0.04
+"""Failure ratio of a target that is forgotten: five successes after a single failure."""
+UNRELIABLE_RATIO = 0.5
+"""Failure ratio from which on a target is unreliable: a failure says nothing about the call, so it does not count as an
+attempt."""
+UNRELIABLE_STREAK_FACTOR = 4
+"""How many times as many failures in a row take an unreliable target down: a few in a row are no sign of an outage."""
 MIN_PROBE_SECONDS = 0.5
 DOWNTIME_RATIO = 0.5
 """Delay of the next probe, as a share of the time that the target has been down."""
@@ -56,6 +69,8 @@ class RetryTurn(NamedTuple):
     """Seconds until the next probe of a target that is down; 0 while one runs."""
     is_probe: bool = False
     """Whether the retry probes a target that is down."""
+    is_target_unreliable: bool = False
+    """Whether the target fails at least half of its attempts."""
 
 
 class TargetCall:
@@ -80,9 +95,11 @@ class TargetState:
 
     __slots__ = (
         "down_since",
+        "failure_ratio",
         "failures",
         "is_down",
         "last_seconds",
+        "max_failures",
         "next_probe",
         "probe",
         "probe_started_at",
@@ -95,6 +112,10 @@ class TargetState:
         self.tokens = tokens
         self.failures = 0
         """Failures in a row without an answer."""
+        self.failure_ratio = 0.0
+        """Share of the attempts without an answer, while the target was not down."""
+        self.max_failures = 0
+        """How many failures in a row take it down."""
         self.is_down = False
         self.down_since = 0.0
         """When the first of these failures ended."""
@@ -110,7 +131,12 @@ class TargetState:
 
     def is_healthy(self, max_tokens: int) -> bool:
         """Return whether nothing needs to be remembered."""
-        return not self.failures and not self.is_down and self.probe is None and self.tokens >= max_tokens
+        is_idle = not self.failures and not self.is_down and self.probe is None
+        return is_idle and self.tokens >= max_tokens and self.failure_ratio < MAX_HEALTHY_RATIO
+
+    @property
+    def is_unreliable(self) -> bool:
+        return self.failure_ratio >= UNRELIABLE_RATIO
 
     # Results
 
@@ -118,11 +144,12 @@ class TargetState:
         """Record that the target answered: a success, or a failure of its own such as a rejection."""
         self._end_probe(call)
         self.failures = 0
+        self.failure_ratio *= 1 - RATIO_WEIGHT
         self._release(now, random_value)
 
-    def return_token(self, max_tokens: int) -> None:
-        """Return a token for a success."""
-        self.tokens = min(max(self.tokens, max_tokens), self.tokens + 1)
+    def return_tokens(self, max_tokens: int) -> None:
+        """Return the tokens for a success."""
+        self.tokens = min(max(self.tokens, max_tokens), self.tokens + SUCCESS_TOKENS)
 
     def take_tokens(self, count: int) -> None:
         """Take tokens for a retry that failed."""
@@ -143,8 +170,11 @@ class TargetState:
         self.last_seconds = seconds
         if not self.failures:
             self.down_since = now
+            self.max_failures = down_after * (UNRELIABLE_STREAK_FACTOR if self.is_unreliable else 1)
         self.failures += 1
-        if was_probe or (not self.is_down and down_after and self.failures >= down_after):
+        if not self.is_down:
+            self.failure_ratio += RATIO_WEIGHT * (1 - self.failure_ratio)
+        if was_probe or (not self.is_down and down_after and self.failures >= self.max_failures):
             self.is_down = True
             downtime = DOWNTIME_RATIO * (now - self.down_since)
             self.next_probe = now + max(MIN_PROBE_SECONDS, downtime) * (0.75 + 0.5 * random_value)
@@ -191,7 +221,7 @@ class TargetState:
         if self.tokens < 1 and needs_token:
             return RetryTurn(reason=NO_TOKENS)
         if not self.is_down:
-            return RetryTurn()
+            return RetryTurn(is_target_unreliable=self.is_unreliable)
         if self.probe is None and max(now, self.next_probe) > call.limit:
             return RetryTurn(reason=NO_PROBE_IN_TIME)
         if now >= call.limit:
@@ -263,7 +293,7 @@ class Targets:
         random_value = random()
         with _lock:
             state = self._ensure(target, policy, now)
-            if is_retry and failure is not None and failure.is_failure and not failure.kind.is_limit:
+            if is_retry and failure is not None and failure.is_failure and not is_limited(failure):
                 state.take_tokens(TIMEOUT_TOKENS if failure.kind.is_timeout else 1)
             if is_unanswered and failure is not None:
                 state.record_failure(
@@ -273,7 +303,7 @@ class Targets:
                 return
             state.record_answer(call, now, random_value)
             if failure is None:
-                state.return_token(policy.retry_tokens)
+                state.return_tokens(policy.retry_tokens)
             if state.is_healthy(policy.retry_tokens):
                 del self.states[target]
 
@@ -345,12 +375,17 @@ class Targets:
         return now - state.used_at > MAX_IDLE_SECONDS and not state.waiting and state.probe is None
 
 
+def is_limited(failure: Failure) -> bool:
+    """Return whether a rate limit or a quota rejected the call: the target works, and a retry costs no token."""
+    return failure.kind.is_limit or failure.kind.is_used_up
+
+
 def is_without_answer(failure: Failure | None) -> bool:
     """Return whether a target gave no answer: no connection, a reset, a timeout or a 5xx.
 
     A rate limit, a used-up quota and a rejection are answers.
     """
-    if failure is None or not failure.is_failure or failure.kind.is_limit or failure.kind.is_used_up:
+    if failure is None or not failure.is_failure or is_limited(failure):
         return False
     if INFRA_ERROR in failure.evidence:
         return True

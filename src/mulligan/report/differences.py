@@ -47,8 +47,8 @@ class GroupDifference(NamedTuple):
 
     @property
     def is_clear(self) -> bool:
-        """Whether the interval excludes 0."""
-        return not self.low <= 0 <= self.high
+        """Whether the interval excludes 0, and more than a rounding error."""
+        return self.low > 1e-9 or self.high < -1e-9
 
 
 def compare_rates(first: Rate, second: Rate, comparisons: int = 1) -> GroupDifference:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.holdout import REMINDER, REPAIR
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     HIDDEN_VALUE,
@@ -219,8 +220,11 @@ def describe_advice(run: Run, actions: Mapping[str, str]) -> dict[int, list[str]
     sentences: dict[int, list[str]] = {}
     for advised_fix in run.advice:
         text = f"{actions[advised_fix.fix]} ({advised_fix.fix})" if advised_fix.fix in actions else advised_fix.fix
-        label = "not told, to measure its effect" if advised_fix.held_out else "told"
-        sentences.setdefault(advised_fix.call, []).append(f"{label}: {to_line(text, 160)}")
+        label = "not told: held out, " if advised_fix.held_out else "told: "
+        if advised_fix.fix == REPAIR:
+            label, text = "not repaired: held out, ", "to measure the effect of repairs"
+        if advised_fix.fix != REMINDER:  # it belongs to no call
+            sentences.setdefault(advised_fix.call, []).append(f"{label}{to_line(text, 160)}")
     return sentences
 
 

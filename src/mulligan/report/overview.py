@@ -50,7 +50,8 @@ def render_headline(stats: Stats, kind: str | None = None) -> Iterator[str]:
     """Render the summary sentences. With `kind`, summarize only the calls with that kind of failure."""
     counters, period = stats.total, format_period(stats)
     if kind is not None:
-        outcomes = f"; {counters.recovered:,} of these recovered, {counters.unrecovered:,} unrecovered"
+        unrecovered = sum(map(stats_report.count_unrecovered, counters.kinds.values()))
+        outcomes = f"; {counters.recovered:,} of these recovered, {unrecovered:,} unrecovered"
         failures = f"{format_count(counters.attempts, 'failure')} of {kind} in {format_count(counters.calls, 'call')}"
         yield f"{failures} {period}{outcomes if counters.calls else ''}."
         return

@@ -402,6 +402,12 @@ STATS_SPEC = ResourceSpec(
     CSV_COLUMNS,
     options=(Parameter("by", "Dimension that splits the metrics.", "choice", get_args(By)),),
 )
+IMPACT_SPEC = ResourceSpec(
+    "impact",
+    "Compare failures with mulligan's help with those without it.",
+    RunQuery,
+    (msgspec.structs.replace(SINCE, default="30d"), UNTIL, AGENT, VERSION, ENVIRONMENT),
+)
 TOOL_SPEC = ResourceSpec(
     "tools", "List metrics by tool, most unrecovered calls first.", StatsQuery, _without("tool"), ("tool", *CSV_COLUMNS)
 )

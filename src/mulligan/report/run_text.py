@@ -11,6 +11,7 @@ from typing import Any
 
 from mulligan.core import calls
 from mulligan.core.episodes import find_causes, list_episodes
+from mulligan.core.holdout import REMINDER
 from mulligan.core.records import EndReason, Fix, History, Link, Status, Step, to_builtins
 from mulligan.core.run_links import derive_status
 from mulligan.report import call_text, stats
@@ -206,6 +207,9 @@ def _detail_rows(history: History, run_calls: list[calls.Call], now: int) -> Ite
             yield "trace" if name == "traceparent" else name, to_line(value)
     if run.metadata:
         yield "metadata", call_text.format_arguments(run.metadata, call_text.MAX_VALUE_CHARS)
+    for record in run.advice:
+        if record.fix == REMINDER:
+            yield "reminder", "not told: held out, to measure its effect" if record.held_out else "told"
     lasted = f", lasted {format_duration((run.ended_at - run.started_at) / 1000)}" if run.ended_at else ""
     yield "started", f"{format_timestamp(run.started_at)} UTC ({format_age(run.started_at, now)}){lasted}"
     steps = [step for step in history.steps if step.type != "run"]

@@ -238,9 +238,15 @@ def percentile_summary(histogram: Histogram, micros: int | None = None) -> dict[
     return summary
 
 
+def count_unrecovered(kind: KindCell) -> int:
+    """Return the unrecovered failures of a kind. Without calls they are failures of runs, which nothing recovers."""
+    return kind.unrecovered if kind.calls else kind.failures
+
+
 def to_kind_facts(kind: KindCell) -> dict[str, Any]:
     return {
-        **_pick(kind, "failures", "calls", "recovered", "repaired", "unrecovered"),
+        **_pick(kind, "failures", "calls", "recovered", "repaired"),
+        "unrecovered": count_unrecovered(kind),
         "recovered_by": _rank(kind.recovered_by),
         "seconds_before": percentile_summary(kind.seconds, kind.micros),
     }
@@ -615,7 +621,7 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
         for outcome, count in _count_outcomes(cell).items()
     }
     failures = {kind: cell.failures for kind, cell in total.kinds.items()}
-    unrecovered = {kind: cell.unrecovered for kind, cell in total.kinds.items()}
+    unrecovered = {kind: count_unrecovered(cell) for kind, cell in total.kinds.items()}
     cumulative_count, buckets = 0, {}
     for index, count in total.seconds.counts().items():
         cumulative_count += count
@@ -630,7 +636,12 @@ def render_metrics(total: Cell, tools: Stats) -> Iterator[str]:
         ("attempts_total", "counter", "Attempts of calls.", {"": total.attempts}),
         ("repaired_total", "counter", "Recovered calls with changed arguments.", {"": total.repaired}),
         ("failures_total", "counter", "Failed attempts by kind.", _label_counts("kind", failures)),
-        ("unrecovered_total", "counter", "Unrecovered calls by kind.", _label_counts("kind", unrecovered)),
+        (
+            "unrecovered_total",
+            "counter",
+            "Unrecovered calls and run failures by kind.",
+            _label_counts("kind", unrecovered),
+        ),
         (
             "recovered_total",
             "counter",

@@ -16,9 +16,9 @@ from starlette.routing import BaseRoute
 from mulligan import __version__
 from mulligan.core.failure import SettingsError, WorkerUnavailableError
 from mulligan.core.records import to_builtins
-from mulligan.report import memory_text, overview, recovery_costs, run_text
+from mulligan.report import impact, memory_text, overview, recovery_costs, run_text
 from mulligan.report import stats as stats_report
-from mulligan.report.resources import RESOURCES, STATS_SPEC, Parameter, ResourceSpec
+from mulligan.report.resources import IMPACT_SPEC, RESOURCES, STATS_SPEC, Parameter, ResourceSpec
 from mulligan.server import decisions, ingest, openapi, opentelemetry
 from mulligan.server.app import Endpoint, RouteGroup, Server
 from mulligan.server.bodies import ApiError, csv_response, invalid, json_response, store_unavailable
@@ -60,6 +60,8 @@ def query_endpoints() -> list[QueryEndpoint]:
     endpoints.append(QueryEndpoint("/v1/stats", STATS_SPEC.summary, parameters, answer_stats, "Stats", has_csv=True))
     parameters = (*COMPARED_GROUPS, *STATS_SPEC.filters, NOW)
     endpoints.append(QueryEndpoint("/v1/compare", COMPARE_SUMMARY, parameters, answer_comparison, "Comparison"))
+    parameters = (*IMPACT_SPEC.filters, NOW)
+    endpoints.append(QueryEndpoint("/v1/impact", IMPACT_SPEC.summary, parameters, answer_impact, "Impact"))
     for path, summary, answer, schema in (
         ("/v1/runs/{id}", "Return one run with all attempts of all calls.", answer_run, "Run"),
         ("/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", answer_pattern, "Pattern"),
@@ -224,6 +226,11 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
         response["model_recovery"] = recovery_costs.to_facts(recovery_costs.read_failed_runs(store, tenant, query))
         response["advice"] = stats_report.build_advice(stats.total, tools, agents)
     return json_response(response)
+
+
+def answer_impact(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    report = impact.build_report(store, tenant, IMPACT_SPEC.build_query(values), values["now"])
+    return json_response({"now": values["now"], **impact.to_facts(report)})
 
 
 def answer_comparison(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:

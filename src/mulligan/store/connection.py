@@ -27,12 +27,8 @@ class Insert(msgspec.Struct, frozen=True):
     @property
     def single_row_sql(self) -> str:
         """SQL that inserts one row."""
-        return self.multi_row_sql(1)
-
-    def multi_row_sql(self, count: int) -> str:
-        """Return the SQL that inserts this many rows."""
-        row = f"({', '.join('?' * len(self.columns))})"
-        return f"INSERT INTO {self.table} ({', '.join(self.columns)}) VALUES {', '.join([row] * count)} {self.conflict}"
+        marks = ", ".join("?" * len(self.columns))
+        return f"INSERT INTO {self.table} ({', '.join(self.columns)}) VALUES ({marks}) {self.conflict}"
 
     @classmethod
     def or_update(cls, table: str, keys: str, values: str) -> Insert:
@@ -110,7 +106,8 @@ class Connection(Protocol):
 
     def execute(self, sql: str, values: Sequence[Any] = ..., /) -> Rows: ...
 
-    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object: ...
+    def executemany(self, sql: str, rows: Iterable[Sequence[Any]], /) -> object:
+        """Execute a statement for each of the rows, of which there may be none."""
 
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
         """Yield result rows without loading all of them into memory."""

@@ -18,6 +18,7 @@ from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
 from mulligan.learn.prerequisites import FixSummary, Row, load_record
 from mulligan.learn.profiles import build_profile
 from mulligan.learn.telling import Profile
+from mulligan.learn.working_calls import PastFailure
 from mulligan.store import fix_votes
 from mulligan.store.base import (
     IMPORT_PREFIX,
@@ -37,7 +38,7 @@ from mulligan.store.base import (
 from mulligan.store.connection import Connection, RowReader, upsert
 from mulligan.store.fix_votes import REPORTED, VOTE, RunTrials, mark_for_consolidation, recount_fix, vote_row, votes
 from mulligan.store.pattern_counts import id_of
-from mulligan.store.rows import BEFORE_FIRST_CALL, decode_body, decompress
+from mulligan.store.rows import BEFORE_FIRST_CALL, decode_body, decode_step, decompress
 
 MAX_FIXES_PER_PATTERN = 64
 """Fixes that are read per pattern, last tried first."""
@@ -274,6 +275,51 @@ def _find_revoked_runs(
         for run, principal, started in run_rows
         if any(fixes.is_revoked(revocation, principal, tool, started) for revocation in revocations)
     }
+
+
+MAX_PAST_FAILURES = 40
+"""Newest failed calls that are read for one query."""
+MAX_STEPS_TO_RECOVERY = 60
+_PAST_FAILURES_SQL = (
+    "SELECT s.run, s.seq, s.name, s.started_at, s.body, l.body, l.recovering_call, v.fix, d.body "
+    "FROM steps s LEFT JOIN links l ON l.tenant = s.tenant AND l.run = s.run AND l.failed_call = s.call "
+    "LEFT JOIN votes v ON v.tenant = s.tenant AND v.run = s.run AND v.tried_call = l.recovering_call "
+    "AND v.failed_call = s.call LEFT JOIN fix_decisions d ON d.tenant = v.tenant AND d.id = v.fix "
+    "WHERE s.tenant = ? AND s.name = ? AND s.fingerprint = ? AND s.run LIKE ? AND s.run <> ? "
+    "ORDER BY s.started_at DESC LIMIT ?"
+)
+
+
+def find_past_failures(read: RowReader, tenant: str, failed: Step, run_suffix: str) -> list[PastFailure]:
+    """Return the same failure in other runs whose id ends so, each with what recovered it, the oldest first."""
+    assert failed.failure is not None
+    fingerprint = failed.failure.fingerprint
+    rows = read(_PAST_FAILURES_SQL, (tenant, failed.name, fingerprint, f"%{run_suffix}", failed.run, MAX_PAST_FAILURES))
+    revocations = fix_votes.revocations(read, tenant) if rows else []
+    revoked_runs = _find_revoked_runs(read, tenant, failed.name, pattern_id(failed.name, fingerprint), revocations)
+    past_failures = []
+    for run, seq, name, started_at, body, link_body, recovering_call, fix, decision_body in reversed(rows):
+        step = decode_step(run, seq, name, started_at, body)
+        if step.tool_key != failed.tool_key or run in revoked_runs:
+            continue
+        link = decode_body(link_body, Link) if link_body is not None else None
+        later_rows = read(
+            "SELECT seq, name, started_at, body FROM steps WHERE tenant = ? AND run = ? AND seq > ? AND seq <= ? "
+            "ORDER BY seq LIMIT ?",
+            (tenant, run, seq, recovering_call or seq + MAX_STEPS_TO_RECOVERY, MAX_STEPS_TO_RECOVERY),
+        )
+        decision = decode(decision_body, OperatorDecision) if decision_body else OperatorDecision()
+        past_failures.append(
+            PastFailure(
+                step,
+                link,
+                [decode_step(run, *row) for row in later_rows],
+                fix or "",
+                is_approved=decision.approved > decision.revoked,
+                is_revoked=decision.revoked > decision.approved,
+            )
+        )
+    return past_failures
 
 
 # Fixes

@@ -113,10 +113,7 @@ def add_votes(writer: Connection, tenant: str, batch: Sequence[RunTrials], princ
             for key, trial in current_trials.items()
             if key not in same
         ]
-    if stale:
-        writer.executemany(
-            "DELETE FROM votes WHERE tenant = ? AND run = ? AND failed_call = ? AND tried_call = ?", stale
-        )
+    writer.executemany("DELETE FROM votes WHERE tenant = ? AND run = ? AND failed_call = ? AND tried_call = ?", stale)
     for fix in uncertain:
         recount_fix(writer, tenant, fix)
     if new_votes:

@@ -168,11 +168,10 @@ def _add_pattern_runs(writer: Connection, tenant: str, pattern_runs: PatternRuns
             kinds.pop(kind, None)
             removed_rows.append((tenant, id, started, run, kind))
     writer.queue(_PATTERN_RUN_INSERT, rows)
-    if removed_rows:
-        writer.executemany(
-            "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ? AND kind = ?",
-            removed_rows,
-        )
+    writer.executemany(
+        "DELETE FROM run_failures WHERE tenant = ? AND pattern = ? AND started_at = ? AND run = ? AND kind = ?",
+        removed_rows,
+    )
     return more
 
 
@@ -212,9 +211,8 @@ def _add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) ->
 
 def _delete_empty(writer: Connection, table: str, key_names: str, keys: Sequence[tuple[Any, ...]]) -> None:
     """Delete the rows with these keys that have no remaining occurrences."""
-    if keys:
-        condition = " AND ".join(f"{name} = ?" for name in key_names.split())
-        writer.executemany(f"DELETE FROM {table} WHERE {condition} AND occurrences <= 0", keys)
+    condition = " AND ".join(f"{name} = ?" for name in key_names.split())
+    writer.executemany(f"DELETE FROM {table} WHERE {condition} AND occurrences <= 0", keys)
 
 
 def sum_days(writer: Connection, tenant: str) -> None:

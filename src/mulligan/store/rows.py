@@ -154,15 +154,14 @@ def load_runs(writer: Connection, tenant: str, ids: Iterable[str]) -> dict[str, 
 
 
 def update_runs(writer: Connection, tenant: str, runs: Sequence[Run]) -> None:
-    if runs:
-        writer.executemany(
-            "UPDATE runs SET agent = ?, session = ?, started_at = ?, body = ?, version = ?, environment = ? "
-            "WHERE tenant = ? AND id = ?",
-            [
-                (run.agent, run.session, run.started_at, encode(run), run.version, run.environment, tenant, run.id)
-                for run in runs
-            ],
-        )
+    writer.executemany(
+        "UPDATE runs SET agent = ?, session = ?, started_at = ?, body = ?, version = ?, environment = ? "
+        "WHERE tenant = ? AND id = ?",
+        [
+            (run.agent, run.session, run.started_at, encode(run), run.version, run.environment, tenant, run.id)
+            for run in runs
+        ],
+    )
 
 
 def step_row(tenant: str, step: Step) -> tuple[Any, ...]:
@@ -189,8 +188,7 @@ def run_row(
 
 def put_statuses(writer: Connection, statuses: Sequence[tuple[Status, int, str, str]]) -> None:
     """Update many runs: status, whether all calls succeeded at the first attempt, tenant and run."""
-    if statuses:
-        writer.executemany("UPDATE runs SET status = ?, failure_free = ? WHERE tenant = ? AND id = ?", statuses)
+    writer.executemany("UPDATE runs SET status = ?, failure_free = ? WHERE tenant = ? AND id = ?", statuses)
 
 
 def extent(writer: Connection, tenant: str, id: str) -> tuple[int, int]:
@@ -234,8 +232,7 @@ def links_since(writer: Connection, tenant: str, run: str, start: int) -> dict[i
 
 
 def forget_links(writer: Connection, keys: Sequence[tuple[str, str, int]]) -> None:
-    if keys:
-        writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed_call = ?", keys)
+    writer.executemany("DELETE FROM links WHERE tenant = ? AND run = ? AND failed_call = ?", keys)
 
 
 def link_rows(tenant: str, run: str, links: dict[int, Link], failed_calls: Mapping[int, Call]) -> list[tuple[Any, ...]]:

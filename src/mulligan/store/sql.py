@@ -32,6 +32,7 @@ from mulligan.core.records import (
 )
 from mulligan.learn import fixes, patterns
 from mulligan.learn.patterns import PatternDecision
+from mulligan.learn.working_calls import PastFailure
 from mulligan.store import audit, fix_queries, queries, rollups, rows
 from mulligan.store.base import (
     AuditEntry,
@@ -356,6 +357,10 @@ class DatabaseStore(abc.ABC):
 
     def recall(self, tenant: str, query: RecallQuery) -> list[Precedent]:
         return self.ask_rows(tenant, lambda read: fix_queries.find_precedents(read, tenant, query))
+
+    def past_failures(self, tenant: str, failed: Step, run_suffix: str) -> list[PastFailure]:
+        """Return the same failure in other runs whose id ends so, each with what recovered it."""
+        return self.ask_rows(tenant, lambda read: fix_queries.find_past_failures(read, tenant, failed, run_suffix))
 
     def fixes(self, tenant: str, query: FixQuery) -> list[Fix]:
         return self.ask_rows(

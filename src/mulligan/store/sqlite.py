@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 import sqlite3
+import sys
 import threading
 import time
 import weakref
@@ -62,6 +63,14 @@ class SqliteConnection(sqlite3.Connection):
             if self.in_transaction:  # a full disk may have ended it
                 self.execute("ROLLBACK")
             raise
+
+    if (3, 12) <= sys.version_info < (3, 13):
+
+        def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+            """Execute a statement. Early releases of 3.12 take `?1` for a name, and warn about values without one."""
+            if "?1" in sql and not isinstance(parameters, dict):
+                parameters = {str(number): value for number, value in enumerate(parameters, 1)}
+            return super().execute(sql, parameters)
 
     def select_tenant(self, tenant: str) -> None:
         """Do nothing: a connection reads and writes rows of all tenants."""

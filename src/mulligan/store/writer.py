@@ -155,6 +155,10 @@ class _RunChanges(msgspec.Struct):
     is_failure_free: bool = True
     """Whether all of `steps` succeeded at the first attempt."""
 
+    def set_steps(self, steps: list[Step]) -> None:
+        self.steps = steps
+        self.is_failure_free = all(map(is_first_attempt_success, steps))
+
     def apply_updates(self, stored_run: Run | None) -> int:
         """Set `run`. Return how many of the records are new."""
         self.run = stored_run or self.started
@@ -205,6 +209,13 @@ class _Transaction(msgspec.Struct):
     def require_exclusive(self) -> None:
         if not self.writer.is_exclusive:
             raise ConcurrentAppendError
+
+    def delete_step(self, step: Step) -> None:
+        """Delete a stored step, which the batch replaces or removes."""
+        self.require_exclusive()
+        sql = "DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?"
+        self.writer.execute(sql, (self.tenant, step.run, step.seq))
+        self.replaced.setdefault(step.run, {}).setdefault(step.seq, step)
 
 
 class BatchWriter:
@@ -540,7 +551,6 @@ def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChan
     They are stored so while the step is unknown: it arrives later, or its run does. A failure that was classified by
     its message changes nothing if the step has a message too. `is_stored` says that the store has steps of this run.
     """
-    writer, tenant = transaction.writer, transaction.tenant
     steps = {step.seq: step for step in reversed(changes.steps)}
     nested_steps = [step for step in steps.values() if step.seq >= FIRST_FAILURE_SEQ]
     for seq in {step.parent for step in nested_steps} - steps.keys() if is_stored else ():
@@ -554,9 +564,7 @@ def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChan
             continue
         joined_seqs.add(nested_step.seq)
         if nested_step.seq not in steps:
-            transaction.require_exclusive()
-            writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?", (tenant, run, nested_step.seq))
-            transaction.replaced.setdefault(run, {})[nested_step.seq] = nested_step
+            transaction.delete_step(nested_step)
         if step.failure is not None and step.failure.message and recorded.evidence:
             continue
         if nested_step.name != step.name and recorded.message:
@@ -565,8 +573,7 @@ def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChan
         steps[step.seq] = step.with_failure(failure)
         changes.recorded.append(FailureRecorded(run, step.seq, failure))
     if joined_seqs:
-        changes.steps = [step for step in changes.steps if step.seq not in joined_seqs]
-        changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+        changes.set_steps([step for step in changes.steps if step.seq not in joined_seqs])
 
 
 def _join_attempts(transaction: _Transaction, run: str, changes: _RunChanges, stored_run: StoredRun | None) -> None:
@@ -597,15 +604,11 @@ def _join_attempts(transaction: _Transaction, run: str, changes: _RunChanges, st
                 sent_step = sent_steps[step.seq]
                 sent_steps[step.seq] = replace(sent_step, call=step.call, attempt=step.attempt, recovery=step.recovery)
             if stored_step is not None and _has_moved(stored_step, step):
-                transaction.require_exclusive()
-                sql = "DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?"
-                transaction.writer.execute(sql, (transaction.tenant, run, step.seq))
-                transaction.replaced.setdefault(run, {})[step.seq] = stored_step
+                transaction.delete_step(stored_step)
                 sent_steps[step.seq] = step
     if attempts_by_name:
         others = [step for step in changes.steps if step.seq >= FIRST_FAILURE_SEQ]
-        changes.steps = [*sent_steps.values(), *others]
-        changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+        changes.set_steps([*sent_steps.values(), *others])
 
 
 def _has_moved(stored_step: Step, step: Step) -> bool:
@@ -644,20 +647,16 @@ def _replace_failures(transaction: _Transaction, run: str, changes: _RunChanges)
     for event in changes.recorded:
         stored_step = next(_load_steps(transaction, run, event.seq, event.seq), None)
         if stored_step is None:  # it is in this batch, or unknown
-            changes.steps = [
-                step.with_failure(event.failure) if step.seq == event.seq else step for step in changes.steps
-            ]
+            steps = [step.with_failure(event.failure) if step.seq == event.seq else step for step in changes.steps]
+            changes.set_steps(steps)
             continue
         sql = "SELECT principal FROM runs WHERE tenant = ? AND id = ?"
         (principal,) = writer.execute(sql, (tenant, run)).fetchone() or (transaction.principals[run],)
         new_step = stored_step.with_failure(event.failure)
         if new_step == stored_step or principal != transaction.principals[run]:
             continue
-        transaction.require_exclusive()
-        writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ? AND seq = ?", (tenant, run, event.seq))
-        transaction.replaced.setdefault(run, {}).setdefault(event.seq, stored_step)
-        changes.steps = [*(step for step in changes.steps if step.seq != event.seq), new_step]
-    changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+        transaction.delete_step(stored_step)
+        changes.set_steps([*(step for step in changes.steps if step.seq != event.seq), new_step])
 
 
 def _put_compactions(writer: Connection, tenant: str, compactions: list[Compaction]) -> int:
@@ -713,7 +712,7 @@ def _group_by_run(batch: Sequence[AnyEvent]) -> tuple[dict[str, _RunChanges], li
         elif isinstance(event, ContextCompacted):
             compactions.append(event.compaction)
     for changes in changes_by_run.values():
-        changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+        changes.set_steps(changes.steps)
     return changes_by_run, compactions
 
 
@@ -758,8 +757,7 @@ def _put_steps(
         for changes in changes_by_run.values():
             new = [step for step in changes.steps if (step.run, step.seq) not in existing_keys]
             first_by_seq = {step.seq: step for step in reversed(new)}
-            changes.steps = list(first_by_seq.values())[::-1]
-            changes.is_failure_free = all(map(is_first_attempt_success, changes.steps))
+            changes.set_steps(list(first_by_seq.values())[::-1])
         writer.put(STEP, [step_row(tenant, step) for changes in changes_by_run.values() for step in changes.steps])
     writer.execute("RELEASE steps")
 

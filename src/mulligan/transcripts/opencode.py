@@ -20,7 +20,7 @@ from mulligan.transcripts.run_builder import ReaderState, RunBuilder, derive_run
 NAME = "opencode"
 MAX_PART_CHARS = 4_000_000
 """Longer parts are skipped."""
-_SESSIONS = "SELECT id, parent_id, directory, version FROM session WHERE ?1 IS NULL OR id = ?1 ORDER BY time_created"
+_SESSIONS = "SELECT id, parent_id, directory, version FROM session WHERE :id IS NULL OR id = :id ORDER BY time_created"
 _PARTS = """
 SELECT p.data, p.time_created, m.data ->> 'role', m.data ->> 'modelID' FROM part p JOIN message m ON m.id = p.message_id
 WHERE p.session_id = ? AND length(p.data) <= ? ORDER BY p.time_created, p.id
@@ -72,7 +72,7 @@ def read(lines: LogLines, state: ReaderState, session: str | None = None) -> Ite
             tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
             if not {"session", "message", "part"} <= tables:
                 return
-            for id, parent, directory, version in database.execute(_SESSIONS, (session,)).fetchall():
+            for id, parent, directory, version in database.execute(_SESSIONS, {"id": session}).fetchall():
                 run = RunBuilder(state, NAME, id)
                 run.version = version
                 run.set_project(directory)

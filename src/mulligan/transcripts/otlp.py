@@ -36,7 +36,7 @@ from mulligan.transcripts.span_attributes import (
     find_tags,
     find_task,
     find_text,
-    has_error_level,
+    has_error,
     read_cost_nanos,
     read_evaluations,
     read_prompt,
@@ -109,6 +109,7 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
 
     def to_span(self, resource: dict[str, Any], scope: str) -> Span:
         status, facts = self.status or _Status(), read_attributes(self.attributes)
+        events = [(event.name, read_attributes(event.attributes)) for event in self.events]
         return Span(
             trace=self.trace_id,
             id=self.span_id,
@@ -117,9 +118,9 @@ class _JsonSpan(msgspec.Struct, gc=False, rename="camel"):
             start=parse_integer(self.start_time_unix_nano),
             end=parse_integer(self.end_time_unix_nano),
             facts=facts,
-            has_failed=status.code in (2, "2", "STATUS_CODE_ERROR") or has_error_level(facts),
+            has_failed=status.code in (2, "2", "STATUS_CODE_ERROR") or has_error(facts, events),
             message=status.message,
-            events=[(event.name, read_attributes(event.attributes)) for event in self.events],
+            events=events,
             resource=resource,
             scope=scope,
             links=[link.trace_id for link in self.links],

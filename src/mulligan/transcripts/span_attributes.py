@@ -1,7 +1,7 @@
 """Meaning of span attributes: what a span stands for, and its names, arguments, tokens and cost.
 
-Covers the semantic conventions for generative AI and MCP, and the attributes of OpenInference, Langfuse, Traceloop and
-Vercel's AI SDK.
+Covers the semantic conventions for generative AI and MCP, and the attributes of OpenInference, Langfuse, Traceloop,
+LangSmith, MLflow and Vercel's AI SDK.
 """
 
 from __future__ import annotations
@@ -63,7 +63,8 @@ LangSmith, MLflow and Vercel's AI SDK. Names of spans are free text and decide n
 
 
 ATTRIBUTES = {
-    "trace_name": ("langfuse.trace.name", "langsmith.trace.name"),
+    "trace_name": ("langfuse.trace.name",),
+    "chain": ("langsmith.trace.name",),
     "agent": ("gen_ai.agent.name", "agent.name", "gen_ai.workflow.name", "ai.telemetry.functionId"),
     "user": (
         "langfuse.user.id", "user.id", "enduser.id", "ai.telemetry.metadata.userId",
@@ -92,7 +93,7 @@ ATTRIBUTES = {
     "context": (
         "input.value", "ai.prompt", "traceloop.entity.input", "langfuse.trace.input", "langfuse.observation.input",
     ),
-    "model": ("gen_ai.request.model", "ai.model.id"),
+    "model": ("gen_ai.request.model", "ai.model.id", "mlflow.llm.model"),
     "model_parameters": ("llm.invocation_parameters",),
     "answering_model": ("gen_ai.response.model", "langfuse.observation.model.name", "llm.model_name"),
     "tool": ("gen_ai.tool.name", "tool.name", "mcp.tool.name", "ai.toolCall.name"),
@@ -101,11 +102,11 @@ ATTRIBUTES = {
     "attempt": ("mulligan.attempt",),
     "arguments": (
         "gen_ai.tool.call.arguments", "ai.toolCall.args", "traceloop.entity.input", "langfuse.observation.input",
-        "input.value", "mlflow.spanInputs",
+        "input.value", "mlflow.spanInputs", "gen_ai.prompt",
     ),
     "result": (
         "gen_ai.tool.call.result", "ai.toolCall.result", "traceloop.entity.output", "langfuse.observation.output",
-        "output.value", "mlflow.spanOutputs",
+        "output.value", "mlflow.spanOutputs", "gen_ai.completion",
     ),
     "error": ("exception.message", "langfuse.observation.status_message", "gen_ai.tool.call.result", "output.value"),
     "error_class": ("error.type", "exception.type"),
@@ -133,7 +134,8 @@ ATTRIBUTES = {
         "gen_ai.usage.reasoning.output_tokens", "llm.token_count.completion_details.reasoning",
         "ai.usage.reasoningTokens",
     ),
-    "usage": ("langfuse.observation.usage_details",),
+    "usage": ("langfuse.observation.usage_details", "mlflow.chat.tokenUsage"),
+    "costs": ("langfuse.observation.cost_details", "mlflow.llm.cost"),
     "service": ("service.name",),
     "service_version": ("service.version",),
     "environment": ("deployment.environment.name", "deployment.environment"),
@@ -143,13 +145,16 @@ _USAGE_NAMES = {
     "input": ("input", "prompt_tokens", "input_tokens"),
     "output": ("output", "completion_tokens", "output_tokens"),
     "cached_input": ("input_cached_tokens", "cache_read_input_tokens"),
+    "cache_write": ("cache_creation_input_tokens",),
     "reasoning": ("output_reasoning_tokens",),
 }
-"""Names of token counts in the usage that Langfuse reports as JSON."""
+"""Names of token counts in the usage that Langfuse and MLflow report as JSON."""
+_TOTAL_COSTS = ("total", "total_cost")
+"""Names of the whole cost in the costs that they report as JSON."""
 READ_ATTRIBUTES = frozenset((*_ROLES, *(name for names in ATTRIBUTES.values() for name in names)))
 """The attributes that are read. Other readers may skip all others."""
-_QUOTED_ATTRIBUTES = frozenset({"mlflow.trace.user", "mlflow.trace.session"})
-"""Attributes whose text is written as JSON."""
+_MLFLOW_TYPE = "mlflow.spanType"
+"""On each span of MLflow, which writes the text of all attributes as JSON."""
 SCRUBBED_PREFIX = "[Scrubbed due to "
 """Start of a value that Logfire replaced before sending. All values of an attribute then look the same."""
 UNNAMED_SERVICE_PREFIX = "unknown_service"
@@ -170,9 +175,14 @@ def find_role(facts: dict[str, Any]) -> Role | None:
     return "model" if find_text(facts, "model") or find_text(facts, "answering_model") else None
 
 
-def has_error_level(facts: dict[str, Any]) -> bool:
-    """Return whether attributes report a failure without the span's status, as Langfuse does for handled errors."""
-    return find_text(facts, "level") == "ERROR"
+def has_error(facts: dict[str, Any], events: Sequence[tuple[str, dict[str, Any]]]) -> bool:
+    """Return whether a span reports a failure without its status.
+
+    Langfuse does so for handled errors. LangSmith sets the status OK first, which no later one may replace.
+    """
+    if find_text(facts, "level") == "ERROR":
+        return True
+    return "langsmith.span.kind" in facts and any(name == "exception" for name, _ in events)
 
 
 def find_model(facts: dict[str, Any]) -> str:
@@ -195,8 +205,10 @@ def find_agent(facts: dict[str, Any], span_name: str) -> str | None:
         return agent
     if facts.get("traceloop.span.kind") in ("agent", "workflow"):
         return find_text(facts, "entity")
+    if facts.get("langsmith.span.kind") == "chain":
+        return find_text(facts, "chain")
     is_named_after_agent = facts.get("openinference.span.kind") == "AGENT" or (
-        facts.get("langfuse.observation.type") == "agent"
+        facts.get("langfuse.observation.type") == "agent" or facts.get(_MLFLOW_TYPE) == '"AGENT"'
     )
     return span_name or None if is_named_after_agent else None
 
@@ -299,11 +311,13 @@ def read_tokens(facts: dict[str, Any]) -> dict[str, int] | None:
 def read_cost_nanos(facts: dict[str, Any]) -> int | None:
     """Return the cost that the sender computed, in billionths of a dollar."""
     dollars = next((facts[name] for name in ATTRIBUTES["cost"] if name in facts), None)
+    if dollars is None and isinstance(costs := parse_json(find_text(facts, "costs")), dict):
+        dollars = next((costs[name] for name in _TOTAL_COSTS if name in costs), None)
     return round(dollars * 1e9) if isinstance(dollars, int | float) and 0 <= dollars <= MAX_COST else None
 
 
 def find_text(facts: dict[str, Any], meaning: str) -> str | None:
     for name in ATTRIBUTES[meaning]:
         if name in facts and (value := facts[name]) and isinstance(value, str):
-            return value.strip('"') if name in _QUOTED_ATTRIBUTES else value
+            return value.strip('"') if value[0] == '"' and _MLFLOW_TYPE in facts else value
     return None
