@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.framework_classes import CONTROL_FLOW, INJECTED_TYPES
@@ -14,12 +14,15 @@ from mulligan.core import fork_safety
 from mulligan.core.events import EventStream
 from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.prompt import Prompt
-from mulligan.record.memory_lookup import MemoryLookup, RecorderKeyValueStore
 from mulligan.record.recorder import Recorder, recorders
 from mulligan.redaction import Redactor
+from mulligan.redaction.lazy_property import lazy_property
 from mulligan.settings import Level, Settings
 from mulligan.store.base import DEFAULT_TENANT, REFLECTION_KIND, KeyValueStore, Store
 from mulligan.store.urls import StoreLocation, is_remote
+
+if TYPE_CHECKING:
+    from mulligan.record.memory_lookup import MemoryLookup
 
 
 def build_redactor(
@@ -149,11 +152,9 @@ class Components:
             should_consolidate=open_store is None and not is_remote(settings.store_url),
             prices=settings.prices,
         )
-        self.key_value_store = RecorderKeyValueStore(self.recorder, location.open_or_fallback if has_journal else None)
-        self.recall = MemoryLookup(
-            self.recorder, location if has_journal else None, now=lambda: self.capture.now(),
-            agent=self._current_agent, max_delay_seconds=max_lookup_seconds,
-        )  # fmt: skip
+        self._location = location if has_journal else None
+        self._max_lookup_seconds = max_lookup_seconds
+        self._prompt_fixes: dict[str, tuple[str, ...]] = {}
         self.stream.set_sink(self.recorder)
         if settings.log != "off":
             from mulligan.logging import EventLog  # lazy: few programs log, and the import takes a while
@@ -176,14 +177,14 @@ class Components:
             "environment": settings.environment,
             "show_run": _describe_run_access(settings),
             "reflector": reflector,
-            "lookup_precedents": self.recall.precedents,
-            "item_arguments": self.recall.item_arguments,
+            "lookup_precedents": lambda *query: self.recall.precedents(*query),
+            "item_arguments": lambda *query: self.recall.item_arguments(*query),
             "on_model_turn": self._mark_model_turn,
-            "lookup_fixes": self.recall.fixes,
-            "lookup_facts": self.recall.facts,
-            "lookup_profiles": self.recall.value_profiles,
+            "lookup_fixes": lambda *query: self.recall.fixes(*query),
+            "lookup_facts": lambda *query: self.recall.facts(*query),
+            "lookup_profiles": lambda *query: self.recall.value_profiles(*query),
             "render_lessons": self.render_lessons,
-            "prompt_fixes": self.recall.prompt_fixes,
+            "prompt_fixes": self._prompt_fixes,
             "learn": settings.learn,
             "holdout": settings.holdout,
             "holdout_repairs": settings.holdout_repairs,
@@ -191,6 +192,27 @@ class Components:
             "injected_types": INJECTED_TYPES.union(settings.injected_types),
         }
         self.capture: CaptureContext = CaptureContext(**context_options | capture)
+
+    @lazy_property
+    def recall(self) -> MemoryLookup:
+        """What the store knows about failures, from the first failure on."""
+        with fork_safety.import_lock:
+            from mulligan.record.memory_lookup import MemoryLookup  # lazy: needed after a failure only
+
+            return self.__dict__.get("recall") or MemoryLookup(
+                self.recorder,
+                self._location,
+                now=lambda: self.capture.now(),
+                agent=self._current_agent,
+                max_delay_seconds=self._max_lookup_seconds,
+                prompt_fixes=self._prompt_fixes,
+            )
+
+    @lazy_property
+    def key_value_store(self) -> KeyValueStore:
+        with fork_safety.import_lock:
+            from mulligan.record.memory_lookup import RecorderKeyValueStore  # lazy: for sessions and reflectors
+        return RecorderKeyValueStore(self.recorder, None if self._location is None else self._location.open_or_fallback)
 
     def close(self, seconds: float) -> None:
         """Store the last records, for good: what is not stored in this time stays in the journal."""

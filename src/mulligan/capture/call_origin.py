@@ -24,8 +24,6 @@ FAILED_STEPS = "__mulligan_steps__"
 MAX_FAILED_CALLS = 8
 MAX_EXCEPTION_CHAIN = 16
 """Exceptions of a chain that are examined."""
-MAX_TASK_PATH = 8
-"""Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely."""
 
 
 # Tasks
@@ -45,7 +43,8 @@ def enter_task() -> tuple[int, ...]:
     owner = (threading.get_ident(), id(task) if task is not None else 0)
     known_owner, path = _current_task.get() or (None, ())
     if known_owner != owner:
-        path = (*path[1 - MAX_TASK_PATH :], next(_task_numbers))
+        # Ancestor tasks that are tracked, the latest: jobs may schedule successors indefinitely.
+        path = (*path[-7:], next(_task_numbers))
         _current_task.set((owner, path))
     return path
 

@@ -15,8 +15,6 @@ from mulligan.recover.plan import Move, RecoveryFailed, RetryLayer, StopMove
 from mulligan.recover.policy import Suggestion
 from mulligan.recover.target_state import TARGET_DOWN
 
-MAX_STORED_SUGGESTIONS = 3
-"""Suggestions that are stored with a stop reason, for the model or a person."""
 INTERNAL_ERROR = "recovery failed with an internal error, see the log"
 
 
@@ -69,9 +67,10 @@ class CallStop(msgspec.Struct):
                 # suggestions from memory are shown as precedents instead
                 if suggestion.source != "memory" and (suggestion.changes or suggestion.source == "reflection")
             ]
+            # Suggestions that are stored with a stop reason, for the model or a person.
             self.record = RecoveryStop(
                 reason=reason,
-                suggestions=tuple(recoveries[:MAX_STORED_SUGGESTIONS]),
+                suggestions=tuple(recoveries[:3]),
                 spiral=limits.record_unrecovered(self.prepared.arguments, failure),
             )
         return self.record

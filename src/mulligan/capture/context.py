@@ -30,11 +30,6 @@ log = get_logger(__name__)
 
 T = TypeVar("T")
 
-MAX_LOGGED_WARNINGS = 1000
-"""Warnings of one kind per tool that a process logs: a program may create tools without end."""
-
-MAX_SLEEP_SECONDS = 0.5
-"""How late a sleeping thread may notice that the process exits."""
 
 Recording = Literal["full", "shape", "off"]
 """How much of a call is recorded: everything after redaction, no texts, or nothing."""
@@ -88,7 +83,8 @@ def _sleep(seconds: float) -> None:
     """Sleep in a thread. The exit of the process ends it soon."""
     end = time.monotonic() + seconds
     while (remaining := end - time.monotonic()) > 0 and not is_exiting():
-        time.sleep(min(remaining, MAX_SLEEP_SECONDS))
+        # How late a sleeping thread may notice that the process exits.
+        time.sleep(min(remaining, 0.5))
 
 
 async def _async_sleep(seconds: float) -> None:
@@ -265,7 +261,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def warn_once(self, tool_key: str, topic: str, message: str, *values: object) -> None:
         """Log a warning, once for each tool and topic."""
-        if (tool_key, topic) not in self.logged_warnings and len(self.logged_warnings) < MAX_LOGGED_WARNINGS:
+        # Warnings of one kind per tool that a process logs: a program may create tools without end.
+        if (tool_key, topic) not in self.logged_warnings and len(self.logged_warnings) < 1000:
             self.logged_warnings.add((tool_key, topic))
             log.warning(message, *values)
 

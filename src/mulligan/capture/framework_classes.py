@@ -82,8 +82,6 @@ FRAMEWORK_PAGES = {
     "claude_agent_sdk": "claude_agent_sdk",
 }
 """The packages of agent frameworks, and their pages in docs/frameworks."""
-MAX_GROUP_MEMBERS = 1000
-"""Members of an exception group that are examined; a larger group is a failure."""
 MAX_ANNOTATION_DEPTH = 8
 
 
@@ -126,7 +124,8 @@ def is_control_flow(error: BaseException, names: Collection[str]) -> bool:
                 pending.extend(member.exceptions)
             elif isinstance(member, Exception) and not _has_control_flow_name(type(member), names):
                 return False
-            if count > MAX_GROUP_MEMBERS:
+            # Members of an exception group that are examined; a larger group is a failure.
+            if count > 1000:
                 return False
     except Exception:  # noqa: BLE001 - a class may define its attributes as it likes
         return False

@@ -147,14 +147,14 @@ class Turn:
         with self._run.as_current() if has_other_loop else scope(self._capture, self._run) as run:
             return await request.execute(run, self._register_call, is_async=is_async)
 
-    def _register_call(self, call: CallExecution) -> None:
+    def _register_call(self, execution: CallExecution) -> None:
         if not self.has_calls:
             self.has_calls = True
             self._capture.on_model_turn(self._run.id)
             self._run.awaits_user_messages = False
-        call.prepared.turn = (id(self._turns), self.number)
-        call.call.answers_model, call.limits.can_block = True, self._turns.block_loops
-        self._turns.calls.append(call)
+        execution.prepared.turn = (id(self._turns), self.number)
+        execution.call.answers_model, execution.limits.can_block = True, self._turns.block_loops
+        self._turns.calls.append(execution)
 
 
 class ToolRequest:

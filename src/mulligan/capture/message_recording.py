@@ -23,10 +23,6 @@ MAX_RUN_MESSAGES = 2000
 """Different messages of one run that are recorded."""
 MAX_PENDING_BYTES = 1_000_000
 """New messages that one step brings. Older ones beyond it are recorded with the next call that sends them."""
-MAX_STREAM_CHARS = 1_000_000
-"""Characters of a streamed answer that are collected. Later ones are left out."""
-MIN_CUT_CHARS = 200
-"""Space for a text below which only its length is recorded."""
 _DIGEST_BYTES = 16
 
 
@@ -67,7 +63,8 @@ class StreamAnswer:
         self._response: Any = None
         self._blocks: dict[Any, tuple[BlockType, list[Any], list[str]]] = {}
         """By the key of the block in the stream: its type, the names of the called tool, and its text in pieces."""
-        self._remaining_chars = MAX_STREAM_CHARS
+        # Characters of a streamed answer that are collected. Later ones are left out.
+        self._remaining_chars = 1_000_000
 
     def add(self, event: Any) -> None:
         response = get_field(event, "response")
@@ -219,7 +216,8 @@ def _read_arguments(arguments: Any, limit: int) -> Any:
 def _shorten(text: str, limit: int) -> str:
     if len(text) <= limit:
         return escape_surrogates(text)
-    if limit < MIN_CUT_CHARS:
+    # Space for a text below which only its length is recorded.
+    if limit < 200:
         return f"[{len(text)} characters cut]"
     return escape_surrogates(truncate_text(text, limit * 4 // 5, limit // 5))
 

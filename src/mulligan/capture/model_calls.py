@@ -45,10 +45,6 @@ OUTPUT_FORMAT_ARGUMENTS = frozenset({"response_format", "text", "config", "gener
 CONVERSATION_PARAMETERS = frozenset({*conversation.CONVERSATION_ARGUMENTS, "turns", "msgs"} - {"input", "prompt"})
 """Names of the parameter of a user's function that compresses a whole conversation."""
 FALLBACK_RECOVERY = Recovery(remedy=Remedy.REPLAN, source="fallback")
-MAX_PIECE_CHARS = 8000
-"""Characters of removed text per stored piece. Recording would shorten longer pieces."""
-MAX_STORED_ACTIONS = 100
-"""Actions of one compression that are recorded, the first ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,11 +217,10 @@ class ModelCalls:
         elif options.compress == "model" and (summarizer := self._make_summarizer(execution, arguments)) is not None:
             summarise = self._summaries.remember(summarizer.as_text_query(), summarizer.context)
             summarize_gap = summarizer.as_query()
+        # Characters of a provider's error message that are repeated to the model.
         model = Model(
             sizes=_sizes,
-            describe_failure=lambda failure: execution.answer.prompt.retry_instruction(
-                failure, limit=MAX_PROVIDER_MESSAGE_CHARS
-            ),
+            describe_failure=lambda failure: execution.answer.prompt.retry_instruction(failure, limit=600),
             on_compacted=lambda compressed: _note_compaction(execution, compressed),
             warn=lambda message: log.warning("%s: %s", tool.name, message),
             summarise=summarise,
@@ -248,10 +243,6 @@ class ModelCalls:
             return None
         options = self.options
         return ModelSummarizer(execution, arguments, name, options.max_summary_calls, options.max_summary_tokens)
-
-
-MAX_PROVIDER_MESSAGE_CHARS = 600
-"""Characters of a provider's error message that are repeated to the model."""
 
 
 def _sizes(failure: Failure) -> Sizes:
@@ -365,7 +356,8 @@ def _note_compaction(execution: CallExecution, compressed: CompressionResult) ->
         "tokens_before": compressed.tokens_before,
         "tokens_after": compressed.tokens_after,
     }
-    actions = compressed.actions[:MAX_STORED_ACTIONS]
+    # Actions of one compression that are recorded, the first ones.
+    actions = compressed.actions[:100]
     execution.record.next_metadata = {
         "compressed": {
             "by": compressed.shortened_by,
@@ -395,7 +387,8 @@ def _split_text(text: str) -> Sequence[str] | str:
     """Split a long text at word boundaries: redaction would not recognize half a secret."""
     pieces: list[str] = []
     start = 0
-    while (end := start + MAX_PIECE_CHARS) < len(text):
+    # Characters of removed text per stored piece. Recording would shorten longer pieces.
+    while (end := start + 8000) < len(text):
         boundary = max(text.rfind("\n", start, end), text.rfind(" ", start, end))
         end = boundary + 1 if boundary > start else end
         pieces.append(text[start:end])

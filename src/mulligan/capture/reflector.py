@@ -52,10 +52,6 @@ MAX_CACHED_ANSWERS = 512
 CACHE_SECONDS = 3600.0
 MAX_PENDING_RUNS = 200
 """Runs whose reflections wait for the end of the run, to see whether they were right."""
-MAX_PENDING_CALLS = 1000
-"""Reflections of one of these runs."""
-MAX_RUNNING_REQUESTS = 4
-"""Requests at a time, with those that exceeded their time limit."""
 MAX_FAILURES = 3
 """Failed requests in a row that open the circuit breaker."""
 OPEN_SECONDS = 60.0
@@ -262,7 +258,8 @@ class Reflector:
                 return reason
             if now < self._open_until:
                 return "the circuit breaker of the reflector is open after repeated failures"
-            if self._running >= MAX_RUNNING_REQUESTS:
+            # Requests at a time, with those that exceeded their time limit.
+            if self._running >= 4:
                 return "too many reflections are in progress"
             self._running += 1
             # Reserved at once, so that requests at the same time stay within the limits together.
@@ -361,7 +358,8 @@ class Reflector:
         """Remember a reflection until its run ends."""
         with self._lock:
             pending_calls = self._pending.setdefault(run, {})
-            if len(pending_calls) < MAX_PENDING_CALLS:
+            # Reflections of one run that await their outcome.
+            if len(pending_calls) < 1000:
                 pending_calls[call] = pending
             while len(self._pending) > MAX_PENDING_RUNS:
                 del self._pending[next(iter(self._pending))]

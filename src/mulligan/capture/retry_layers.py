@@ -31,11 +31,7 @@ LAYER_ATTRIBUTE = "__mulligan_retry_layer__"
 CLIENT_MODULE = "._base_client"
 """End of the name of the module that retries requests in the OpenAI and Anthropic clients, and in others made with the
 same generator."""
-MAX_FRAMES_ABOVE = 12
-"""Frames above a call that are searched. Code further up rarely sees the call's exception."""
 MAX_FRAMES_BELOW = 200
-MAX_HIDDEN_FRAMES = 2
-"""Frames between two of a traceback that removed themselves from it, as tracers do."""
 MAX_CHAINED_EXCEPTIONS = 10
 MAX_DECORATORS = 10
 
@@ -120,7 +116,8 @@ def _read_traceback(traceback: TracebackType | None) -> list[tuple[str, int]]:
 def _is_called_by(frame: FrameType, caller: FrameType) -> bool:
     """Return whether a frame was called by another one, perhaps through frames that hide from tracebacks."""
     parent = frame.f_back
-    for _ in range(MAX_HIDDEN_FRAMES):
+    # Frames between two of a traceback that removed themselves from it, as tracers do.
+    for _ in range(2):
         if parent is None or parent is caller:
             break
         parent = parent.f_back
@@ -186,7 +183,8 @@ def find_layer_above(error: BaseException | None) -> RetryLayer | None:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _module_of(frame).startswith("mulligan."):
         frame = frame.f_back
-    for _ in range(MAX_FRAMES_ABOVE):
+    # Frames above a call that are searched. Code further up rarely sees the call's exception.
+    for _ in range(12):
         if frame is None or _module_of(frame) == "mulligan.capture.loop":
             return None  # a loop answers the model: no caller of it gets the exception
         if (layer := _read_caller(frame, error)) is not None:

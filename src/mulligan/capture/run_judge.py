@@ -34,14 +34,6 @@ from mulligan.core.records import (
 )
 from mulligan.recover.plan import BLOCKED
 
-MAX_TEXT_CALLS = 50
-"""Calls whose long texts are compared, the latest."""
-MAX_ADVISED_FIXES = 16
-"""Fixes read by a model after failures of one tool that a run remembers, the latest."""
-MAX_CUT_OFF_CALLS = 100
-"""Calls of a run that were cut off and are compared with later ones."""
-MAX_JUDGED_CALLS = 32
-"""Calls whose judgement can be taken back, the latest: for a further attempt, or a failure that is recorded late."""
 TOOL_STEP_TYPES: tuple[StepType, ...] = ("tool", "retrieval")
 
 
@@ -239,7 +231,8 @@ class RunJudge:
             }
         links = self._judge_call(call, facts)
         if has_long_text(step.arguments):
-            self._texts = [*self._texts[1 - MAX_TEXT_CALLS :], msgspec.structs.replace(step, result=None)]
+            # Calls whose long texts are compared, the latest.
+            self._texts = [*self._texts[-49:], msgspec.structs.replace(step, result=None)]
         recovery_links = tuple(link for link in links if link.failed_call != call.id)
         return msgspec.structs.replace(step, links=recovery_links) if recovery_links else step
 
@@ -256,7 +249,9 @@ class RunJudge:
         if call.has_succeeded and self._provisional:
             self._withdraw_refuted(call.last, facts)
         before = self.progress
-        self._judged_calls = [*self._judged_calls[1 - MAX_JUDGED_CALLS :], JudgedCall(before, call, facts)]
+        # Calls whose judgement can be taken back, the latest: for a further attempt, or a failure that is recorded
+        # late.
+        self._judged_calls = [*self._judged_calls[-31:], JudgedCall(before, call, facts)]
         self.progress, links = before.after(call, facts, is_item, settled_calls=self.settled_calls)
         if before.open and not any(link.failed_call != call.id for link in links):
             links += find_possible_links(before, call, facts)
@@ -344,7 +339,8 @@ class RunJudge:
     def note_fixes(self, tool: str, fixes: Iterable[str]) -> None:
         """Note fixes of a tool that were shown to the run, by id. `ANY_FIX` stands for unknown ones."""
         if fixes := tuple(fixes):
-            self._advice[tool] = tuple(dict.fromkeys((*self.list_advice(tool), *fixes)))[-MAX_ADVISED_FIXES:]
+            # Fixes read by a model after failures of one tool that a run remembers, the latest.
+            self._advice[tool] = tuple(dict.fromkeys((*self.list_advice(tool), *fixes)))[-16:]
 
     def list_advice(self, tool: str) -> tuple[str, ...]:
         """Return the fixes that the run was told after failures of a tool, by id."""
@@ -369,7 +365,8 @@ class RunJudge:
             and repeats_cut_off_call(step, success)
             for success in successes
         )
-        if not is_won and len(self.cut_off) < MAX_CUT_OFF_CALLS:
+        # Calls of a run that were cut off and are compared with later ones.
+        if not is_won and len(self.cut_off) < 100:
             self.cut_off[step.call] = step
 
     @property

@@ -17,6 +17,7 @@ from typing import Any
 
 from mulligan.capture.framework_classes import INJECTED_TYPES, is_injected
 from mulligan.redaction.lazy_property import lazy_property
+from mulligan.redaction.regex import LazyRegex
 
 _POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -492,9 +493,9 @@ def _inline_references(schema: Any, definitions: Mapping[str, Any], depth: int =
     }
 
 
-_ARGUMENTS_HEADING = re.compile(r"^\s*(?:args|arguments|parameters|params)\s*:?\s*$", re.IGNORECASE)
-_ENTRY = re.compile(r"^\s+\*{0,2}(\w+)\s*(?:\([^)]{0,100}\))?\s*:\s+(\S.*)$")
-_FIELD = re.compile(r"^\s*:param\s+(?:[\w.\[\], |]{1,80}\s)?(\w+)\s*:\s*(.*)$")
+_ARGUMENTS_HEADING = LazyRegex(r"^\s*(?:args|arguments|parameters|params)\s*:?\s*$", re.IGNORECASE)
+_ENTRY = LazyRegex(r"^\s+\*{0,2}(\w+)\s*(?:\([^)]{0,100}\))?\s*:\s+(\S.*)$")
+_FIELD = LazyRegex(r"^\s*:param\s+(?:[\w.\[\], |]{1,80}\s)?(\w+)\s*:\s*(.*)$")
 
 
 def parse_docstring(function: Callable[..., Any]) -> tuple[str, dict[str, str]]:

@@ -20,14 +20,6 @@ from mulligan.redaction.plain_data import escape_surrogates
 
 MAX_USER_FRAMES = 8
 """Frames of the user's code per exception, those nearest to the error."""
-MAX_LIBRARY_FRAMES = 4
-"""Frames of libraries per exception, those nearest to the error."""
-MAX_CALLER_FRAMES = 20
-"""Frames above the wrapped call that are searched for the user's code."""
-MAX_READ_FRAMES = 100
-"""Frames of one exception that are read, those nearest to the error."""
-MAX_WALKED_FRAMES = 100_000
-"""Frames of one exception that are counted. A recursion may have as many as its limit permits."""
 MAX_TRACE_CHARS = 4000
 MAX_MESSAGE_CHARS = 200
 """Characters of the message of a cause. The message of the exception itself is part of the failure."""
@@ -112,10 +104,12 @@ def _frame_lines(traceback: TracebackType | None, *, has_callers: bool) -> list[
     """
     if traceback is None:
         return []
-    nearest: deque[TracebackType] = deque(maxlen=MAX_READ_FRAMES)
+    # Frames of one exception that are read, those nearest to the error.
+    nearest: deque[TracebackType] = deque(maxlen=100)
     frame_count = 0
     following: TracebackType | None = traceback
-    while following is not None and frame_count < MAX_WALKED_FRAMES:
+    # Frames of one exception that are counted. A recursion may have as many as its limit permits.
+    while following is not None and frame_count < 100_000:
         nearest.append(following)
         following = following.tb_next
         frame_count += 1
@@ -128,7 +122,8 @@ def _frame_lines(traceback: TracebackType | None, *, has_callers: bool) -> list[
         owner, path = _locate_file(code.co_filename)
         if owner == "mulligan":
             continue
-        lines, limit = (user_lines, MAX_USER_FRAMES) if owner == "user" else (library_lines, MAX_LIBRARY_FRAMES)
+        # Frames of libraries per exception, those nearest to the error.
+        lines, limit = (user_lines, MAX_USER_FRAMES) if owner == "user" else (library_lines, 4)
         position = id(code), entry.tb_lineno
         if len(lines) >= limit or position == previous:  # a recursion repeats its frame
             omitted_count += 1
@@ -142,7 +137,8 @@ def _frame_lines(traceback: TracebackType | None, *, has_callers: bool) -> list[
 
 def _caller_lines(traceback: TracebackType) -> Iterator[str]:
     frame = traceback.tb_frame.f_back
-    for _ in range(MAX_CALLER_FRAMES):
+    # Frames above the wrapped call that are searched for the user's code.
+    for _ in range(20):
         if frame is None:
             return
         owner, path = _locate_file(frame.f_code.co_filename)

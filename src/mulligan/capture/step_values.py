@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.value_recording import copy_arguments, shapes
+from mulligan.core import fork_safety
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import TOKEN_PARTS
-from mulligan.core.token_usage import MAX_TOKEN_COUNT, TokenUsage, read_usage
 from mulligan.core.value_snapshots import restore_value, snapshot_value
+
+if TYPE_CHECKING:
+    from mulligan.core.token_usage import TokenUsage
 
 F = TypeVar("F", bound=Callable[..., Any])
 TOKEN_NAMES = frozenset({"input", "output", *TOKEN_PARTS})
@@ -48,6 +51,8 @@ def record_result(result: Any, *, is_shape: bool) -> Any:
 
 def parse_usage(usage: Any) -> TokenUsage | None:
     """Return the token usage of an answer, of its usage alone, or of counts with our own names."""
+    with fork_safety.import_lock:
+        from mulligan.core.token_usage import MAX_TOKEN_COUNT, TokenUsage, read_usage  # lazy: for models only
     if isinstance(usage, Mapping) and usage.keys() <= TOKEN_NAMES:
         tokens = {
             name: count

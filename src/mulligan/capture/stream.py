@@ -39,8 +39,6 @@ _START_EVENTS = frozenset(
 _CONTENT_FIELDS = ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
 _SYNC_METHODS = "__enter__", "__exit__", "__iter__"
 _ASYNC_METHODS = "__aenter__", "__aexit__", "__aiter__"
-MAX_BUFFERED_EVENTS = 200
-"""Events that are buffered at most before the first token."""
 
 
 class StreamEventError(Exception):
@@ -156,7 +154,8 @@ class StreamState:
         is_iterator = hasattr(source, "__anext__" if self._is_async else "__next__")
         self.source = source if is_iterator else getattr(source, iterate)()
         with contextlib.suppress(StopAsyncIteration):
-            while len(self.buffer) < MAX_BUFFERED_EVENTS:  # one by one: leaving a loop would close some streams
+            # Events that are buffered at most before the first token.
+            while len(self.buffer) < 200:  # one by one: leaving a loop would close some streams
                 self.buffer.append(await self.next_item())
                 if self._is_first(self.buffer[-1]):
                     break

@@ -146,8 +146,6 @@ def _to_earlier_call(call: Any) -> EarlierCall:
     return EarlierCall(call["tool"], call.get("arguments"), outcome, result_or_error)
 
 
-MAX_SHOWN_SUGGESTIONS = 3
-"""Suggestions that would be shown to the model."""
 FixRecall = Callable[..., Sequence[Fix]]
 """Looks up fixes by tool, tool key, failure, arguments and schema digest. The last argument is a run to exclude, so
 that a run cannot learn from itself."""
@@ -227,7 +225,8 @@ class _FailureReplay:
         return {"move": "retry", "agrees": agrees, "confidence": 0.5, **self._cost(wait, agrees)}
 
     def replay_repair(self, advice: SuggestionResult, policy: Policy) -> dict[str, Any]:
-        shown_suggestions = advice.suggestions[:MAX_SHOWN_SUGGESTIONS]
+        # Suggestions that would be shown to the model.
+        shown_suggestions = advice.suggestions[:3]
         if not shown_suggestions:
             return {"reason": advice.reason}
         automatic = next((suggestion for suggestion in advice.suggestions if suggestion.automatic), None)

@@ -14,8 +14,6 @@ from mulligan.core.failure import SettingsError
 
 _HEADER = re.compile(r"(?!ff)([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
 _TRACESTATE_ENTRY = re.compile(r"(?:^|,)[ \t]*mulligan=([\w.:/-]{1,200})[ \t]*(?:,|$)", re.ASCII)
-MAX_TRACESTATE_CHARS = 8192
-"""Characters of a `tracestate` that are read; the standard guarantees 512."""
 
 
 class Headers(Protocol):
@@ -46,7 +44,8 @@ def parse_trace_headers(headers: str | Headers) -> TraceOrigin:
     traceparent = _parse_traceparent(header) if isinstance(header, str) else None
     state = header_values.get("tracestate")
     # By the standard, a state without its trace is ignored.
-    entry = _TRACESTATE_ENTRY.search(state[:MAX_TRACESTATE_CHARS]) if traceparent and isinstance(state, str) else None
+    # Characters of a `tracestate` that are read; the standard guarantees 512.
+    entry = _TRACESTATE_ENTRY.search(state[:8192]) if traceparent and isinstance(state, str) else None
     return TraceOrigin(traceparent, entry[1] if entry else None)
 
 

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from mulligan.core.conversation import Message
     from mulligan.core.token_usage import TokenUsage
 
-MIN_QUOTED_CHARS = 4
-"""Shorter texts of a call are not removed from the message of its failure: they would match everywhere."""
 MAX_QUOTED_TEXTS = 200
 """Texts of a call that are removed from the message of its failure."""
 MAX_NESTING = 6
@@ -37,8 +35,6 @@ MAX_USER_CHARS = 300
 MAX_ANSWER_CHARS = 2000
 """Characters of a model's answer."""
 MAX_MODEL_NAME_CHARS = 200
-MAX_SEARCHED_VALUES = 10_000
-"""Values of an argument that are searched for clients and other resources before it is copied for an attempt."""
 States = dict[str, list[Any]]
 """What plain objects hold, by the name of their argument: see `to_plain_data`."""
 
@@ -70,7 +66,8 @@ def copy_data(value: Any) -> Any:
         return value
     shared_values: dict[int, Any] = {}
     pending, searched_ids = [value], set[int]()
-    while pending and len(searched_ids) < MAX_SEARCHED_VALUES:
+    # Values of an argument that are searched for clients and other resources before it is copied for an attempt.
+    while pending and len(searched_ids) < 10_000:
         member = pending.pop()
         if type(member) in IMMUTABLE_TYPES or id(member) in searched_ids:
             continue
@@ -256,7 +253,8 @@ def _texts(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
     while pending and len(texts) < MAX_QUOTED_TEXTS:
         name, value, depth = pending.pop()
         if isinstance(value, str):
-            if len(value) >= MIN_QUOTED_CHARS:
+            # Shorter texts of a call are not removed from the message of its failure: they would match everywhere.
+            if len(value) >= 4:
                 texts.append((name, str(value)))
         elif depth < MAX_NESTING and isinstance(value, dict | list | tuple):
             members = list(value.values() if isinstance(value, dict) else value)[:MAX_QUOTED_TEXTS]

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from mulligan.capture.call import prepare_call, recover_call
-from mulligan.capture.call_execution import CallExecution
 from mulligan.capture.context import CaptureContext, CaptureSource
 from mulligan.capture.first_attempt import FirstAttempt, begin_attempt
 from mulligan.capture.framework_classes import find_framework_page, is_framework_tool
 from mulligan.capture.player import aexecute_plan, execute_plan
 from mulligan.capture.run import ActiveRun, current_run
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
+from mulligan.core import fork_safety
 from mulligan.core.failure import SettingsError
+
+if TYPE_CHECKING:
+    from mulligan.capture.call_execution import CallExecution
 
 
 def wrap(function: Any, get_capture: CaptureSource, options: ToolOptions) -> Any:
@@ -154,6 +156,8 @@ def continue_call(
     kwargs: Mapping[str, Any],
 ) -> CallExecution:
     """Build the execution of a call: the rest of one whose first attempt has failed, or all of it."""
+    with fork_safety.import_lock:
+        from mulligan.capture.call import prepare_call, recover_call  # lazy: most calls succeed at once
     if first is not None:
         return recover_call(first)
     run = current_run(capture)

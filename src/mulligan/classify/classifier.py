@@ -37,8 +37,6 @@ MAX_CACHED_TEXT_CHARS = 1000
 """Longer texts are not cached."""
 _MAX_WHOLE_TEXT_CHARS = 700
 """Longer texts are matched at both ends only: their middle is usually output of the tool."""
-_MAX_LIMIT_SECONDS = 3600.0
-"""A quota that ends earlier is a rate limit: no person has to act."""
 SOURCES = ("tool", "model", "retrieval", "orchestration")
 _CACHED_TYPES = frozenset((str, int, bool, type(None)))
 
@@ -177,7 +175,8 @@ class Classifier:
             full_text = f"{evidence.text}\n{evidence.detail}"
             clears_after = parse_retry_after(evidence.headers, full_text)
             delay = parse_delay(full_text) if kind.is_used_up and evidence.status not in kind.statuses else None
-            if delay is not None and delay <= _MAX_LIMIT_SECONDS:
+            # A quota that ends earlier is a rate limit: no person has to act.
+            if delay is not None and delay <= 3600.0:
                 kind = self.kinds.get(f"{kind.type}/{kind.code_if_short}", kind)
         took_effect, reasons = decision.took_effect, decision.reasons
         if took_effect is None and kind.took_effect is TookEffect.NO and is_guess(reasons, decision.confidence):

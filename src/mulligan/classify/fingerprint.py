@@ -63,8 +63,6 @@ _CODE_BEFORE = (
     r"(?:status|code|http(?:/\d(?:\.\d)?)?|errno|error|exit|exited|signal|sqlstate|rc|returned)"
     r"\W{0,3}(?:code|status|was|is|of|with|value)?\W{0,3}$"
 )
-_MAX_CODE_BEFORE_CHARS = 20
-"""Characters of the longest match of the pattern above."""
 _CODE_AFTER = (
     r"^ (?:client error|server error|not found|too many|bad request|unauthorized|forbidden|internal server|service un"
     r"|bad gateway|gateway time|conflict|unprocessable|payload|method not|request time|gone)"
@@ -173,9 +171,10 @@ def _is_name(quoted_text: str, before: str, after: str) -> bool:
 
 def _is_significant_number(token: str, before: str, after: str) -> bool:
     is_code = len(token) == 3 and _has_match(_CODE_AFTER, after)
+    # Characters of the longest match of the pattern above.
     return (
         is_code
-        or _has_match(_CODE_BEFORE, before[-_MAX_CODE_BEFORE_CHARS:])
+        or _has_match(_CODE_BEFORE, before[-20:])
         or any(_has_match(pattern, before) for pattern in (_LIMIT_BEFORE, _AND_BEFORE))
         or _has_match(_LIMIT_AFTER, after)
     )

@@ -8,11 +8,12 @@ from collections.abc import Mapping
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.classify.kinds import KINDS, TYPES, find_declared_kind, find_kind
 from mulligan.core.failure import DEFAULT_HINTS, Failure, Kind, Remedy, SettingsError
+from mulligan.redaction.regex import LazyRegex
 
 MAX_NAME_CHARS = 200
 MAX_WORD_CHARS = 80
 UNKNOWN_WORD = "unknown"
-_NO_WORD_CHARS = re.compile(r"[^\w.:-]+", re.ASCII)
+_NO_WORD_CHARS = LazyRegex(r"[^\w.:-]+", re.ASCII)
 
 
 def name_kind(type: str, code: str, kinds: Mapping[str, Kind] = KINDS, *, source: str = "tool") -> tuple[Kind, str]:

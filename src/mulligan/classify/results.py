@@ -507,15 +507,9 @@ def read_text(result: object) -> str | None:
         blocks = result if isinstance(result, (list, tuple)) else get_attribute(result, "content")
     if not isinstance(blocks, (list, tuple)):
         return None
-    texts = [
-        block.get("text") if isinstance(block, Mapping) else get_attribute(block, "text")
-        for block in blocks[:_MAX_BLOCKS]
-    ]
+    # Content blocks of a result that are read.
+    texts = [block.get("text") if isinstance(block, Mapping) else get_attribute(block, "text") for block in blocks[:20]]
     return to_bounded_text("\n".join(text for text in texts if isinstance(text, str))) if any(texts) else None
-
-
-_MAX_BLOCKS = 20
-"""Content blocks of a result that are read."""
 
 
 def read_object(text: str) -> dict[str, Any] | None:

@@ -22,8 +22,6 @@ MAX_SENTENCE_CHARS = 160
 MAX_PAGE_TEXT_CHARS = 1500
 """Longer pages without markup are content: those that block a reader say little."""
 MAX_PAGE_HEAD_CHARS = 6000
-MAX_PAGE_FORM_CHARS = 40_000
-"""Characters of a page that are searched for a login form."""
 MAX_OUTPUT_HEAD_CHARS, MAX_OUTPUT_TAIL_CHARS = 200, 400
 """Characters at both ends of a long output: a program reports its own failure first or last."""
 MAX_NAME_CHARS = 60
@@ -218,7 +216,8 @@ def _find_in_markup(text: str, head: str) -> str:
         return name or match.group()
     if not compile_rule_pattern(_LOGIN_TITLE_PATTERN).search(name):
         return ""
-    form = compile_rule_pattern(r"<input[^>]{0,300}\btype=[\"']?password").search(text[:MAX_PAGE_FORM_CHARS])
+    # Characters of a page that are searched for a login form.
+    form = compile_rule_pattern(r"<input[^>]{0,300}\btype=[\"']?password").search(text[:40_000])
     return name if form else ""
 
 
@@ -392,7 +391,8 @@ def _find_in_output(text: str, arguments: Mapping[str, Any]) -> str:
         return ""
     programs = frozenset(_iter_programs(arguments))
     readers = READERS & programs
-    first_lines, last_lines = lines[:3], lines[: -MAX_LAST_LINES - 1 : -1]
+    # Lines at the end of an output that are searched.
+    first_lines, last_lines = lines[:3], lines[: -6 - 1 : -1]
     is_short = len(lines) <= MAX_REPORT_LINES
     if is_short or not readers:
         for line in (lines[0], *last_lines):
@@ -438,10 +438,6 @@ def _is_usage(text: str, arguments: Mapping[str, Any]) -> bool:
     return not asks_for_help and text[:7].lower() == "usage: "
 
 
-MAX_LAST_LINES = 6
-"""Lines at the end of an output that are searched."""
-
-
 def _find_in_code_output(text: str, arguments: Mapping[str, Any]) -> str:
     """Return the exception with which executed code ended, or an empty text."""
     lines = [line for line in text.splitlines() if line.strip()]
@@ -451,14 +447,11 @@ def _find_in_code_output(text: str, arguments: Mapping[str, Any]) -> str:
         r"(?:uncaught )?[\w.]{0,80}(?:Error|Exception|Interrupt|Exit)\b(?: at [^\n:]{1,60})?(?:: |$)|"
         r"(?:execution|evaluation|kernel|cell|code) (?:timed out|failed|was interrupted|died)\b"
     )
-    if len(lines) <= MAX_CODE_LINES and compile_rule_pattern(pattern).match(lines[0]):
+    # Lines of an output that begins with an exception: a longer one is content.
+    if len(lines) <= 20 and compile_rule_pattern(pattern).match(lines[0]):
         return lines[0]
     is_short = len(text) <= MAX_REPORT_CHARS and len(lines) <= MAX_REPORT_LINES
     return _find_stack_trace(text, lines) or (text if is_short and is_error_text(text) else "")
-
-
-MAX_CODE_LINES = 20
-"""Lines of an output that begins with an exception: a longer one is content."""
 
 
 def _find_stack_trace(text: str, lines: list[str]) -> str:

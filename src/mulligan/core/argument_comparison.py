@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.core import fork_safety
 from mulligan.core.calls import diff_arguments, is_same_json
 from mulligan.core.command_comparison import is_same_command, is_same_folder
 from mulligan.core.edit_comparison import find_edit, is_same_edit
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import Change, Step, message_numbers
 from mulligan.core.stated_limits import names_argument, says_missing, says_unknown, unnamed_words
-from mulligan.core.transformations import find_transformations, keeps_quantity
 from mulligan.redaction.regex import LazyRegex
 
 MAX_RESULT_CHARS = 8000
@@ -26,8 +26,6 @@ MAX_SHORT_CHARS = 80
 MIN_LONG_TEXT_CHARS = 60
 MIN_TEXT_SIMILARITY = 0.6
 MAX_COMPARED_MESSAGES = 50
-MAX_ARGUMENT_CHANGES = 6
-"""Maximum number of changed arguments of a correction. More changes make it another call."""
 _COMMANDS = frozenset({"command", "cmd", "script"})
 _COMMENTS = frozenset({"description", "explanation"})
 """Arguments that only comment on a command next to them."""
@@ -68,7 +66,8 @@ def compare_arguments(
     dropped: list[str] = []
     has_additions = False
     argument_changes = diff_arguments(before, after)
-    if len(argument_changes) > MAX_ARGUMENT_CHANGES:
+    # Maximum number of changed arguments of a correction. More changes make it another call.
+    if len(argument_changes) > 6:
         return None
     for change in argument_changes:
         path, old, new = change.path, change.before, change.after
@@ -179,6 +178,8 @@ def is_rejected_argument(failure: Failure | None, path: str) -> bool:
 
 def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
     """Return whether two values differ in form or unit, or two texts in quoting or in a word that the error names."""
+    with fork_safety.import_lock:
+        from mulligan.core.transformations import find_transformations, keeps_quantity  # lazy: after a failure only
     if any(map(keeps_quantity, find_transformations(old, new))):
         return True
     if not isinstance(old, str) or not isinstance(new, str):

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from mulligan.core.calls import diff_arguments
 from mulligan.core.failure import Remedy
 from mulligan.core.records import Recovery, Step
+from mulligan.redaction.regex import LazyRegex
 
 SENT_NAME = "sent_name"
 """The key in a step's metadata of the name that it was sent with, if that has a suffix."""
@@ -23,7 +24,7 @@ SENT_RANK = "sent_attempt"
 MAX_RANK_DIGITS = 4
 MAX_SUFFIX_CHARS = 24
 _SUFFIX_ENDS = frozenset("0123456789)]")
-_SUFFIX = re.compile(r"[\s_.:/-]+[(\[]?(attempt|retry)[\s_.:#-]*(\d{1,3})[)\]]?\Z", re.ASCII | re.IGNORECASE)
+_SUFFIX = LazyRegex(r"[\s_.:/-]+[(\[]?(attempt|retry)[\s_.:#-]*(\d{1,3})[)\]]?\Z", re.ASCII | re.IGNORECASE)
 
 
 class AttemptName(NamedTuple):

@@ -13,9 +13,6 @@ from mulligan.core.argument_comparison import (
 )
 from mulligan.core.calls import Call
 
-MAX_INTENT_CALLS = 1000
-"""Failed calls of one intent that a success recovers, the latest."""
-
 
 class Receiver(msgspec.Struct, frozen=True, eq=False):
     """What a function depends on besides its arguments. The same method of another object is another target."""
@@ -161,7 +158,8 @@ class OpenFailure(msgspec.Struct, frozen=True):
 
     @property
     def failed_calls(self) -> tuple[int, ...]:
-        return (*self.intent, self.call.id)[-MAX_INTENT_CALLS:]
+        # Failed calls of one intent that a success recovers, the latest.
+        return (*self.intent, self.call.id)[-1000:]
 
 
 class RecentSuccess(msgspec.Struct, frozen=True):

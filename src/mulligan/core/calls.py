@@ -28,9 +28,6 @@ from mulligan.core.records import (
 TOOL_NAME_PATH = "(tool)"
 """The path of a change to the tool name itself."""
 
-MIN_PLANNING_SECONDS = 0.005
-"""Shorter times between attempts are within the precision of their timestamps."""
-
 
 class Call(Record, frozen=True):
     """One call: its attempts, in order."""
@@ -102,7 +99,8 @@ class Call(Record, frozen=True):
         first, last = self.steps[0], self.steps[-1]
         elapsed = (last.started_at - first.started_at) / 1000
         seconds = elapsed - self.backoff_seconds - sum(step.duration_seconds for step in self.steps[:-1])
-        return seconds if seconds >= MIN_PLANNING_SECONDS else 0.0
+        # Shorter times between attempts are within the precision of their timestamps.
+        return seconds if seconds >= 0.005 else 0.0
 
     @property
     def outcome_label(self) -> str:

@@ -58,15 +58,9 @@ from mulligan.core.value_support import find_sources, find_supported_values
 
 MAX_OPEN_FAILURES = 100
 """Open failures of a run that later calls are compared with, the latest."""
-MAX_COMPARED_FAILURES = 8
-"""Open failures of one tool that a call with other arguments is compared with, the latest."""
-MAX_INTENT_MEMBERS = 10
-"""Failed calls of one intent that are compared with the success, the latest."""
 MAX_INTERMEDIATE_TOOLS = 50
 MAX_RECENT_SUCCESSES = 24
 """Successes since the first open failure whose arguments are stored: a prerequisite may be among them."""
-MAX_RESULTS = 8
-"""Results since a failure that are searched for a new value, the latest."""
 MIN_TOOL_NAME_SIMILARITY = 0.75
 STAGES = frozenset({"plan", "respond", "reflection"})
 """Types of steps that are not calls: their success does not mean that anything was executed."""
@@ -173,7 +167,8 @@ class RunProgress(msgspec.Struct, frozen=True):
             preparing_tools = before.preparing_tools
             # In a second round of a program over its items, what succeeded in between is no prerequisite.
             tools = match.tools if match.method == "prerequisite" or match.changes else ()
-            members = (*before.members, IntentMember(before.call, tools))[-MAX_INTENT_MEMBERS:]
+            # Failed calls of one intent that are compared with the success, the latest.
+            members = (*before.members, IntentMember(before.call, tools))[-10:]
         is_unknown_tool = call.failure is not None and call.failure.kind.is_about_tool_name
         failure = OpenFailure(
             call, facts or LOGGED, self.delivered, intent, members, previous, is_unknown_tool,
@@ -279,7 +274,8 @@ class RunProgress(msgspec.Struct, frozen=True):
         values = values_of(call.last)
         for failure in reversed(failures):
             key = failure.call.first.tool_key
-            can_compare = compared.get(key, 0) < MAX_COMPARED_FAILURES
+            # Open failures of one tool that a call with other arguments is compared with, the latest.
+            can_compare = compared.get(key, 0) < 8
             # The cheap test first: of the further failures of a tool, only those with the same arguments count.
             if not can_compare and not is_same_json(values_of(failure.call.last), values):
                 continue
@@ -634,7 +630,8 @@ def _note_success(failure: OpenFailure, call: Call, *, reads_only: bool) -> Open
     ):
         facts["preparing_tools"] = (*preparing_tools, first.name)
     if call.last.result is not None and first.tool_key != failure.call.first.tool_key:
-        facts["results"] = (*failure.results[1 - MAX_RESULTS :], (first.name, call.last.result))
+        # Results since a failure that are searched for a new value, the latest.
+        facts["results"] = (*failure.results[-7:], (first.name, call.last.result))
     return replace(failure, **facts) if facts else failure
 
 

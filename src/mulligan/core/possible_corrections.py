@@ -32,11 +32,6 @@ from mulligan.core.privileged_arguments import names_identity_or_money
 from mulligan.core.records import Change, Link, LinkEvidence
 from mulligan.core.stated_limits import asks_to_check, names_argument
 
-MAX_CHANGED_VALUES = 2
-"""Values that a possible correction changes. More make another call."""
-MAX_CHAIN_CALLS = 4
-"""Failed calls in successive turns that a possible correction is compared with."""
-
 
 def find_possible_links(progress: RunProgress, call: Call, facts: CallFacts) -> tuple[Link, ...]:
     """Return links to the failed calls that a model's call may correct; those with the fewest changes."""
@@ -133,7 +128,8 @@ def _list_attempts(progress: RunProgress, call: Call, facts: CallFacts) -> list[
             break
         number = failure.facts.turn[1]
         attempts.append(failure)
-    return attempts[:MAX_CHAIN_CALLS]
+    # Failed calls in successive turns that a possible correction is compared with.
+    return attempts[:4]
 
 
 def _compare(failure: OpenFailure, call: Call, facts: CallFacts) -> Comparison | None:
@@ -146,7 +142,8 @@ def _compare(failure: OpenFailure, call: Call, facts: CallFacts) -> Comparison |
     if cause.kind.has_no_repair and judge_failure(cause) != "rejection":
         return None  # other arguments go around it
     comparison = compare_arguments(before, after, cause)
-    if comparison is None or not comparison.has_unchanged or not 0 < len(comparison.values) <= MAX_CHANGED_VALUES:
+    # Values that a possible correction changes. More make another call.
+    if comparison is None or not comparison.has_unchanged or not 0 < len(comparison.values) <= 2:
         return None
     is_unlearnable = any(
         root_of(path) in facts.item_arguments or names_identity_or_money(path) or any(map(is_long_text, pair))

@@ -29,7 +29,6 @@ from mulligan.core.records import (
     SuspectedFailure,
     encode,
 )
-from mulligan.core.transformations import encode_form, find_transformations, keeps_identity
 from mulligan.core.value_snapshots import IMMUTABLE_TYPES
 from mulligan.redaction import Redactor, to_plain_data
 from mulligan.redaction.regex import LazyRegex
@@ -38,12 +37,8 @@ MAX_NAME_CHARS = 200
 """Stored characters of a name or an id."""
 MAX_FAST_TEXTS = 25
 """Texts of a record up to which only a search decides. A record with more long texts may have to be shortened."""
-MAX_FAST_ITEMS = 100
-"""Values of a dictionary up to which only a search of its texts decides."""
 MAX_CACHED_NAMES = 10_000
 """Argument names whose redaction is cached."""
-MAX_MESSAGE_RUNS = 1000
-"""Runs with secrets in their messages that are remembered."""
 _MAX_EXACT_INTEGER = 2**53
 """Larger integers lose precision in JSON and may have to be replaced by a description."""
 _TEXT_TYPES = frozenset({str})
@@ -82,7 +77,8 @@ class RecordRedactor:
             redactor = self._message_redactors.get(run, self._redactor).with_secrets_from(*texts, *arguments)
             if redactor is not self._redactor:
                 self._message_redactors[run] = redactor
-            while len(self._message_redactors) > MAX_MESSAGE_RUNS:
+            # Runs with secrets in their messages that are remembered.
+            while len(self._message_redactors) > 1000:
                 del self._message_redactors[next(iter(self._message_redactors))]
         values = redactor.record(*texts, *arguments)
         redacted_parts = iter(
@@ -171,7 +167,8 @@ class RecordRedactor:
 
     def _are_harmless_names(self, names: tuple[Any, ...]) -> bool:
         """Return whether none of these names, nor a value under them, requires redaction."""
-        if len(names) > MAX_FAST_ITEMS or not all(
+        # Values of a dictionary up to which only a search of its texts decides.
+        if len(names) > 100 or not all(
             type(name) is str and self.lookup_name(name) == (name, False, False) for name in names
         ):
             return False
@@ -383,6 +380,8 @@ def _keep_form(change: Change, redacted_change: Change) -> Change:
     is_hidden = (change.before, change.after) != (redacted_change.before, redacted_change.after)
     if not is_hidden or change.operation != "substitute" or change.source == "run":
         return redacted_change
+    with fork_safety.import_lock:
+        from mulligan.core.transformations import encode_form, find_transformations, keeps_identity  # lazy: for changes
     form = next(filter(keeps_identity, find_transformations(change.before, change.after)), None)
     return msgspec.structs.replace(redacted_change, after=encode_form(change.before, form)) if form else redacted_change
 

@@ -705,15 +705,12 @@ def _draw_ids() -> list[str]:
 fork_safety.run_in_child(_id_pool.clear)  # a child would otherwise use the same ids as its parent
 
 
-MAX_NUMBERED_MESSAGES = 100_000
-"""Messages of one step that are read: a step of another program may state any range."""
-
-
 def message_numbers(step: Step) -> list[int]:
     """Return the numbers of the messages that a model received, in order."""
     numbers: list[int] = []
     for first, last in step.messages:
-        numbers += range(first, min(last, first + MAX_NUMBERED_MESSAGES - len(numbers) - 1) + 1)
+        # Messages of one step that are read: a step of another program may state any range.
+        numbers += range(first, min(last, first + 100_000 - len(numbers) - 1) + 1)
     return numbers
 
 

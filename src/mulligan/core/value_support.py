@@ -26,8 +26,6 @@ from mulligan.core.stated_limits import follows_direction, supports_value
 
 MAX_RESULT_MEMBERS = 200
 """Members of a result that are searched for a short value."""
-MIN_RESULT_VALUE_CHARS = 3
-"""Shorter values are looked up only in fields whose name has a word of the argument's name."""
 
 
 def find_supported_values(failure: OpenFailure, comparison: Comparison) -> dict[str, LinkEvidence]:
@@ -67,7 +65,8 @@ def find_sources(value: Any, failure: OpenFailure, name: str) -> list[str]:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return []
     text = str(value)
-    if len(text) >= MIN_RESULT_VALUE_CHARS:
+    # Shorter values are looked up only in fields whose name has a word of the argument's name.
+    if len(text) >= 3:
         spellings = {text, msgspec.json.encode(text)[1:-1].decode()}  # results are searched as JSON
         results = [(tool, result_text(result)) for tool, result in failure.results]
         return [tool for tool, result in results if any(is_word_of(spelling, result) for spelling in spellings)]

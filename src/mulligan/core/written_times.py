@@ -12,6 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from mulligan.redaction.regex import LazyRegex
+
 _DATES = (
     "YYYY-MM-DD", "YYYYMMDD", "YYYY/MM/DD", "YYYY.MM.DD", "MM/DD/YYYY", "DD/MM/YYYY", "MM-DD-YYYY", "DD-MM-YYYY",
     "DD.MM.YYYY", "MONTH D, YYYY", "MON D, YYYY", "D MONTH YYYY", "D MON YYYY", "D-MON-YYYY", "MM/DD/YY", "DD/MM/YY",
@@ -28,8 +30,8 @@ _MIN_EPOCH_SECONDS, _MAX_EPOCH_SECONDS = 10**8, 10**10
 """Numbers that are taken for seconds since 1970: from 1973 to 2286."""
 _MONTH_NAMES = "January February March April May June July August September October November December".split()
 _MONTH_NUMBERS = {word.lower(): number for number, name in enumerate(_MONTH_NAMES, 1) for word in (name, name[:3])}
-_TOKEN = re.compile("YYYY|YY|MONTH|MON|MM|DD|D|hh|h|mm|ss|AM")
-_SIGNS = re.compile(r"[^\w\s,]")
+_TOKEN = LazyRegex("YYYY|YY|MONTH|MON|MM|DD|D|hh|h|mm|ss|AM")
+_SIGNS = LazyRegex(r"[^\w\s,]")
 _PATTERNS = {
     "YYYY": r"(?P<year>\d{4})", "YY": r"(?P<year>\d{2})", "MONTH": f"(?P<month>{'|'.join(_MONTH_NAMES)})",
     "MON": f"(?P<month>{'|'.join(name[:3] for name in _MONTH_NAMES)})", "MM": r"(?P<month>\d\d?)",
@@ -38,14 +40,14 @@ _PATTERNS = {
 }  # fmt: skip
 _MILLISECONDS = {"unit-ms": 1, "unit-s": 1000, "unit-min": 60_000, "unit-h": 3_600_000, "unit-d": 86_400_000}
 _LETTERS = {"D": 86400, "H": 3600, "M": 60, "S": 1}
-_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
-_WORDED_DURATION = re.compile(
+_ISO_DURATION = LazyRegex(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?")
+_WORDED_DURATION = LazyRegex(
     r"(?:(\d+) ?d(?:ays?)?)?[ ,]*(?:(\d+) ?h(?:(?:ou)?rs?)?)?[ ,]*(?:(\d+) ?m(?:in(?:ute)?s?)?)?[ ,]*"
     r"(?:(\d+) ?s(?:ec(?:ond)?s?)?)?",
     re.IGNORECASE,
 )
-_HOURS_MINUTES = re.compile(r"()(\d+) ?h ?(\d\d?)()", re.IGNORECASE)
-_CLOCK = re.compile(r"()(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
+_HOURS_MINUTES = LazyRegex(r"()(\d+) ?h ?(\d\d?)()", re.IGNORECASE)
+_CLOCK = LazyRegex(r"()(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 _DURATION_PHRASES = {
     "unit-ms": "a number of milliseconds", "unit-s": "a number of seconds", "unit-min": "a number of minutes",
     "unit-h": "a number of hours", "unit-d": "a number of days", "iso": "an ISO 8601 duration (PT1H30M)",
@@ -54,7 +56,7 @@ _DURATION_PHRASES = {
     "short": "a duration like 1h30m", "short-D": "a duration like 2d", "short-H": "a duration like 2h",
     "short-M": "a duration like 90m", "short-S": "a duration like 90s", "clock": "HH:MM", "clock-s": "HH:MM:SS",
 }  # fmt: skip
-_DURATION_STYLES: dict[str, tuple[re.Pattern[str], ...]] = {
+_DURATION_STYLES: dict[str, tuple[LazyRegex, ...]] = {
     "iso": (_ISO_DURATION,),
     "clock": (_CLOCK,),
     "worded": (_WORDED_DURATION, _HOURS_MINUTES),

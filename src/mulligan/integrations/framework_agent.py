@@ -301,17 +301,16 @@ class AgentRun:
                 return ToolOutcome(ok=True)
             raise
 
-    def _register_call(self, is_validated: bool, call: CallExecution) -> None:
-        if is_validated and isinstance(call.call.wrapped, FrameworkTool):
-            call.prepared.form.must_check = call.prepared.form.must_check and call.call.wrapped.loses_meaning(
-                call.prepared.arguments
-            )
+    def _register_call(self, is_validated: bool, execution: CallExecution) -> None:
+        if is_validated and isinstance(execution.call.wrapped, FrameworkTool):
+            form, tool = execution.prepared.form, execution.call.wrapped
+            form.must_check = form.must_check and tool.loses_meaning(execution.prepared.arguments)
         if not self._has_tool_calls:
             self._has_tool_calls = True
             self.run.capture.on_model_turn(self.run.id)
-        call.prepared.turn = (self._conversation, self._turn)
+        execution.prepared.turn = (self._conversation, self._turn)
         # The framework's agent may repair the cause by means that mulligan does not see: its calls are always made.
-        call.call.answers_model = True
+        execution.call.answers_model = True
 
     # Models
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mulligan.core import calls
+from mulligan.core import calls, fork_safety
 from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls, is_hidden
 from mulligan.core.call_facts import RecentSuccess
 from mulligan.core.calls import Call, wilson_lower_bound
@@ -36,7 +36,6 @@ from mulligan.core.records import (
     Step,
     fix_id,
 )
-from mulligan.core.transformations import encode_form, find_transformations, keeps_identity
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import (
@@ -52,8 +51,6 @@ from mulligan.store.base import (
 LOCAL_PRINCIPAL = "local"
 """Principal of records that name none."""
 
-MAX_CHANGES_PER_FIX = 4
-"""More changes make a different call, not a repaired one."""
 MAX_RECENT_VOTES = 20
 MAX_SHOWN_AGENTS = 10
 """Agents listed with a fix: those with the most successes."""
@@ -223,13 +220,14 @@ def _find_details(
     arguments = failed.arguments if isinstance(failed.arguments, Mapping) else {}
     roots = {change.path.partition(".")[0] for change in changes}
     others = {str(name): value for name, value in arguments.items() if name not in roots}
+    # Fixes stored with a trial that the model had read and did not follow, the latest.
     return TrialDetails(
         has_advice=bool(advice) if action.tools else not {id, ANY_FIX}.isdisjoint(advice),
         number=_find_number(changes),
         conditions=hash_conditions(others),
         names_calls=bool(action.tools) and all(_names_tool(failed, tool) for tool in action.tools),
         is_possible=is_possible,
-        ignored_fixes=tuple(fix for fix in advice if fix not in (id, ANY_FIX))[-MAX_IGNORED_FIXES:],
+        ignored_fixes=tuple(fix for fix in advice if fix not in (id, ANY_FIX))[-4:],
     )
 
 
@@ -243,16 +241,11 @@ def _names_tool(failed: Step, tool: str) -> bool:
 MAX_ERROR_CHARS = 2000
 
 
-MAX_IGNORED_FIXES = 4
-"""Fixes stored with a trial that the model had read and did not follow, the latest."""
-MAX_CONDITIONS = 8
-"""Unchanged arguments of a trial whose values are stored as hashes."""
-
-
 def hash_conditions(arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the hashes of short values, by argument."""
     hashes = ((name[:80], value) for name, value in hash_arguments(arguments) if value)
-    return dict(list(hashes)[:MAX_CONDITIONS])
+    # Unchanged arguments of a trial whose values are stored as hashes.
+    return dict(list(hashes)[:8])
 
 
 def _find_number(changes: Sequence[Change]) -> float | None:
@@ -318,7 +311,8 @@ def to_action(
     """
     if not changes:
         return RETRY_ACTION
-    if len(changes) > MAX_CHANGES_PER_FIX:
+    # More changes make a different call, not a repaired one.
+    if len(changes) > 4:
         return None
     shareable = (_share_dropped(change) if keeps_dropped else to_shareable(change) for change in changes)
     shareable_changes = tuple(sorted(shareable, key=lambda change: change.path))
@@ -353,6 +347,8 @@ def to_shareable(change: Change) -> Change:
     if _is_requoted(before, after):
         return Change(path=path, operation="substitute", after=REQUOTED)
     if change.source != "run" and operation in ("substitute", "clamp") and (form := find_form(change)):
+        with fork_safety.import_lock:
+            from mulligan.core.transformations import encode_form  # lazy: few changes are a change of form
         return Change(path=path, operation="substitute", after=encode_form(before, form))
     if change.source != "run" and not change.privileged:
         if _is_hidden(after) and is_shareable(path, None):
@@ -365,6 +361,8 @@ def to_shareable(change: Change) -> Change:
 def find_form(change: Change) -> str:
     """Return the transformation that a change is. One of a privileged argument must not quote a part of its value."""
     is_private = change.privileged or is_privileged(change.path)
+    with fork_safety.import_lock:
+        from mulligan.core.transformations import find_transformations, keeps_identity  # lazy: for trials only
     names = find_transformations(change.before, change.after)
     return next((name for name in names if not is_private or keeps_identity(name)), "")
 
@@ -394,13 +392,10 @@ def _is_requoted(before: Any, after: Any) -> bool:
     return bool(plain_before) and plain_before == plain_after
 
 
-MAX_SHARED_CHARS = 60
-"""Longer texts belong to their run."""
-
-
 def is_shareable(path: str, value: Any) -> bool:
     """Return whether a value may be repeated in another run, if it recurs there: a short one, and not privileged."""
-    if isinstance(value, str) and (len(value) > MAX_SHARED_CHARS or "\n" in value):
+    # Longer texts belong to their run.
+    if isinstance(value, str) and (len(value) > 60 or "\n" in value):
         return False
     return not is_privileged(path) and (value is None or isinstance(value, str | bool | int | float))
 
@@ -461,8 +456,6 @@ class DistinctTrial(msgspec.Struct, array_like=True):
     """Whether all of them succeeded."""
 
 
-MAX_DISTINCT_TRIALS = 100
-"""Distinct trials stored per fix."""
 MAX_OLD_VALUES = 8
 """Distinct old values stored per fix, and distinct other values stored per old value."""
 
@@ -492,8 +485,6 @@ class Episode(msgspec.Struct, array_like=True, frozen=True):
 
 MAX_EPISODES = 32
 """Latest episodes stored per fix."""
-MAX_FOLLOWED_EPISODES = 8
-"""Of these, successes that followed advice: no evidence, but the latest of them show that the fix still helps."""
 UNADVISED_SUCCESSES = 2
 """Successes of a fix before which there was no advice. Where it is unknown, later ones may have followed advice."""
 
@@ -599,7 +590,8 @@ class FixRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
             first = min(existing, trial, key=lambda trial: (trial.day, trial.run, trial.principal))
             trial = DistinctTrial(first.day, first.run, first.principal, existing.successful and vote.successful)
         # Sorted, so that the limit drops the same trials in any order of votes.
-        self.distinct_trials = dict(sorted({**self.distinct_trials, content: trial}.items())[:MAX_DISTINCT_TRIALS])
+        # Distinct trials stored per fix.
+        self.distinct_trials = dict(sorted({**self.distinct_trials, content: trial}.items())[:100])
 
     def add_old_value(self, vote: Vote) -> None:
         """Add the values that a successful trial replaced, also of one that is no vote."""
@@ -654,7 +646,8 @@ def select_episodes(episodes: Iterable[Episode]) -> list[Episode]:
     """Return the episodes to store, in order: the latest, with only a few of those that followed advice."""
     ordered = sorted(episodes, key=order_episode)
     followed = [episode for episode in ordered if episode.successful and episode.has_advice]
-    dropped = {id(episode) for episode in followed[:-MAX_FOLLOWED_EPISODES]}
+    # The latest successes that followed advice are kept: no evidence, but they show that the fix still helps.
+    dropped = {id(episode) for episode in followed[:-8]}
     return [episode for episode in ordered if id(episode) not in dropped][-MAX_EPISODES:]
 
 

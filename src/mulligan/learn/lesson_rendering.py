@@ -16,8 +16,6 @@ from mulligan.prompt import DEFAULT_LESSON_TOKENS, Prompt, estimate_prompt_token
 from mulligan.store.base import LessonQuery, Store
 
 MAX_SEEDS = 10_000
-MAX_LESSONS_PER_TOOL = 100
-"""Lessons read per tool. They are ranked, so later ones would rarely fit into a prompt."""
 
 
 class RenderedLessons(NamedTuple):
@@ -49,9 +47,8 @@ def select_lessons(
     if store is not None:
         states: tuple[LessonState, ...] = ("active", "proposed") if include_proposed else ("active",)
         for state, name in product(states, tool_names or (None,)):
-            candidates += store.lessons(
-                tenant, LessonQuery(tool=name, state=state, now=now, limit=MAX_LESSONS_PER_TOOL)
-            )
+            # Lessons read per tool. They are ranked, so later ones would rarely fit into a prompt.
+            candidates += store.lessons(tenant, LessonQuery(tool=name, state=state, now=now, limit=100))
     if include_seeds:
         candidates += _select_seeds(store, tenant, tool_names, now)
     lessons_by_id: dict[str, Lesson] = {}

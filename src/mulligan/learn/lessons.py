@@ -39,10 +39,6 @@ from mulligan.store.base import DAY, LessonQuery, Store, now
 
 MIN_SUCCESSFUL_RUNS = 3
 """Runs in which a fix must have succeeded before it becomes a lesson: two may be a coincidence."""
-MIN_SUCCESS_RATIO = 0.5
-"""Minimum successes per trial of the fix."""
-MIN_PATTERN_RUN_RATIO = 0.5
-"""Minimum successes per run with the pattern. A fix below it is one of many recoveries (`evals/lessons.py`)."""
 MAX_TEXT_CHARS = 900
 """Maximum length of each text of a lesson."""
 EFFECT_PERIOD_DAYS = 60
@@ -107,18 +103,20 @@ def qualifies_as_lesson(fix: Fix, pattern_runs: int) -> bool:
 
     `pattern_runs` is the number of runs in which the pattern occurred.
     """
+    # Minimum successes per trial of the fix.
     return (
         fix.type in ("change", "prerequisite")
         and fix.state != "revoked"
         and (fix.showable or fix.hidden_reason == f"its state is {fix.state}")  # the lesson has a state of its own
-        and fix.successes >= max(MIN_SUCCESSFUL_RUNS, MIN_SUCCESS_RATIO * fix.trials)
+        and fix.successes >= max(MIN_SUCCESSFUL_RUNS, 0.5 * fix.trials)
         and helps_enough_runs(fix, pattern_runs)
         and (fix.type == "prerequisite" or any(map(_is_instructive, fix.changes)))
     )
 
 
 def helps_enough_runs(fix: Fix, pattern_runs: int) -> bool:
-    return fix.successes >= MIN_PATTERN_RUN_RATIO * pattern_runs
+    # Minimum successes per run with the pattern. A fix below it is one of many recoveries (`evals/lessons.py`).
+    return fix.successes >= 0.5 * pattern_runs
 
 
 def _is_instructive(change: Change) -> bool:

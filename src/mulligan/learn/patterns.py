@@ -298,8 +298,6 @@ Embedder = Callable[[str], Iterable[float]]
 MAX_COMPARED_PATTERNS = 5000
 """Patterns that are compared: those with the most occurrences."""
 VECTOR_KIND = "vector"
-MAX_EMBEDDED_CHARS = 2000
-"""Longer message templates are truncated for the embedder."""
 
 
 def find_related(
@@ -336,7 +334,8 @@ def _load_vector(store: Store, tenant: str, pattern: Pattern, embed: Embedder, n
         stored_vector.frombytes(stored_bytes)
         return stored_vector
     try:
-        vector = array("f", embed(_match_text(pattern)[:MAX_EMBEDDED_CHARS]))
+        # Longer message templates are truncated for the embedder.
+        vector = array("f", embed(_match_text(pattern)[:2000]))
     except Exception as error:
         raise StoreError(f"The embedder {name} failed: {type(error).__name__}: {error}") from error
     norm = math.sqrt(sum(component * component for component in vector))

@@ -43,8 +43,6 @@ from mulligan.store.base import FixQuery
 
 MAX_PREREQUISITE_CALLS = 4
 """Limit of calls in a prerequisite. Larger sets are unlikely to be a cause."""
-MIN_SUPPORT = 0.2
-"""Minimum share of runs in which a set of calls had no additional calls; below it, the set is a coincidence."""
 CONSTANT_SHARE = 0.6
 """Share of runs in which an argument must have the same value to be stored with the prerequisite."""
 MIN_SUPPORTING_RUNS = 2
@@ -119,7 +117,9 @@ def find_prerequisites(rows: Sequence[Row], min_successes: int = 1) -> list[Supp
         if row.successes and 0 < len(row.action.tools) <= MAX_PREREQUISITE_CALLS:
             supersets = reduce(and_, [rows_by_call[name] for name in row.action.tools])
             # Otherwise a coincidence: nearly all successful runs needed additional calls.
-            if row.successes >= MIN_SUPPORT * sum([other.successes for other in _select_rows(supersets, call_sets)]):
+            # Minimum share of runs in which a set of calls had no additional calls; below it, the set is a
+            # coincidence.
+            if row.successes >= 0.2 * sum([other.successes for other in _select_rows(supersets, call_sets)]):
                 mask, same_rows = sufficient.get(supersets, (0, []))
                 sufficient[supersets] = mask | 1 << index, [*same_rows, row]
     # If a smaller set was sufficient, the additional calls of a larger set are irrelevant.

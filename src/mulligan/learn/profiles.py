@@ -26,9 +26,6 @@ from mulligan.learn.telling import AcceptedCall, Profile, is_concrete
 from mulligan.redaction.regex import LazyRegex
 from mulligan.store.base import ArgumentTypes, FixQuery, argument_type, hash_value
 
-MAX_SETTING_VALUES = 8
-"""Maximum number of different words in successful calls for an argument to count as an enum."""
-
 
 def build_profile(calls: Sequence[tuple[str, Any]]) -> Profile:
     """Profile the arguments of successful calls of one tool, each with the agent that made it."""
@@ -159,8 +156,6 @@ MIN_FACT_CALLS = 20
 """Successful calls with an argument that a fact about its values needs."""
 MIN_FACT_RUNS = 3
 """Runs that these calls must come from, and that each listed word must occur in."""
-MAX_FACTS = 2
-"""Facts that are told after one failure."""
 MAX_PROFILED_ARGUMENTS = 50
 MAX_PROFILED_DEPTH = 3
 MAX_WORD_CHARS = 20
@@ -238,7 +233,8 @@ def _list_words(path: str, run_values: Sequence[tuple[int, str]]) -> tuple[str, 
     runs_by_word: dict[str, set[int]] = {}
     for run, value in run_values:
         runs_by_word.setdefault(value, set()).add(run)
-        if len(runs_by_word) > MAX_SETTING_VALUES:
+        # Maximum number of different words in successful calls for an argument to count as an enum.
+        if len(runs_by_word) > 8:
             return ()
     may_name_person = not _PERSON_WORDS.isdisjoint(word.casefold() for word in split_words(path))
     is_closed = not may_name_person and all(
@@ -280,7 +276,8 @@ def select_facts(
     is_silent = not any(names_argument(text, path.rpartition(".")[2]) for path in (*names, *members))
     contradicted_facts = (_find_contradicted_fact(profile, members) for profile in profiles)
     facts = [fact for fact in contradicted_facts if fact is not None and (is_silent or names[fact.argument])]
-    return [] if is_silent and len(facts) > 1 else facts[:MAX_FACTS]
+    # Facts that are told after one failure.
+    return [] if is_silent and len(facts) > 1 else facts[:2]
 
 
 def _find_contradicted_fact(profile: ValueProfile, members: Mapping[str, Any]) -> ValueProfile | None:

@@ -30,9 +30,6 @@ __all__ = ["MAX_TRACKED_FAILURES", "REPEAT_WINDOW_TURNS", "CompactionInterval", 
 
 T = TypeVar("T")
 
-MAX_REPLAYED_CHANGES = 1000
-"""Limit of the newest changes that are replayed on the state saved by another process."""
-
 
 class Session:
     """Tracks the failures of one conversation and reports them after a compaction.
@@ -202,7 +199,8 @@ class _SessionState:
             self._version += 1
             if self._key_values is not None:
                 self._unsaved_changes.append(change)
-                del self._unsaved_changes[:-MAX_REPLAYED_CHANGES]
+                # Limit of the newest changes that are replayed on the state saved by another process.
+                del self._unsaved_changes[:-1000]
             return change(self.tracker)
 
     def compact(self, summary_id: str | None = None) -> bool:

@@ -29,8 +29,6 @@ MIN_SHARE_OF_ACCEPTED = 0.75
 MIN_POSSIBLE_SUCCESSES: dict[TextVerdict, int] = {"rejection": 3, "neither": 3, "state": 5}
 """Successes that a fix needs if the calls may have had another intent, by what the error says: it rejects what was
 asked, neither, or it describes the state of the world."""
-MIN_ADDED_SUCCESSES = 5
-"""Successes that a value needs which was missing: it may be another one for each user."""
 MAX_CHANCE = 0.05
 """Likelihood up to which it is no chance that a value always fails together with a value of another argument."""
 FAILED_TWICE = "failed twice in a row"
@@ -342,7 +340,8 @@ def _find_required_evidence(
     counts_followed = _count_unadvised(list_episodes(record)) > 1
     if any(change.operation != "drop" for change in record.action.changes) and old_value == _ABSENT:
         # Nothing was wrong that this replaces: what is missing may be another value for each user.
-        return RequiredEvidence(MIN_ADDED_SUCCESSES, MIN_SHARE_OF_ACCEPTED, counts_followed=False)
+        # Successes that a value needs which was missing: it may be another one for each user.
+        return RequiredEvidence(5, MIN_SHARE_OF_ACCEPTED, counts_followed=False)
     if any(episode.is_possible for episode in episodes):
         min_share = MIN_SHARE_OF_ACCEPTED if call.verdict == "state" else MIN_SHARE_OF_REJECTED
         return RequiredEvidence(MIN_POSSIBLE_SUCCESSES[call.verdict], min_share, counts_followed)

@@ -40,14 +40,6 @@ MAX_PENDING_FAILURES = 100
 """Limit of failed calls per turn that may still recover within it."""
 MAX_TRACKED_RUNS = 100
 """Limit of runs whose steps are observed, the newest."""
-MAX_INTERVALS = 50
-"""Limit of intervals between compactions, the newest."""
-MAX_SUMMARY_IDS = 100
-"""Limit of summaries that are remembered as counted, the newest."""
-MIN_CALLS_FOR_RATE = 10
-"""Minimum number of calls before and after a compaction for comparing their failure rates."""
-MIN_RATE_Z_SCORE = 1.64
-"""Standard errors by which a rate must be higher; chance alone exceeds that in one of twenty cases."""
 
 
 _PROMPT = Prompt()
@@ -185,12 +177,14 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         if summary_id is not None:
             if self.has_summary(summary_id):
                 return False
-            self.summary_ids = [*self.summary_ids[1 - MAX_SUMMARY_IDS :], _hash_id(summary_id)]
+            # Limit of summaries that are remembered as counted, the newest.
+            self.summary_ids = [*self.summary_ids[-99:], _hash_id(summary_id)]
         self.commit_pending()
         self.known_failures = tuple(failure_identity(failure.step) for failure in self.failures)
         self.reminder = prompt.reminder([_to_report(failure) for failure in self.failures])
         self.is_reminder_delivered = not self.reminder
-        self.intervals = [*self.intervals[1 - MAX_INTERVALS :], CompactionInterval()]
+        # Limit of intervals between compactions, the newest.
+        self.intervals = [*self.intervals[-49:], CompactionInterval()]
         self.has_warned = False
         return True
 
@@ -214,11 +208,13 @@ class Tracker(msgspec.Struct, omit_defaults=True):
         if len(self.intervals) < 2:
             return ""
         before, after = self.intervals[-2:]
-        if min(before.calls, after.calls) < MIN_CALLS_FOR_RATE:
+        # Minimum number of calls before and after a compaction for comparing their failure rates.
+        if min(before.calls, after.calls) < 10:
             return ""
         overall = (before.failed + after.failed) / (before.calls + after.calls)
         error = math.sqrt(overall * (1 - overall) * (1 / before.calls + 1 / after.calls))
-        if after.failed / after.calls - before.failed / before.calls <= MIN_RATE_Z_SCORE * error:
+        # Standard errors by which a rate must be higher; chance alone exceeds that in one of twenty cases.
+        if after.failed / after.calls - before.failed / before.calls <= 1.64 * error:
             return ""
         return (
             f"Failures rose after the last compaction: {after.failed} of {after.calls} calls failed, "
@@ -370,7 +366,8 @@ def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> Non
     if (call := describe_call(success)) and not is_read_only(success):
         call = call if success.name.casefold() in SHELL_TOOLS else f"{success.name}({call})"
         calls = [earlier_call for earlier_call in tracked_failure.calls_since if earlier_call != call]
-        tracked_failure.calls_since = [*calls[1 - MAX_CALLS_SINCE :], call]
+        # Calls since a failure that are described in words, the last ones.
+        tracked_failure.calls_since = [*calls[-1:], call]
     path = _path(tracked_failure.step.arguments)
     if path and path == _path(success.arguments) and reads_file(success):
         tracked_failure.was_reread = True
@@ -379,8 +376,6 @@ def _note_success_between(tracked_failure: TrackedFailure, success: Step) -> Non
 PATHS = ("file_path", "path", "absolute_path", "notebook_path", "target_file", "filename", "file")
 
 
-MAX_CALLS_SINCE = 2
-"""Calls since a failure that are described in words, the last ones."""
 MAX_CALL_CHARS = 100
 """Characters of a call in words."""
 MAX_CALL_ARGUMENTS = 3

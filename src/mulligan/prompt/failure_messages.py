@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from mulligan.core import fork_safety
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import CODE, Failure, build_hint, build_tool_response
 from mulligan.core.privileged_arguments import is_privileged
@@ -24,7 +25,6 @@ from mulligan.core.records import (
     Recovery,
     ValueProfile,
 )
-from mulligan.core.transformations import describe_transformation
 from mulligan.prompt.sanitizer import (
     MAX_LISTED_CALLS,
     MAX_LISTED_CHANGES,
@@ -290,7 +290,7 @@ class FailureMessages(Sanitizer):
     def precedent_lines(self, precedent: Precedent, shareable: Collection[str] = ()) -> list[str]:
         """Describe what recovered the same failure before: a form of the call's own value, or a bound."""
         sentence = self.precedent(precedent, shareable)
-        forms = ((self._name(path), describe_transformation(form)) for path, form in precedent.forms)
+        forms = ((self._name(path), describe_form(form)) for path, form in precedent.forms)
         lines = [f"That is {name} {self._line(form, 60)}." for name, form in forms if name]
         for change in precedent.changes:
             if change.bound and (name := self._name(change.path)):
@@ -321,7 +321,7 @@ class FailureMessages(Sanitizer):
         if path and (phrase := find_phrase(_CHANGE_PHRASES, change)):
             return phrase.format(path)
         if path and change.form:
-            return f"pass {path} {self._line(describe_transformation(change.form), 60)}"
+            return f"pass {path} {self._line(describe_form(change.form), 60)}"
         is_placeholder = change.after in (RUN_SPECIFIC, HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED)
         if path and not is_placeholder and self._is_shareable(path, change.after, shareable):
             return f"{path}={self._display_argument(change.after)}"
@@ -734,3 +734,10 @@ _TYPE_NAMES = {
     int: "the number", float: "the number", bool: "the boolean", str: "the string", list: "the list",
     dict: "the object",
 }  # fmt: skip
+
+
+def describe_form(form: str) -> str:
+    """Return the words for a form of a value."""
+    with fork_safety.import_lock:
+        from mulligan.core.transformations import describe_transformation  # lazy: few messages name a form
+    return describe_transformation(form)

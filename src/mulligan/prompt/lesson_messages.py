@@ -8,8 +8,7 @@ from typing import Any
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import MAX_LABEL_CHARS, Failure
 from mulligan.core.records import LAST_PATH_SEGMENT, Change, Fix, Lesson, Pattern, Prerequisite, Step
-from mulligan.core.transformations import describe_transformation
-from mulligan.prompt.failure_messages import capitalize, count_runs, find_phrase
+from mulligan.prompt.failure_messages import capitalize, count_runs, describe_form, find_phrase
 from mulligan.prompt.reflection_messages import ReflectionMessages
 from mulligan.prompt.sanitizer import MAX_LISTED_CALLS, MAX_LISTED_CHANGES, MAX_PATH_CHARS
 from mulligan.redaction import quote_untrusted
@@ -63,7 +62,7 @@ class Prompt(ReflectionMessages):
         if phrase := find_phrase(CORRECTION_PHRASES, change):
             return phrase.format(path)
         if change.form:
-            return f"pass {path} {self._line(describe_transformation(change.form), 60)}"
+            return f"pass {path} {self._line(describe_form(change.form), 60)}"
         if self._is_shareable(path, change.after, ()):
             value = self._display_value(change.after)
             return f"pass {path} of {change.bound} {value}" if change.bound else f"use {path}={value}"

@@ -74,11 +74,12 @@ class MemoryLookup:
         now: Callable[[], int],
         agent: Callable[[], str],
         max_delay_seconds: float | None = None,
+        prompt_fixes: dict[str, tuple[str, ...]] | None = None,
     ) -> None:
         self._recorder, self._location, self._now, self._agent = recorder, location, now, agent
         self._max_delay_seconds = max_delay_seconds
         self._is_recorder_current = True
-        self.prompt_fixes: dict[str, tuple[str, ...]] = {}
+        self.prompt_fixes = {} if prompt_fixes is None else prompt_fixes
         """By tool: the fixes of the lessons that were rendered for prompts."""
         self._schemas: dict[str, str] = {}
         """Digests of the tool schemas that are already stored, by tool."""

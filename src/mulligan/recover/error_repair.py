@@ -51,14 +51,8 @@ _ANY = rf"(?<![\w.,:/-])[$€£]?{_NUMBER}"
 _MAX_AMOUNT_RATIO = 10
 """Maximum ratio between the expected and the actual amount. A larger one is not a calculation mistake."""
 MAX_SCANNED_CHARS = 2000
-_MAX_SUMMANDS = 10
-"""Maximum length of a list whose numbers are added up."""
 _MAX_NUMERIC_ARGUMENTS = 50
 """Numeric arguments searched for in an error text. Each costs one search."""
-_MAX_PADDED_CHARS = 120
-"""Characters of a text that is compared with an error. A longer one is content, whose spaces may count."""
-_MAX_TEXT_ARGUMENTS = 50
-"""Texts of a call that are compared with an error."""
 _BOUND_WORDS = frozenset({"limit", "max", "maximum", "min", "minimum", "most", "least", "bound"})
 """Names of arguments that an error may use as words."""
 
@@ -133,10 +127,12 @@ def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Candi
 def find_padded_text(error: str, arguments: Mapping[str, Any]) -> list[Candidate]:
     """Return the one short text with spaces or quotes around it that the error shows, without these."""
     text = error[:MAX_SCANNED_CHARS]
+    # Characters of a text that is compared with an error. A longer one is content, whose spaces may count.
+    # Texts of a call that are compared with an error.
     candidates = [
         Candidate(bare, "trim", "trim", "call", path, "it has spaces or quotes around it")
-        for path, value in iter_scalars(arguments, _MAX_TEXT_ARGUMENTS)
-        if isinstance(value, str) and len(value) <= _MAX_PADDED_CHARS and value != (bare := strip_quotes(value))
+        for path, value in iter_scalars(arguments, 50)
+        if isinstance(value, str) and len(value) <= 120 and value != (bare := strip_quotes(value))
         if len(bare) > 1 and "\n" not in bare and contains_word(text, bare)
     ]
     return candidates if len(candidates) == 1 else []
@@ -154,10 +150,11 @@ def _find_amount_paths(numbers: Mapping[Path, float], amount: float) -> list[Pat
     groups: dict[Path, list[Path]] = {}
     for path in numbers:
         groups.setdefault(tuple(part for part in path if isinstance(part, str)), []).append(path)
+    # Maximum length of a list whose numbers are added up.
     fitting = [
         paths
         for paths in groups.values()
-        if 1 < len(paths) <= _MAX_SUMMANDS and abs(sum(numbers[path] for path in paths) - amount) < 0.005
+        if 1 < len(paths) <= 10 and abs(sum(numbers[path] for path in paths) - amount) < 0.005
     ]
     return fitting[0] if len(fitting) == 1 else []
 

@@ -22,14 +22,8 @@ MAX_POLLS = 20
 """Failures of a poller, which say that something is under way or differ in their numbers, before it is blocked."""
 MIN_POLL_SECONDS = 30.0
 """Identical calls that are as far apart are no loop."""
-MAX_SPIRAL_HISTORY = 12
-"""Unrecovered calls that are searched for a spiral."""
 MIN_SPIRAL_FAILURES = 4
 """Unrecovered calls of one strategy that make a spiral."""
-MIN_STRATEGY_SIMILARITY = 0.6
-"""Minimum word overlap of two calls of one strategy."""
-MAX_COMPARED_WORDS = 40
-"""Words of a call that are compared."""
 MAX_WORD_SOURCE_CHARS = 2000
 """Characters of a text in which words are searched."""
 
@@ -85,7 +79,8 @@ class LoopDetector:
 
     def __init__(self) -> None:
         self._streaks: dict[str, IdenticalFailure] = {}
-        self._failed: deque[tuple[str, str, frozenset[str]]] = deque(maxlen=MAX_SPIRAL_HISTORY)
+        # Unrecovered calls that are searched for a spiral.
+        self._failed: deque[tuple[str, str, frozenset[str]]] = deque(maxlen=12)
 
     def record_unrecovered(self, tool: str, key: Hashable | None, failure: Failure, now: float, limit: int = 0) -> int:
         """Record an unrecovered call. Return how many times in a row it failed the same way with the same arguments.
@@ -132,12 +127,13 @@ class LoopDetector:
         words = extract_words(arguments)
         failed_calls = tuple(self._failed)  # other threads of the run add to it
         for reason in dict.fromkeys([kind] if kind else [failed_call[1] for failed_call in failed_calls]):
+            # Minimum word overlap of two calls of one strategy.
             similar_tools = [
                 name
                 for name, failed_kind, others in failed_calls
                 if failed_kind == reason
                 and are_siblings(name, tool)
-                and len(words & others) >= MIN_STRATEGY_SIMILARITY * max(len(words | others), 1)
+                and len(words & others) >= 0.6 * max(len(words | others), 1)
             ]
             if len(similar_tools) >= MIN_SPIRAL_FAILURES:
                 return Spiral(reason, tuple(dict.fromkeys(similar_tools)), len(similar_tools))
@@ -181,7 +177,8 @@ def extract_words(arguments: Mapping[str, Any]) -> frozenset[str]:
     """Return the words of a call's values, without numbers, case and order."""
     texts = (text[:MAX_WORD_SOURCE_CHARS].casefold() for text in scalars(arguments))
     words = (word for text in texts for word in _WORD.findall(text) if not word.isdigit())
-    return frozenset(islice(words, MAX_COMPARED_WORDS))
+    # Words of a call that are compared.
+    return frozenset(islice(words, 40))
 
 
 def are_siblings(one: str, other: str) -> bool:

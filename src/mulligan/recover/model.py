@@ -43,12 +43,6 @@ ANSWER_LIMIT_ARGUMENTS = (
     "max_tokens_to_sample",
 )
 """Arguments that limit the length of the answer."""
-MAX_ATTEMPTS_BEFORE_FALLBACK = 2
-"""Attempts of one model if a fallback can answer: a user should not wait for retries when another model works."""
-MAX_ATTEMPTS_BEFORE_ANSWER = 3
-"""Attempts before the user's fallback function answers."""
-MIN_ANSWER_TOKENS = 1024
-"""Below this many tokens for the answer, the conversation is compressed instead."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +274,10 @@ class _ModelRecovery:
         limit: int | None = None
         if fallback is not None or (self._model.answer is not None and self.can_answer(failure)):
             is_down = self._is_target_down(self.arguments, self.function)
-            limit = MAX_ATTEMPTS_BEFORE_ANSWER if fallback is None else MAX_ATTEMPTS_BEFORE_FALLBACK
+            # Attempts of one model if a fallback can answer: a user should not wait for retries when another model
+            # works.
+            # Attempts before the user's fallback function answers.
+            limit = 3 if fallback is None else 2
             limit = 1 if is_down else min(limit, max(1, self._max_attempts - (fallback is not None)))
         seconds = self._schedule.plan_retry(failure, max_attempts=limit)
         if isinstance(seconds, str):
@@ -320,7 +317,8 @@ class _ModelRecovery:
         if name is None or self._has_clamped or sizes.window is None or sizes.requested is None or not sizes.answer:
             return None
         available_tokens = int((sizes.window - (sizes.requested - sizes.answer)) * 0.99)
-        if available_tokens < max(MIN_ANSWER_TOKENS, sizes.answer // 4) or available_tokens >= self.arguments[name]:
+        # Below this many tokens for the answer, the conversation is compressed instead.
+        if available_tokens < max(1024, sizes.answer // 4) or available_tokens >= self.arguments[name]:
             return None
         return self._with_limit(name, available_tokens)
 

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 from mulligan.core.calls import parse_json
 from mulligan.core.conversation import Path, get_field, parse_answer, replace_at
 
-MAX_REPAIRED_CHARS = 1_000_000
-"""Longer texts are parsed but not repaired."""
 MAX_JSON_DEPTH = 60
 _TRUNCATED_REASONS = frozenset({"length", "max_tokens", "max_output_tokens", "model_length"})
 _FILTERED_REASONS = frozenset(
@@ -193,7 +191,8 @@ class _JsonReading(NamedTuple):
 
 def find_reading(text: str, *, is_object: bool = False) -> _JsonReading | None:
     """Return the only reading of a text, or None if there is none or more than one."""
-    if len(text) > MAX_REPAIRED_CHARS or _measure_depth(text) > MAX_JSON_DEPTH:
+    # Longer texts are parsed but not repaired.
+    if len(text) > 1_000_000 or _measure_depth(text) > MAX_JSON_DEPTH:
         return None
     readings: dict[str, _JsonReading] = {}
     for defect, candidate in _candidates(text):

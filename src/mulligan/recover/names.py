@@ -22,8 +22,6 @@ from mulligan.recover.word_meaning import are_opposites
 
 MAX_COMPARED_NAMES = 500
 """Known names that are compared. With more, a match is not reliable."""
-MIN_TOOL_SIMILARITY = 0.6
-"""Minimum similarity of a tool name to be suggested."""
 
 
 class NameMatch(NamedTuple):
@@ -157,7 +155,8 @@ def nearest_tool_names(text: str, known_names: Sequence[str], limit: int = 3) ->
 
     match = match_tool_name(text, known_names)
     folded_names = {name[:MAX_COMPARED_CHARS].casefold(): name for name in known_names[:MAX_COMPARED_NAMES]}
-    near = get_close_matches(text[:MAX_COMPARED_CHARS].casefold(), folded_names, limit, MIN_TOOL_SIMILARITY)
+    # Minimum similarity of a tool name to be suggested.
+    near = get_close_matches(text[:MAX_COMPARED_CHARS].casefold(), folded_names, limit, 0.6)
     ranked = [*([match.name] if match is not None else []), *(folded_names[name] for name in near)]
     return [name for name in dict.fromkeys(ranked) if not are_opposites(text, name)][:limit]
 

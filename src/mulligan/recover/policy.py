@@ -25,8 +25,6 @@ ADDED_SOURCES = {"memory": 1, "reflection": 2}
 
 _DEFAULT_MAX_BACKOFF_SECONDS = 30.0
 MODEL_MAX_BACKOFF_SECONDS = 90.0
-MAX_COMPUTED_BACKOFF_SECONDS = 8.0
-"""Limit of the exponential backoff. Only a stated Retry-After is longer."""
 DEFAULT_ATTEMPTS = 8
 DEFAULT_RETRY_SECONDS = 45.0
 AWAITED_ATTEMPTS = 3
@@ -178,7 +176,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
         may take what remains of the maximum.
         """
         exponent = min(max(attempt - 2, 0), 60)
-        ceiling: float = min(MAX_COMPUTED_BACKOFF_SECONDS, self.max_backoff, self.initial_backoff * 2**exponent)
+        # Limit of the exponential backoff. Only a stated Retry-After is longer.
+        ceiling: float = min(8.0, self.max_backoff, self.initial_backoff * 2**exponent)
         if retry_after is not None and retry_after >= 0:  # ignores negative values and NaN
             remaining = self.max_backoff - elapsed
             if retry_after > remaining:

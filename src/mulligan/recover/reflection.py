@@ -28,10 +28,6 @@ from mulligan.recover.value_coercion import is_empty, is_number
 MAX_ANSWER_CHARS = 20_000
 MAX_REASON_CHARS = 500
 MAX_PREREQUISITES = 3
-MIN_CALIBRATION_TRIALS = 5
-"""Observed outcomes from which on they replace the confidence that the model states."""
-MAX_UNCALIBRATED_CONFIDENCE = 0.6
-"""Maximum confidence without such outcomes: enough to be shown, too little to be applied."""
 CONFIDENCE_BANDS = (0.5, 0.8, 0.95)
 """Stated confidences between two of these share their observed outcomes."""
 
@@ -72,8 +68,10 @@ class CalibratedReflection(msgspec.Struct, frozen=True):
     def confidence(self, source: EvidenceSource) -> float:
         """Map the stated confidence to the observed success rate, as its lower bound."""
         successes, trials = self.outcomes.get(source, (0, 0))
-        if trials < MIN_CALIBRATION_TRIALS:
-            return min(self.answer.confidence, MAX_UNCALIBRATED_CONFIDENCE)
+        # Observed outcomes from which on they replace the confidence that the model states.
+        if trials < 5:
+            # Maximum confidence without such outcomes: enough to be shown, too little to be applied.
+            return min(self.answer.confidence, 0.6)
         return round(wilson_lower_bound(successes, trials), 4)
 
 

@@ -19,8 +19,6 @@ Path = tuple[str | int, ...]
 
 MAX_CACHED_SCHEMAS = 256
 """Compiled schemas in the cache. An agent has a few dozen tools."""
-MAX_SCHEMA_VALUES = 100_000
-"""Values in a schema, including enums and defaults."""
 MAX_SCHEMA_DEPTH = 64
 MAX_SCHEMA_NODES = 20_000
 """Schema nodes that one validation may visit. The largest schemas of real tools need a few hundred."""
@@ -268,7 +266,8 @@ def _check_size(schema: Schema) -> None:
     """
     max_depth = 3 * MAX_SCHEMA_DEPTH
     depth, values = _measure_extent(schema, max_depth, {})
-    if depth >= max_depth or values > MAX_SCHEMA_VALUES:
+    # Values in a schema, including enums and defaults.
+    if depth >= max_depth or values > 100_000:
         raise SchemaRejectedError
 
 

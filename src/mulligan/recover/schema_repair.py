@@ -37,17 +37,7 @@ from mulligan.recover.value_coercion import (
     parse_json_text,
 )
 
-MAX_REPAIR_ROUNDS = 6
-"""A name may need a repair before its value, and a value a cast before its bound."""
-MAX_VIOLATIONS = 200
-"""Violations handled in one round."""
-MAX_UNKNOWN_NAMES = 50
-"""Names in one object that its schema does not define. More indicate a different call."""
 MAX_VALUE_DEPTH = 16
-MAX_BRANCHES = 10
-"""Branches of one `anyOf` or `oneOf` that are tried."""
-MAX_BRANCH_DEPTH = 3
-"""Nesting of `anyOf` and `oneOf` within each other up to which branches are tried."""
 _ID_WORDS = frozenset("id ids uid uuid guid identifier".split())
 _BRANCH_STRATEGIES = ("rename", "cast", "enum", "trim", "parse", "wrap")
 """First words of the strategies that may adapt a value to a branch: they keep all its members and add none."""
@@ -162,9 +152,11 @@ class _SchemaRepairer:
         return self.compiled.schema or {}
 
     def repair_all(self) -> bool:
-        for _ in range(MAX_REPAIR_ROUNDS):
+        # A name may need a repair before its value, and a value a cast before its bound.
+        for _ in range(6):
             violations = self.list_violations()
-            if violations is None or len(violations) > MAX_VIOLATIONS:
+            # Violations handled in one round.
+            if violations is None or len(violations) > 200:
                 return False
             if not violations:
                 return bool(self.changes)
@@ -269,11 +261,13 @@ class _SchemaRepairer:
         If several branches fit, similar names decide, and otherwise nothing is repaired.
         """
         expected_type = "object" if isinstance(value, Mapping) else "array" if isinstance(value, list) else None
-        if expected_type is None or self.branch_depth >= MAX_BRANCH_DEPTH or not isinstance(branches, list):
+        # Nesting of `anyOf` and `oneOf` within each other up to which branches are tried.
+        if expected_type is None or self.branch_depth >= 3 or not isinstance(branches, list):
             return False
         definitions = {key: self.root[key] for key in ("$schema", "$defs", "definitions") if key in self.root}
         repairs: list[_SchemaRepairer] = []
-        for branch in branches[:MAX_BRANCHES]:
+        # Branches of one `anyOf` or `oneOf` that are tried.
+        for branch in branches[:10]:
             node = resolve_reference(branch, self.root)
             if node.get("type", expected_type) != expected_type:
                 continue
@@ -324,7 +318,8 @@ class _SchemaRepairer:
         undeclared = [name for name in value if name not in properties]
         unknown = undeclared if self.is_strict or _forbids_unknown_names(node) else []
         missing = [name for name in node.get("required", ()) if name not in value]
-        if (not unknown and not missing) or len(unknown) > MAX_UNKNOWN_NAMES:
+        # Names in one object that its schema does not define. More indicate a different call.
+        if (not unknown and not missing) or len(unknown) > 50:
             return False
         free = [name for name in properties if name not in value]
         names = _ObjectNames(path, value, properties, unknown, missing, free)

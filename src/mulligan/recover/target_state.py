@@ -37,8 +37,6 @@ UNRELIABLE_STREAK_FACTOR = 4
 MIN_PROBE_SECONDS = 0.5
 DOWNTIME_RATIO = 0.5
 """Delay of the next probe, as a share of the time that the target has been down."""
-MIN_SLOW_PROBE_SECONDS = 1.0
-"""A probe that runs longer, and twice as long as the failures took, is not failing like them."""
 LATE_PROBE_SECONDS = 2.0
 """How long the oldest waiting call may be late for its probe before another one makes it."""
 MIN_POLL_SECONDS = 0.05
@@ -241,7 +239,8 @@ class TargetState:
 
     def _is_probe_slow(self, now: float) -> bool:
         """Return whether the probe runs so long that the target seems to work."""
-        seconds = max(MIN_SLOW_PROBE_SECONDS, 2 * self.last_seconds)
+        # A probe that runs longer, and twice as long as the failures took, is not failing like them.
+        seconds = max(1.0, 2 * self.last_seconds)
         return self.probe is not None and now - self.probe_started_at >= seconds
 
     def admit_first(self, call: TargetCall, now: float) -> float:

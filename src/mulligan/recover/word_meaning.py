@@ -22,10 +22,6 @@ from mulligan.recover.spelling import (
     strip_quotes,
 )
 
-MIN_TYPO_LETTERS = 5
-"""Letters of a word from which on a wrong letter at any place is a typing error."""
-MIN_JOINED_LETTERS = 8
-"""Letters of a name from which on its words are compared as one."""
 MIN_WORD_LETTERS = 3
 """Letters of an enum member from which on its case says nothing: `GB` and `Gb` differ."""
 
@@ -116,7 +112,8 @@ def is_same_name(name: str, target: str, value: Any = None) -> bool:
     if len(words) != len(target_words):
         # The error may hide a boundary: `pedalPPosition`. A further word is a further meaning: `radius`, `radius_m`.
         letters, target_letters = normalize_name(name), normalize_name(target)
-        return len(letters) >= MIN_JOINED_LETTERS and _is_slip(letters, target_letters, must_keep_ends=True)
+        # Letters of a name from which on its words are compared as one.
+        return len(letters) >= 8 and _is_slip(letters, target_letters, must_keep_ends=True)
     differing = [(one, other) for one, other in zip(words, target_words, strict=True) if one != other]
     typos = [pair for pair in differing if _singular(pair[0]) != _singular(pair[1])]
     if isinstance(value, int | float) and words[-1] != target_words[-1] and not typos:
@@ -139,7 +136,8 @@ def _is_slip(one: str, other: str, *, must_keep_ends: bool = False) -> bool:
         long[:index] + long[index + 1 :] == short and long[index] == long[index - 1] for index in range(1, len(long))
     ):
         return True
-    if one[0] != other[0] or (len(short) < MIN_TYPO_LETTERS and (one[-1] != other[-1] or len(one) == len(other))):
+    # Letters of a word from which on a wrong letter at any place is a typing error.
+    if one[0] != other[0] or (len(short) < 5 and (one[-1] != other[-1] or len(one) == len(other))):
         return False
     ends = {word[-2:] for word in (one, other)}
     return one[-1] == other[-1] or (not must_keep_ends and ends.isdisjoint(_WORD_ENDINGS))

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import NoneType
-from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
@@ -40,7 +40,9 @@ from mulligan.core.records import (
 from mulligan.store.audit import AuditEntry as AuditEntry
 from mulligan.store.audit import AuditNote as AuditNote
 from mulligan.store.audit import AuditQuery as AuditQuery
-from mulligan.store.counters import RunFacts, Stats, StatsQuery
+
+if TYPE_CHECKING:
+    from mulligan.store.counters import Stats, StatsQuery
 
 DEFAULT_TENANT = "local"
 """The tenant of a store with a single user."""
@@ -145,6 +147,8 @@ class RunQuery(Record, frozen=True):
         """Return the sort key of a run. It is unique, so pages stay complete while runs are added."""
         if self.order == "started":
             return history.run.started_at, history.run.id
+        from mulligan.store.counters import RunFacts  # lazy: for readers of run lists only
+
         return getattr(RunFacts.of(history.run, history.steps), RUN_FACTS[self.order].column), history.run.id
 
 
