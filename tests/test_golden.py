@@ -191,6 +191,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "lessons import": ("lessons import {folder}/lessons --store {store}", None),
     "lessons revoke": ("lessons revoke {lesson} --store {store}", None),
     "lessons show": ("lessons show {lesson} --store {store}", None),
+    "lessons trust": ("lessons trust {folder} --remove --store {store}", None),
     "consolidate": ("consolidate --store {store}", None),
     "seed": ("seed --store {store}", None),
     "prompt": ("prompt --proposed --no-seeds --store {store}", None),

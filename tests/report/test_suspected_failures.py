@@ -8,8 +8,8 @@ import pytest
 
 import mulligan
 from mulligan.report import run_text, stats
-from mulligan.store.base import DEFAULT_TENANT, StatsQuery
-from mulligan.store.counters import Cell
+from mulligan.store.base import DEFAULT_TENANT
+from mulligan.store.counters import Cell, StatsQuery
 from mulligan.testing import Sandbox, sandbox
 
 SENTENCE = "bash: kubectl: command not found"

@@ -101,8 +101,13 @@ def frozen_time(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 def ask_tenants(store: Store) -> dict[str, Any]:
+    """Ask about all tenants. Failures of runs count as unrecovered since 0.2.0, in the counters of 0.1.0 not."""
     now = read_answers()["now"]
-    return {tenant: release_answers.ask_store(store, tenant, now) for tenant in TENANTS}
+    answers = {tenant: release_answers.ask_store(store, tenant, now) for tenant in TENANTS}
+    for answer in answers.values():
+        for part in (answer["stats"]["total"], *answer["stats"].get("parts", {}).values()):
+            part.get("kinds", {}).pop("orchestration/uncaught_exception", None)
+    return answers
 
 
 def build_run(id: str) -> list[Any]:

@@ -536,7 +536,7 @@ class _SuggestionBuilder:
             return "the error names no bound for exactly one number of the call"
         if not changes or not draft.is_rejected:
             return ""
-        if self.failure.kind.accepted_arguments:
+        if self.failure.kind.accepted_arguments and not self.failure.is_guess:
             return "the failure is not a schema violation"
         roots = {path.partition(".")[0] for path in (*changed_names, *(str(change.before) for change in changes))}
         blamed_name = self._find_blamed_argument()

@@ -11,7 +11,7 @@ import msgspec
 from mulligan.core.failure import Kind
 from mulligan.core.records import Fix, Precedent, Record
 from mulligan.store.base import AuditNote, FixQuery, Progress, RecallQuery, Store
-from mulligan.store.counters import Histogram
+from mulligan.store.counters import Histogram, Stats, StatsQuery
 
 T = TypeVar("T")
 CONTENT_TYPE = "application/json"
@@ -49,7 +49,7 @@ _LOCAL_TYPES = (Progress | None, AuditNote | None)
 def _describe_method(role: RequiredRole, name: str) -> StoreMethod:
     """Read the types of a method from the `Store` protocol. The tenant is not sent: the token identifies it."""
     method = getattr(Store, name)
-    hints = get_type_hints(method)
+    hints = get_type_hints(method, localns={"Stats": Stats, "StatsQuery": StatsQuery})
     types = [hints[parameter] for parameter in list(inspect.signature(method).parameters)[2:]]
     while types and types[-1] in _LOCAL_TYPES:
         types.pop()
