@@ -10,9 +10,9 @@ import pytest
 from syntax import list_nodes
 
 import mulligan
-from mulligan.classify import kinds
-from mulligan.classify.kinds import KINDS
+from mulligan.core import kinds
 from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.kinds import KINDS
 
 SOURCE = Path(mulligan.__file__).parent
 TABLE = SOURCE / "classify" / "kinds.py"

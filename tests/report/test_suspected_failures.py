@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import mulligan
+from mulligan.contract.counters import Cell
+from mulligan.contract.store import DEFAULT_TENANT, StatsQuery
 from mulligan.report import run_text, stats
-from mulligan.store.base import DEFAULT_TENANT, StatsQuery
-from mulligan.store.counters import Cell
 from mulligan.testing import Sandbox, sandbox
 
 SENTENCE = "bash: kubectl: command not found"

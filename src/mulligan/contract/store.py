@@ -15,6 +15,10 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from mulligan.classify.fingerprint import build_template
+from mulligan.contract.audit import AuditEntry as AuditEntry
+from mulligan.contract.audit import AuditNote as AuditNote
+from mulligan.contract.audit import AuditQuery as AuditQuery
+from mulligan.contract.counters import RunFacts, Stats, StatsQuery
 from mulligan.core.argument_rejections import TextVerdict, judge_failure
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, UnsupportedOperationError
@@ -37,10 +41,6 @@ from mulligan.core.records import (
     digest,
     encode,
 )
-from mulligan.store.audit import AuditEntry as AuditEntry
-from mulligan.store.audit import AuditNote as AuditNote
-from mulligan.store.audit import AuditQuery as AuditQuery
-from mulligan.store.counters import RunFacts, Stats, StatsQuery
 
 DEFAULT_TENANT = "local"
 """The tenant of a store with a single user."""
@@ -114,7 +114,7 @@ class RunQuery(Record, frozen=True):
     tool: str | None = None
     """Only runs with a step of this name."""
     model: str | None = None
-    """Only runs with a step that called this model, or that this model requested: `store.counters.model_of`."""
+    """Only runs with a step that called this model, or that this model requested: `contract.counters.model_of`."""
     kind: str | None = None
     """Only runs with a failure of this kind: `tool/timeout`, or `tool/` for all kinds of a type."""
     pattern: str | None = None
