@@ -29,9 +29,9 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 
 import postgres  # type: ignore[import-not-found]
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT
 from mulligan.core.events import AnyEvent, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DAY, DEFAULT_TENANT
 from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.rows import STEP, step_row

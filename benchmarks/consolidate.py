@@ -24,8 +24,8 @@ from typing import Any
 
 import recall
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import StepEnded
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 MINUTES = 3.0
@@ -39,7 +39,7 @@ from pathlib import Path
 from mulligan.prompt import Prompt
 from mulligan.store import database_lessons as lesson_rows
 from mulligan.store.sqlite import SqliteStore
-from mulligan.store.base import DEFAULT_TENANT
+from mulligan.contract.store import DEFAULT_TENANT
 Prompt().message("once, so that what is compiled at first use is not measured")
 store = SqliteStore(Path(sys.argv[1]))
 wall, cpu = time.monotonic(), time.process_time()

@@ -28,9 +28,9 @@ import postgres  # type: ignore[import-not-found]
 
 import mulligan
 from mulligan.capture.message_recording import parse_conversation
+from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.events import AnyEvent, StepEnded
 from mulligan.core.records import encode
-from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.sqlite import SqliteStore
 from mulligan.testing import sandbox
 

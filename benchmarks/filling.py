@@ -19,13 +19,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.contract import counters
+from mulligan.contract.counters import DAY, HOUR, Cells
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, History, Recovery, Run, Step, encode
 from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.learn import fixes
-from mulligan.store import counters, pattern_counts, rollups, rows
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import DAY, HOUR, Cells
+from mulligan.store import pattern_counts, rollups, rows
 from mulligan.store.pattern_counts import CountedFailure, PatternDelta
 from mulligan.store.rollups import RunSlice
 from mulligan.store.sqlite import SqliteConnection, SqliteStore

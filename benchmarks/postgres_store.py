@@ -20,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 
 import psycopg
 
-from mulligan.store.counters import DAY
+from mulligan.contract.counters import DAY
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.sqlite import SqliteStore

@@ -25,10 +25,10 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "tests" / "support"
 import postgres  # type: ignore[import-not-found]
 import psycopg
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT, Retention
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DAY, DEFAULT_TENANT, Retention
 from mulligan.store.postgres.partitions import PartitionPruneRound
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.retention import PruneRound

@@ -34,10 +34,10 @@ from typing import Any, NamedTuple
 from filling import NOW, Filler, history, hours, run_id
 from msgspec.structs import replace
 
+from mulligan.contract.counters import DAY, HOUR, StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT, PatternQuery, Store
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.report import stats as report
-from mulligan.store.base import DEFAULT_TENANT, PatternQuery, Store
-from mulligan.store.counters import DAY, HOUR, StatsQuery
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.sqlite import SqliteStore
 

@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import Any
 from zlib import crc32
 
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, RecallQuery, Store
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
 from mulligan.learn import fixes, patterns
 from mulligan.store import fix_votes
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, RecallQuery, Store
-from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 
 TOOLS = 200

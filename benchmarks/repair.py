@@ -15,8 +15,8 @@ from typing import Any
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "src"))
 
-from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.core.failure import Failure
+from mulligan.core.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.recover.policy import Tool
 from mulligan.recover.repair import suggest
 

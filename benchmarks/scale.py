@@ -48,10 +48,10 @@ import recall
 from balancer import Balancer  # type: ignore[import-not-found]
 from server_writers import Write, build_small_write, measure_writers, send_again
 
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DAY, DEFAULT_TENANT, LessonQuery, PatternQuery, RunQuery, Store
 from mulligan.core.events import StepEnded
 from mulligan.server.tenants import Tokens
-from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery, PatternQuery, RunQuery, Store
-from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.postgres_store import PostgresStore
 from server import Server, batches

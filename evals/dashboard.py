@@ -53,8 +53,8 @@ def main() -> int:
 
 def pages(store: object) -> list[str]:
     """The lists over all days there are, and of each the one with the most in it."""
+    from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RunQuery, Store
     from mulligan.dashboard import formatting
-    from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RunQuery, Store
 
     assert isinstance(store, Store)
     histories = list(store.export(DEFAULT_TENANT))

@@ -4,7 +4,7 @@
 
 ../shared/data/calls-dev.jsonl.gz is imported by the command into a temporary store. Every question that can be put to
 `mulligan stats` is then answered from the store's sums and counted anew from its records, and a count that knows
-nothing of `mulligan.store.counters` is made of the steps themselves. All three must be equal.
+nothing of `mulligan.contract.counters` is made of the steps themselves. All three must be equal.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 sys.path.insert(0, str(ROOT / "src"))
 
+from mulligan.contract import counters  # noqa: E402
+from mulligan.contract.counters import DAY, By, StatsQuery  # noqa: E402
+from mulligan.contract.store import DEFAULT_TENANT  # noqa: E402
 from mulligan.core.records import History  # noqa: E402
-from mulligan.store import counters  # noqa: E402
-from mulligan.store.base import DEFAULT_TENANT  # noqa: E402
-from mulligan.store.counters import DAY, By, StatsQuery  # noqa: E402
 from mulligan.store.sqlite import SqliteStore  # noqa: E402
 
 

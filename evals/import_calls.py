@@ -29,7 +29,7 @@ LIMIT = 60.0
 """Seconds. Those it computes count: what else the machine does is not the command's fault."""
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan.store.base import DEFAULT_TENANT  # noqa: E402
+from mulligan.contract.store import DEFAULT_TENANT  # noqa: E402
 from mulligan.store.sqlite import SqliteStore  # noqa: E402
 
 

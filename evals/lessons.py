@@ -29,10 +29,10 @@ from repair_rows import DATA, Row, history_of, need, oracles_of
 from repair_worlds import told
 
 from mulligan.capture.suggestions import suggest_repairs
+from mulligan.contract.store import DEFAULT_TENANT, LessonQuery
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.records import Fix, Lesson, Prerequisite
 from mulligan.recover.policy import PrerequisiteCall, Suggestion
-from mulligan.store.base import DEFAULT_TENANT, LessonQuery
 from mulligan.store.sqlite import SqliteStore
 
 TARGET = 0.85

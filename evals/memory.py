@@ -31,12 +31,12 @@ from repair_worlds import told
 from mulligan.capture.suggestions import suggest_repairs
 from mulligan.classify.classifier import classify
 from mulligan.classify.fingerprint import build_template
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure
 from mulligan.core.records import Fix, Run, Step, pattern_id
 from mulligan.learn import patterns
 from mulligan.recover.policy import Suggestion
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.store.sqlite import SqliteStore
 
 FOLDS = 4

@@ -30,8 +30,8 @@ EXPECTED = {
 CODES = {"OK": 1, "ERROR": 2}
 sys.path.insert(0, str(ROOT / "src"))
 
-from mulligan.store.base import DEFAULT_TENANT, PatternQuery, now  # noqa: E402
-from mulligan.store.counters import StatsQuery  # noqa: E402
+from mulligan.contract.counters import StatsQuery  # noqa: E402
+from mulligan.contract.store import DEFAULT_TENANT, PatternQuery, now  # noqa: E402
 from mulligan.store.sqlite import SqliteStore  # noqa: E402
 
 

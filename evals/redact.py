@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT / "src"))
 
 from mulligan import prompt  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.classify.kinds import KINDS  # noqa: E402
 from mulligan.core.failure import UNKNOWN_OUTCOME_HINT  # noqa: E402
+from mulligan.core.kinds import KINDS  # noqa: E402
 from mulligan.redaction import MAX_QUOTED_CHARS, Redactor, find_unsafe_text, quote_untrusted, sanitize  # noqa: E402
 
 

@@ -36,6 +36,7 @@ from repair_rows import DATA, ROOT, Row, counts_once, history_of, is_equal, is_n
 from mulligan.capture.reflector import Reflector, build_endpoint_model
 from mulligan.capture.suggestions import suggest_repairs
 from mulligan.classify.classifier import classify
+from mulligan.contract.store import DEFAULT_TENANT, REFLECTION_KIND
 from mulligan.core.token_usage import read_usage
 from mulligan.prompt import Prompt
 from mulligan.prompt.reflection_messages import RunCall
@@ -49,7 +50,6 @@ from mulligan.recover.reflection import (
     read_answer,
 )
 from mulligan.recover.schema import compile_schema
-from mulligan.store.base import DEFAULT_TENANT, REFLECTION_KIND
 
 SHOWN_CONFIDENCE = 0.5
 MAX_WORDS = 20

@@ -18,6 +18,7 @@ import msgspec
 import mulligan
 from mulligan.api import Mulligan
 from mulligan.cli import SECTIONS, cli
+from mulligan.contract.counters import Cell, Stats
 from mulligan.core import records
 from mulligan.core.events import EVENTS
 from mulligan.core.failure import Failure
@@ -25,7 +26,6 @@ from mulligan.recover.policy import REMOVED_SETTINGS, Policy
 from mulligan.report.stats import render_metrics, render_unrecognized_spans
 from mulligan.server.routes import api_document
 from mulligan.settings import NOT_FOR_PROJECTS, STRICTNESS, TABLE_NAMES, Settings
-from mulligan.store.counters import Cell, Stats
 
 HELP_WIDTH = 100
 RECORDS = (

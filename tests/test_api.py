@@ -19,12 +19,12 @@ import pytest
 from mulligan import AgentError
 from mulligan.api import Mulligan, default
 from mulligan.build import Components
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import SettingsError
 from mulligan.recover import plan
 from mulligan.recover.policy import Policy
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import MemoryStore
 from mulligan.testing import Sandbox, sandbox
 

@@ -15,11 +15,11 @@ import pytest
 
 import mulligan
 from mulligan.api import Mulligan
-from mulligan.classify.kinds import KINDS
 from mulligan.cli import COMMANDS, SECTIONS
 from mulligan.core import records
 from mulligan.core.events import EVENTS
 from mulligan.core.failure import Failure
+from mulligan.core.kinds import KINDS
 from mulligan.recover.policy import Policy
 from mulligan.settings import SETTING_NAMES, TABLE_NAMES
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import click
 import pytest
 
-from mulligan.classify.kinds import KINDS
 from mulligan.cli import cli
+from mulligan.contract.counters import Cell
+from mulligan.core.kinds import KINDS
 from mulligan.report.stats import to_facts
 from mulligan.server.routes import api_document
 from mulligan.settings import SETTING_NAMES, load_settings
-from mulligan.store.counters import Cell
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "mulligan"

@@ -16,13 +16,13 @@ import pytest
 from session_logs import ClaudeCode
 from struct_filler import encoded_fields, fill
 
+from mulligan import journal
 from mulligan.cli import clients, install
 from mulligan.core import records
 from mulligan.core.events import ContextCompacted, StepEnded
 from mulligan.core.records import Change, Compaction, Link, Step, decode, encode
 from mulligan.hooks import main as hook_main
 from mulligan.learn.patterns import PatternDecision
-from mulligan.record import journal
 from mulligan.server import bodies as api_bodies
 from mulligan.server.payloads import BatchPayload
 from mulligan.store import erasure, fix_queries, rows

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from mulligan.contract import counters
+from mulligan.contract.counters import DAY, HOUR
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
-from mulligan.store import counters, rollups
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import DAY, HOUR
+from mulligan.store import rollups
 from mulligan.store.sqlite import SqliteStore
 
 FIRST = 1_700_000_000_000 // DAY * DAY

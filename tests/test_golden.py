@@ -22,12 +22,8 @@ from struct_filler import encoded_fields, fill
 
 import mulligan
 from mulligan.cli import cli
-from mulligan.core import events, records
-from mulligan.core.failure import Failure
-from mulligan.core.records import Lesson, Record, decode, encode, to_builtins
-from mulligan.server import routes
-from mulligan.store import wire_protocol
-from mulligan.store.base import (
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import (
     DEFAULT_TENANT,
     AuditQuery,
     FixQuery,
@@ -41,7 +37,11 @@ from mulligan.store.base import (
     RunQuery,
     SessionQuery,
 )
-from mulligan.store.counters import StatsQuery
+from mulligan.core import events, records
+from mulligan.core.failure import Failure
+from mulligan.core.records import Lesson, Record, decode, encode, to_builtins
+from mulligan.server import routes
+from mulligan.store import wire_protocol
 from mulligan.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.golden
@@ -60,9 +60,9 @@ STORED = {
             "mulligan.learn.fixes": "FixAction FixRecord OperatorDecision",
             "mulligan.learn.lessons": "StoredLesson",
             "mulligan.learn.patterns": "PatternDecision",
-            "mulligan.store.base": "SeenSchema",
+            "mulligan.contract.store": "SeenSchema",
             "mulligan.learn.tracker": "Tracker",
-            "mulligan.store.audit": "AuditEntry",
+            "mulligan.contract.audit": "AuditEntry",
             "mulligan.store.wire_protocol": "RecallRequest RecallResponse OutcomeReport",
             "mulligan.hooks.agents": "HookState",
             "mulligan.server.tenants": "Tenant Token",

@@ -10,12 +10,12 @@ import pytest
 from syntax import list_nodes
 
 import mulligan
-from mulligan.classify import kinds
-from mulligan.classify.kinds import KINDS
+from mulligan.core import kinds
 from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.kinds import KINDS
 
 SOURCE = Path(mulligan.__file__).parent
-TABLE = SOURCE / "classify" / "kinds.py"
+TABLE = SOURCE / "core" / "kinds.py"
 CONSTANTS = {name for name, value in vars(kinds).items() if isinstance(value, Kind)}
 CODES = {kind.code for kind in KINDS.values()}
 OTHER_MEANINGS = {

@@ -21,9 +21,9 @@ SOURCE = Path(mulligan.__file__).parent
 RECORDS = ("core.records", "core.failure", "core.calls", "core.links", "core.call_facts", "core.run_links",
            "core.value_support", "core.argument_comparison", "core.stated_limits", "core.argument_rejections",
            "core.transformations", "core.fork_safety", "core.privileged_arguments", "core.quantity_arguments",
-           "classify.kinds")  # fmt: skip
+           "core.kinds")  # fmt: skip
 """What failures, their kinds, records and links are: the part of `core` that publishes nothing."""
-CONTRACT = ("store.base", "store.counters", "core", "redaction")
+CONTRACT = ("contract", "core", "redaction")
 """What a store promises, in the words of `core`. The rules of learning know it, and every store builds on those."""
 BELOW = ("settings", "prompt", "classify", "recover", *CONTRACT)
 ALLOWED: dict[str, tuple[str, ...]] = {
@@ -31,12 +31,12 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "__main__": ("cli",),
     # floor 7: what people and programs start
     "cli": ("dashboard", "server", "mcp", "proxy", "hooks", "api", "build", "logging", "transcripts", "report",
-            "record", "store", "learn", "capture", *BELOW, ""),
+            "record", "journal", "store", "learn", "capture", *BELOW, ""),
     "dashboard": ("server", "report", "record", "store", *BELOW, ""),
     "server": ("transcripts", "report", "store", "learn", "capture", "classify", *CONTRACT, ""),
     "mcp": ("report", "record", "store", "learn", "capture", *BELOW, ""),
     "proxy": ("hooks", "build", "report", "store", "capture", *BELOW),
-    "hooks": ("transcripts", "record.journal", "store", "learn", "capture", *BELOW),
+    "hooks": ("transcripts", "journal", "store", "learn", "capture", *BELOW),
     "pytest_plugin": ("testing",),
     "testing": ("api", "build", "report", "store", "capture", *BELOW),
     "integrations": ("api", "learn", "capture", *BELOW),
@@ -49,28 +49,25 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "transcripts": ("capture", "classify", "core", "redaction"),
     "report": ("prompt", *CONTRACT),
     # floor 4: from a returned call to the store
-    "record": ("store", "learn", "record.journal", "prompt", "classify.fingerprint", "classify.kinds", *CONTRACT),
-    "store": ("learn", "record.journal", "prompt", *CONTRACT),
+    "record": ("store", "learn", "journal", "prompt", "classify.fingerprint", *CONTRACT),
+    "store": ("learn", "journal", "prompt", *CONTRACT),
     "learn": ("prompt", "classify.fingerprint", *CONTRACT),
     "capture": ("classify", "recover", "prompt", "core", "redaction"),
     # floor 3
     "settings": ("recover.policy", "core.failure", "core.log"),
-    "store.base": ("store.counters", "classify.fingerprint", "core", "redaction"),
-    "store.counters": RECORDS,
-    "record.journal": ("core",),
+    "contract": ("classify.fingerprint", "core", "redaction"),
+    "journal": ("core",),
     "prompt": (*RECORDS, "redaction"),
     # floor 2
     "classify": (*RECORDS, "redaction"),
     "recover": (*RECORDS, "core.conversation"),
     # floor 1
-    "core": ("classify.kinds", "core.failure", "redaction"),
-    "classify.kinds": ("core.failure",),
-    "core.failure": ("redaction",),
+    "core": ("redaction",),
     # floor 0
     "redaction": (),
     # The public names. All of it is for type checkers; at run time nothing is imported until a name is used.
     "": ("api", "capture.reflector", "capture.tool_outcome", "classify.declared_errors", "core", "recover.model",
-         "recover.policy", "store.base"),
+         "recover.policy", "contract"),
 }  # fmt: skip
 """For each folder or file of the package what it may import of the others; `""` is the package itself."""
 
@@ -136,22 +133,8 @@ def imports(name: str, source: str, known: frozenset[str] = frozenset(MODULES)) 
                 yield Import(of, name, node.lineno, id(node) in for_types)
 
 
-FLOORS_OF_THEIR_OWN = {
-    "store.base": "store.base",
-    "store.audit": "store.base",
-    "store.counters": "store.counters",
-    "classify.kinds": "classify.kinds",
-    "core.failure": "core.failure",
-    "record.journal": "record.journal",
-}
-"""Modules that stand below the package they belong to."""
-
-
 def room(module: str) -> str:
     """The folder or top-level file a module belongs to."""
-    for name, floor in FLOORS_OF_THEIR_OWN.items():
-        if module == name or module.startswith(f"{name}."):
-            return floor
     return module.partition(".")[0]
 
 
@@ -233,7 +216,7 @@ def test_only_what_people_start_imports_what_wires_the_parts():
 @pytest.mark.parametrize(
     "source",
     [
-        "from mulligan.store.base import Store",
+        "from mulligan.contract.store import Store",
         "from mulligan.store import store",
         "from mulligan import store",
         "import mulligan.core.events as heard",

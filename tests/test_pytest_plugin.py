@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 import mulligan
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.settings import TEST_FOLDERS, load_settings
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.urls import open_store
 
 pytest_plugins = ["pytester"]
@@ -333,7 +333,7 @@ def test_tests_share_no_budget_breaker_memory_or_setting_of_the_environment(proj
         import agent
         import mulligan
         import pytest
-        from mulligan.store.base import DEFAULT_TENANT, RunQuery
+        from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 
         @pytest.mark.parametrize("number", [1, 2])
         def test_each_test_has_a_full_budget(number):

@@ -111,7 +111,7 @@ def test_five_modules_know_the_short_form_of_a_success():
         "capture.first_attempt",
         "capture.wrapped_function",
         "core.fast_path",
-        "record.journal",
+        "journal",
         "record.queue",
     }
 

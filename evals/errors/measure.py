@@ -34,8 +34,8 @@ sys.path[:0] = [str(HERE.parents[1] / "src"), str(HERE.parent)]
 
 from classify import category, is_same  # noqa: E402
 from mulligan.classify.classifier import classify  # noqa: E402
-from mulligan.classify.kinds import KINDS  # noqa: E402
 from mulligan.core.calls import wilson_lower_bound  # noqa: E402
+from mulligan.core.kinds import KINDS  # noqa: E402
 
 Row = dict[str, Any]
 AIMS = {"kind": 0.93, "macro": 0.93, "provider": 0.95, "coding": 0.95}

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mulligan.contract.counters import Cell, merge
 from mulligan.report.differences import Rate, compare_amounts, compare_rates, design_effects
 from mulligan.report.impact import ImpactCase, ImpactRow, analyze
 from mulligan.report.stats import compare_stats
-from mulligan.store.counters import Cell, merge
 
 DEFAULT_WORLDS = 1000
 BASE_RATE = 0.55

@@ -15,7 +15,7 @@ from typing import Any
 
 from learning.judge import Verdicts, judge_lessons, judge_plays
 from learning.stage import DAY, MODES, START, Clock, Mode, Play, Stage
-from mulligan.store.base import DEFAULT_TENANT
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.store.urls import open_store
 
 Program = Callable[[Stage], Any]

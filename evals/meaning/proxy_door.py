@@ -21,7 +21,7 @@ from mistakes import Mistake
 
 import mulligan
 from mulligan.capture.wrapped_function import wrapped_of
-from mulligan.store.base import DEFAULT_TENANT
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.store.urls import open_store
 
 ANNOTATIONS = {

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from mulligan.capture.tool_outcome import ToolOutcome as ToolOutcome
     from mulligan.classify.declared_errors import AgentError as AgentError
     from mulligan.classify.declared_errors import InfraError as InfraError
+    from mulligan.contract.store import Store as Store
     from mulligan.core.events import Event as Event
     from mulligan.core.failure import Failure as Failure
     from mulligan.core.failure import Kind as Kind
     from mulligan.core.failure import Remedy as Remedy
     from mulligan.recover.model import Fallback as Fallback
     from mulligan.recover.policy import Policy as Policy
-    from mulligan.store.base import Store as Store
 
     carry_run = _default.carry_run
     configure = _default.configure
@@ -54,7 +54,7 @@ _MODULES_OF_CLASSES = {
     "Policy": "recover.policy",
     "Reflector": "capture.reflector",
     "Remedy": "core.failure",
-    "Store": "store.base",
+    "Store": "contract.store",
     "ToolOutcome": "capture.tool_outcome",
 }
 __all__ = [

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.framework_classes import CONTROL_FLOW, INJECTED_TYPES
 from mulligan.capture.run import current_run
-from mulligan.classify.kinds import KINDS
+from mulligan.contract.store import DEFAULT_TENANT, REFLECTION_KIND, KeyValueStore, Store
 from mulligan.core import fork_safety
 from mulligan.core.events import EventStream
 from mulligan.core.failure import Failure, Kind, SettingsError
+from mulligan.core.kinds import KINDS
 from mulligan.prompt import Prompt
 from mulligan.record.recorder import Recorder, recorders
 from mulligan.redaction import Redactor
 from mulligan.redaction.lazy_property import lazy_property
 from mulligan.settings import Level, Settings
-from mulligan.store.base import DEFAULT_TENANT, REFLECTION_KIND, KeyValueStore, Store
 from mulligan.store.urls import StoreLocation, is_remote
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ from mulligan import settings as settings_file
 from mulligan.api import Mulligan
 from mulligan.build import Components
 from mulligan.capture.wrapped_function import WrappedFunction, tool_name, wrapped_of
+from mulligan.contract.store import DEFAULT_TENANT, PatternQuery
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.events import AnyEvent, FailureRecorded, StepEnded
 from mulligan.core.failure import SettingsError
@@ -31,7 +32,6 @@ from mulligan.core.prices import PriceTable
 from mulligan.core.records import History, Pattern, Step, encode
 from mulligan.report.run_text import render_run
 from mulligan.report.tables import to_line
-from mulligan.store.base import DEFAULT_TENANT, PatternQuery
 from mulligan.store.sqlite import MemoryStore
 
 FLUSH_TIMEOUT_SECONDS = 60.0

@@ -16,9 +16,9 @@ from agent_api import SUMMARY, Ask, Reply, asks
 from coding_agents import ROOT, Claude, Place, corrupt, unwritable
 
 from mulligan.classify.classifier import classify
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.agents

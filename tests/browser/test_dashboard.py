@@ -17,10 +17,10 @@ import taught
 from agents_week import fill, histories
 from colours import contrast, luminance
 
-from mulligan.classify.kinds import KINDS
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import Change, History, Recovery, Run, Step, lesson_id
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery
 
 pytestmark = pytest.mark.browser
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import mulligan
 from mulligan import AgentError, InfraError, Mulligan, ToolOutcome
-from mulligan.store.base import DEFAULT_TENANT, FixQuery
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery
 from mulligan.store.sqlite import SqliteStore
 from mulligan.testing import Sandbox, sandbox
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 import mulligan
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT, PatternQuery
 from mulligan.core.attempts import SENT_NAME
 from mulligan.core.failure import Remedy, SettingsError
 from mulligan.core.records import Step
-from mulligan.store.base import DEFAULT_TENANT, PatternQuery
-from mulligan.store.counters import StatsQuery
 from mulligan.testing import Sandbox, sandbox
 
 

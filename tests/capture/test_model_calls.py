@@ -18,12 +18,12 @@ import pytest
 
 import mulligan
 from mulligan import Fallback, Policy
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted, RecoveryPlanned
 from mulligan.core.failure import SettingsError
 from mulligan.recover.compress import is_shortened
 from mulligan.recover.target_state import TARGET_DOWN
-from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.testing import Sandbox, assert_sanitized
 from providers import TEXT, Provider, Wrong, tokens
 

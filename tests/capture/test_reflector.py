@@ -15,8 +15,8 @@ import pytest
 
 import mulligan
 from mulligan import AgentError, Reflector
+from mulligan.contract.store import DEFAULT_TENANT, REFLECTION_KIND
 from mulligan.core.failure import SettingsError
-from mulligan.store.base import DEFAULT_TENANT, REFLECTION_KIND
 from mulligan.testing import Sandbox, assert_sanitized, sandbox
 
 ISO = {"city": "Oslo", "when": "2031-01-02"}

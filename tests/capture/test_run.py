@@ -18,11 +18,11 @@ import pytest
 
 import mulligan
 from mulligan.capture.run import ActiveRun
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Status
 from mulligan.report.run_text import status_of
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
-from mulligan.store.counters import StatsQuery
 from mulligan.testing import Sandbox, sandbox
 
 

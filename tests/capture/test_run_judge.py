@@ -22,12 +22,12 @@ import pytest
 import taught
 
 from mulligan import AgentError, Mulligan, api
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import ANY_FIX, RUN_SPECIFIC, AdvisedFix, Fix, History, Link
 from mulligan.core.run_links import derive_status
 from mulligan.record.memory_lookup import MemoryLookup
 from mulligan.report import run_text
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
 from mulligan.store.sqlite import SqliteStore
 
 README = Path(__file__).parents[2] / "README.md"

@@ -13,10 +13,10 @@ import pytest
 import mulligan
 from mulligan import AgentError
 from mulligan.api import Mulligan
+from mulligan.contract import counters
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, encode
-from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 from mulligan.testing import Sandbox, sandbox
 

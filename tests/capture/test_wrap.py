@@ -28,13 +28,13 @@ from hypothesis import strategies as st
 import mulligan
 from mulligan.api import Mulligan
 from mulligan.capture.wrap import begin_call
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.failure import SettingsError
 from mulligan.core.fast_path import journal_values
 from mulligan.core.records import encode
 from mulligan.recover.policy import Tool
 from mulligan.redaction import to_plain_data
 from mulligan.redaction.plain_data import is_resource
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.testing import Sandbox, sandbox
 
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from mulligan import AgentError, InfraError
 from mulligan.classify.classifier import MAX_CACHED_FAILURES, MAX_CACHED_TEXT_CHARS, Classifier, classify
 from mulligan.classify.evidence import HEAD_CHARS, TAIL_CHARS
-from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import Rule
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, TookEffect, build_tool_response
+from mulligan.core.kinds import KINDS
 from mulligan.redaction import Redactor
 
 

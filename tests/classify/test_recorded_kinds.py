@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from mulligan.classify.kinds import KINDS
 from mulligan.classify.recorded_kinds import name_kind
 from mulligan.core.failure import Kind, Remedy
+from mulligan.core.kinds import KINDS
 
 
 def test_declared_kind_is_found_without_a_warning() -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mulligan.store import audit
-from mulligan.store.base import DEFAULT_TENANT, AuditQuery
+from mulligan.contract import audit
+from mulligan.contract.store import DEFAULT_TENANT, AuditQuery
 from mulligan.store.sqlite import SqliteStore
 
 

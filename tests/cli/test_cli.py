@@ -18,10 +18,10 @@ import pytest
 import mulligan
 from mulligan import __version__
 from mulligan.cli import COMMANDS, SECTIONS, options
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
 from mulligan.record.journal_import import add_dropped
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 

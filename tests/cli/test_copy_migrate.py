@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.tables import MIGRATIONS
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT, TrialReport
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Fix, Run, Step
 from mulligan.report.memory_text import not_automatic_reason, render_fix
 from mulligan.report.resources import FIX_SPEC, PATTERN_SPEC
 from mulligan.report.tables import render_table
-from mulligan.store.base import DEFAULT_TENANT, TrialReport
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Failure.of(

@@ -18,11 +18,11 @@ from hook_events import handle_event
 from session_logs import write
 
 from mulligan.cli import import_export
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Run, Step
 from mulligan.core.run_links import attach_links
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 SECRET = "ghp_" + "Q1w2E3r4T5y6U7i8O9p0A1s2D3f4G5h6J7k8"

@@ -18,9 +18,9 @@ from session_logs import Codex, write
 
 import mulligan
 from mulligan.cli.clients import AGENTS, CLIENTS, MCP_CLIENTS, SCRIPT, StartCommand, settings_path
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.records import encode
 from mulligan.settings import config_folder
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Lesson, Run, Step, lesson_id
 from mulligan.learn import seeds
-from mulligan.store.base import DAY, DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Failure.of(

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 DAY = 86_400_000

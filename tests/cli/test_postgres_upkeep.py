@@ -13,9 +13,9 @@ import postgres
 import pytest
 from ingest import serving
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.tables import MIGRATIONS
 from mulligan.store.urls import open_store, redact_password

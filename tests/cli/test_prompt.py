@@ -15,9 +15,9 @@ import taught
 import mulligan
 from mulligan import settings
 from mulligan.cli.prompt import BEGIN, END
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.failure import SettingsError
 from mulligan.prompt import Prompt, estimate_prompt_tokens, section_title, skill_front_matter
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.urls import open_store
 from mulligan.testing import assert_sanitized, sandbox
 

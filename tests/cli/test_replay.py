@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Failure.of(

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from session_logs import ClaudeCode, Codex, otlp, span, write
 
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 MISSING = "File does not exist. Note: your current working directory is /home/ada/shop."

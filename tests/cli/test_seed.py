@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import settings
+from mulligan.contract.store import DEFAULT_TENANT, AuditQuery, FixQuery, LessonQuery
 from mulligan.learn.seeds import load_seeds
-from mulligan.store.base import DEFAULT_TENANT, AuditQuery, FixQuery, LessonQuery
 from mulligan.store.sqlite import SqliteStore
 
 

@@ -8,9 +8,9 @@ import pytest
 from hook_events import handle_event
 
 from mulligan.api import Mulligan
+from mulligan.contract.store import DAY, DEFAULT_TENANT, Retention
 from mulligan.core.events import RunEnded
 from mulligan.core.records import Run
-from mulligan.store.base import DAY, DEFAULT_TENANT, Retention
 from mulligan.store.sqlite import SqliteStore
 
 

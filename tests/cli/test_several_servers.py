@@ -18,10 +18,10 @@ pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[ser
 import postgres
 from servers import Client
 
+from mulligan.contract.store import Store
 from mulligan.core.events import RunEnded
 from mulligan.core.records import Run, to_builtins
 from mulligan.server.tenants import Tenant, Tenants, Tokens, with_quotas
-from mulligan.store.base import Store
 from mulligan.store.urls import open_store
 
 QUOTA = 300

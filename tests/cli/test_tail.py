@@ -11,10 +11,10 @@ import time
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow \x1b[2J", fingerprint="f")

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.contract.store import DAY, RunQuery, now
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DAY, RunQuery, now
 from mulligan.store.sqlite import SqliteStore
 
 

@@ -26,13 +26,13 @@ from two_tenants import CANARY, NUMBER, OURS, Ids, everything, ours, run, theirs
 
 from mulligan.classify.classifier import classify
 from mulligan.cli import COMMANDS
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.dashboard.pages import build_routes as pages
 from mulligan.mcp.knowledge import TOOLS, InvalidToolCallError, Knowledge
 from mulligan.prompt import Prompt
 from mulligan.server.app import build_app
 from mulligan.server.routes import ROUTE_GROUPS, api_document
 from mulligan.store import wire_protocol
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.remote import RemoteStore
 
 NOBODYS = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from stores import STORES, Writer
 
+from mulligan.contract.store import Store
 from mulligan.store import remote
-from mulligan.store.base import Store
 
 
 @pytest.fixture(params=STORES)

@@ -7,11 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
-from mulligan.core.records import Lesson, Run, Step, pattern_id
-from mulligan.store import audit
-from mulligan.store.base import (
+from mulligan.contract import audit
+from mulligan.contract.store import (
     DEFAULT_TENANT,
     AuditEntry,
     AuditNote,
@@ -25,6 +22,9 @@ from mulligan.store.base import (
     Store,
     now,
 )
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
+from mulligan.core.records import Lesson, Run, Step, pattern_id
 
 WRONG = Failure.of(
     Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"

@@ -8,10 +8,7 @@ import msgspec
 import pytest
 from stores import Writer
 
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
-from mulligan.core.records import Lesson, Run, Step, lesson_id, pattern_id
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     SCHEMA_KIND,
@@ -22,6 +19,9 @@ from mulligan.store.base import (
     Store,
     update_schema,
 )
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
+from mulligan.core.records import Lesson, Run, Step, lesson_id, pattern_id
 
 NOW = 100 * DAY
 INVALID = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Link, Run, Step
 from mulligan.core.run_links import derive_status, link_recoveries
-from mulligan.store.base import DEFAULT_TENANT
 
 REJECTED = Failure.of(
     Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is too much", fingerprint="f-k"

@@ -15,6 +15,27 @@ from hypothesis import HealthCheck, given, settings
 from stores import STORES, Writer
 
 from mulligan.classify.fingerprint import compute_fingerprint
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import (
+    DAY,
+    DEFAULT_TENANT,
+    ITEMS_KIND,
+    AuditQuery,
+    Batch,
+    FixQuery,
+    ForgetRequest,
+    ForgetResult,
+    PatternCommand,
+    PatternQuery,
+    RecallQuery,
+    Retention,
+    RunQuery,
+    SessionQuery,
+    Store,
+    now,
+    parse_items,
+)
 from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
@@ -48,27 +69,6 @@ from mulligan.core.records import (
 )
 from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.redaction import Redactor
-from mulligan.store import counters
-from mulligan.store.base import (
-    DAY,
-    DEFAULT_TENANT,
-    ITEMS_KIND,
-    AuditQuery,
-    Batch,
-    FixQuery,
-    ForgetRequest,
-    ForgetResult,
-    PatternCommand,
-    PatternQuery,
-    RecallQuery,
-    Retention,
-    RunQuery,
-    SessionQuery,
-    Store,
-    now,
-    parse_items,
-)
-from mulligan.store.counters import StatsQuery
 from mulligan.store.erasure import ERASED_MARK
 from mulligan.store.sql import DatabaseStore
 

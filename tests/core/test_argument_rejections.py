@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mulligan import AgentError
-from mulligan.classify import kinds
 from mulligan.classify.classifier import Classifier
+from mulligan.core import kinds
 from mulligan.core.argument_rejections import judge_text, rejects_arguments
 from mulligan.core.failure import Failure
 

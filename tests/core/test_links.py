@@ -20,6 +20,7 @@ from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from mulligan.api import Mulligan
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery
 from mulligan.core import calls
 from mulligan.core.argument_comparison import compact_arguments
 from mulligan.core.call_facts import LOGGED, SAME_ARGUMENTS_ONLY, CallFacts
@@ -29,7 +30,6 @@ from mulligan.core.links import MAX_OPEN_FAILURES, RunProgress, differs_in
 from mulligan.core.records import Change, History, Link, Recovery, Run, Step
 from mulligan.core.run_links import attach_links, derive_status, find_refuted, judge_calls, link_recoveries
 from mulligan.learn.fixes import find_trials
-from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.store.urls import open_store
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import mulligan
+from mulligan.contract.store import DAY
 from mulligan.learn.fixes import FixAction, FixRecord, TrialDetails, Vote
-from mulligan.store.base import DAY
 
 PARTS = ("S1", "S2", "T1")
 

@@ -12,11 +12,11 @@ pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[ser
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.contract.store import DAY
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import formatting
 from mulligan.dashboard.page_query import UNNAMED_AGENT, PageQuery
 from mulligan.report.resources import PATTERN_SPEC, RUN_SPEC
-from mulligan.store.base import DAY
 
 HOUR = 3_600_000
 NOW = 1_790_000_000_000 // DAY * DAY + 15 * HOUR + 123

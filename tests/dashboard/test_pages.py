@@ -20,9 +20,10 @@ import taught
 from agents_week import fill, histories
 from spans import BEGUN, Made, as_json
 
-from mulligan.classify.kinds import KINDS
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import (
     AvoidedTurn,
     History,
@@ -36,7 +37,6 @@ from mulligan.core.records import (
 from mulligan.dashboard import formatting, overview_pages, run_pages
 from mulligan.report import call_text
 from mulligan.server.tenants import Tenant
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
 
 NOW = dashboards.NOW
 

@@ -12,9 +12,9 @@ pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[ser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.classify.kinds import KINDS
 from mulligan.core import calls
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import Change, History, Link, Recovery, Run, Step
 from mulligan.core.run_links import link_recoveries
 from mulligan.dashboard import run_pages

@@ -6,9 +6,9 @@ import pytest
 
 pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[server]'")
 
+from mulligan.contract.counters import Cell
 from mulligan.core.records import RUN_SPECIFIC, Change, Fix
 from mulligan.dashboard import tool_pages
-from mulligan.store.counters import Cell
 
 
 def fix(*changes: Change, worked: int = 5) -> Fix:

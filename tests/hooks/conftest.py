@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hook_events import handle_event
 
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from mulligan.cli.server_entries import read_plugin_command
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.slow

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.episodes import list_episodes
 from mulligan.learn import seeds
-from mulligan.store.base import DEFAULT_TENANT
 
 STALE = "File has been modified since read, by the user or a linter. Read it again before attempting to write it."
 EDIT = {"file_path": "/src/shop/a.py", "old_string": "total = 1", "new_string": "total = 2"}

@@ -19,8 +19,8 @@ from windows_files import WINDOWS_FILES
 import mulligan
 from mulligan.cli.clients import AGENTS
 from mulligan.cli.install import build_hook_command
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.learn import tracker
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 PACKAGE = Path(mulligan.__file__).parent

@@ -8,11 +8,11 @@ import pytest
 import taught
 from session_logs import ClaudeCode, at, write
 
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
 from mulligan.core.episodes import find_causes
 from mulligan.core.failure import StoreError
 from mulligan.hooks import event_processing
 from mulligan.learn import seeds
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery
 
 STALE = "File has been modified since read, by the user or a linter. Read it again before attempting to write it."
 EDIT = {"file_path": "/src/shop/a.py", "old_string": "total = 1", "new_string": "total = 2"}

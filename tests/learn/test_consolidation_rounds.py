@@ -6,6 +6,7 @@ import logging
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT, ConsolidationResult, LessonQuery
 from mulligan.core.events import EventStream, LessonLearned, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
 from mulligan.core.records import Lesson, Run, Step
@@ -13,7 +14,6 @@ from mulligan.learn import lessons
 from mulligan.learn.lessons import ConsolidationScheduler
 from mulligan.record.recorder import Recorder
 from mulligan.redaction import Redactor
-from mulligan.store.base import DEFAULT_TENANT, ConsolidationResult, LessonQuery
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 REJECTED = Failure.of(

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from list_store import ListStore
 
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, ForgetRequest, Revocation, Store, argument_types
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Change, Fix, Run, Step, encode
 from mulligan.learn import profiles
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, ForgetRequest, Revocation, Store, argument_types
 from mulligan.store.sqlite import SqliteStore
 
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "unknown argument", fingerprint="f-new")

@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from list_store import ListStore
 
-from mulligan.core import calls
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
-from mulligan.learn import fixes
-from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, TrialDetails, Vote, Writers
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     IMPORT_PRINCIPAL,
@@ -35,6 +29,12 @@ from mulligan.store.base import (
     TrialReport,
     update_schema,
 )
+from mulligan.core import calls
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
+from mulligan.learn import fixes
+from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, TrialDetails, Vote, Writers
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Failure.of(

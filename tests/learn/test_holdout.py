@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import mulligan
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REMINDER, REPAIR, is_fix_held_out
 from mulligan.core.records import Precedent
 from mulligan.settings import load_settings
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 RUNS = 60

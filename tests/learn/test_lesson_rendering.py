@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mulligan.cli.prompt import END, replace_section
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.records import Change, Lesson, Prerequisite
 from mulligan.learn import seeds
 from mulligan.learn.lesson_rendering import render_within_budget, select_lessons
 from mulligan.prompt import Prompt, estimate_prompt_tokens
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 from mulligan.testing import assert_sanitized
 

@@ -9,6 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT, LessonQuery
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import (
@@ -24,7 +25,6 @@ from mulligan.core.records import (
 )
 from mulligan.learn import lessons
 from mulligan.prompt import Prompt
-from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery
 from mulligan.store.sqlite import SqliteStore
 
 WORDS = Prompt()

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from list_store import ListStore
 
+from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Pattern, Run, Step, pattern_id
 from mulligan.learn import patterns
-from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.sqlite import SqliteStore
 
 TEXTS = {

@@ -7,11 +7,11 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.contract.store import FixQuery, hash_value
 from mulligan.core.records import Change, Prerequisite, encode
 from mulligan.learn import prerequisites
 from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, TrialDetails, Vote
 from mulligan.learn.telling import Profile
-from mulligan.store.base import FixQuery, hash_value
 
 
 def tally(*names: str, worked: int = 1, tried: int | None = None, agents: dict[str, int] | None = None) -> FixRecord:

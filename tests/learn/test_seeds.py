@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.classify.kinds import KINDS
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, LessonQuery
 from mulligan.core.failure import Failure
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import Lesson, lesson_id
 from mulligan.learn import lesson_files, seeds
 from mulligan.learn.seeds import load_seeds
 from mulligan.prompt import MAX_SENTENCE_CHARS, Prompt
 from mulligan.redaction.text_sanitizer import find_unsafe_text
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery
 from mulligan.store.sqlite import MemoryStore
 
 TEXTS = json.loads((Path(__file__).parent / "seed_texts.json").read_text())

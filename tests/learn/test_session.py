@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, given, settings
 
 from mulligan import prompt, redaction
 from mulligan.api import Mulligan
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT, KeyValueStore
 from mulligan.core.calls import diff_arguments
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
@@ -24,9 +27,6 @@ from mulligan.core.records import Change, Compaction, Link, Recovery, Run, Step
 from mulligan.learn.session import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, Session
 from mulligan.recover.policy import Policy
 from mulligan.redaction import Redactor
-from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
-from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 

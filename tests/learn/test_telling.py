@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mulligan.contract.store import DAY, hash_arguments, hash_value
 from mulligan.core.argument_rejections import TextVerdict
 from mulligan.core.records import HIDDEN_VALUE, RUN_SPECIFIC, Change, ChangeOperation
 from mulligan.learn.fixes import (
@@ -25,7 +26,6 @@ from mulligan.learn.fixes import (
 )
 from mulligan.learn.profiles import build_profile
 from mulligan.learn.telling import Experience, FailedCall, explain_silence
-from mulligan.store.base import DAY, hash_arguments, hash_value
 
 
 def build_action(path: str, after: Any, operation: ChangeOperation = "substitute") -> FixAction:

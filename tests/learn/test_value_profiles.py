@@ -11,12 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from list_store import ListStore
 
-from mulligan.core.events import RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy
-from mulligan.core.records import Run, Step, ValueProfile
-from mulligan.learn.profiles import MIN_FACT_CALLS, MIN_FACT_RUNS, build_value_profiles, select_facts
-from mulligan.prompt import Prompt
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DEFAULT_TENANT,
     ITEMS_KIND,
     SCHEMA_KIND,
@@ -25,6 +20,11 @@ from mulligan.store.base import (
     Store,
     update_schema,
 )  # fmt: skip
+from mulligan.core.events import RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.records import Run, Step, ValueProfile
+from mulligan.learn.profiles import MIN_FACT_CALLS, MIN_FACT_RUNS, build_value_profiles, select_facts
+from mulligan.prompt import Prompt
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR)

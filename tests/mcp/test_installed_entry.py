@@ -15,10 +15,10 @@ from mcp_client import Connection, texts
 from mulligan.classify.classifier import classify
 from mulligan.cli.clients import MCP_CLIENTS
 from mulligan.cli.server_entries import ServerList
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.records import Run, Step
 from mulligan.settings import config_folder
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")

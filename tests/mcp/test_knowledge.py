@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from mulligan.classify.classifier import classify
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
@@ -17,7 +18,6 @@ from mulligan.learn import seeds
 from mulligan.mcp.knowledge import TOOLS, InvalidToolCallError, Knowledge
 from mulligan.prompt import Prompt
 from mulligan.redaction.text_sanitizer import find_unsafe_text
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.store.sqlite import MemoryStore
 
 NOW = 100 * DAY

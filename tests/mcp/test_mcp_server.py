@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 
 import mulligan
+from mulligan.contract.store import DEFAULT_TENANT, IMPORT_PRINCIPAL, FixQuery
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Lesson, Run, Step, lesson_id, pattern_id
 from mulligan.redaction.text_sanitizer import find_unsafe_text
-from mulligan.store.base import DEFAULT_TENANT, IMPORT_PRINCIPAL, FixQuery
 from mulligan.store.sqlite import SqliteStore
 
 pytest.importorskip("mcp", reason="the mcp package is not installed: make test-mcp")

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from mulligan import prompt
 from mulligan.classify.classifier import classify
-from mulligan.classify.kinds import KINDS, TOOL_INVALID_ARGUMENTS, TOOL_NOT_FOUND
 from mulligan.core import calls
 from mulligan.core.failure import UNKNOWN_OUTCOME_HINT, Failure, Kind, Remedy, TookEffect
+from mulligan.core.kinds import KINDS, TOOL_INVALID_ARGUMENTS, TOOL_NOT_FOUND
 from mulligan.core.records import Change, Precedent, Recovery
 from mulligan.redaction import MAX_QUOTED_CHARS, find_unsafe_text, sanitize
 

@@ -17,9 +17,9 @@ import pytest
 
 from mulligan import AgentError, prompt
 from mulligan.classify.classifier import classify
-from mulligan.classify.kinds import MODEL_INVALID_OUTPUT
 from mulligan.core import calls
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.kinds import MODEL_INVALID_OUTPUT
 from mulligan.core.records import (
     LAST_PATH_SEGMENT,
     Change,

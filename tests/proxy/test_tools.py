@@ -11,13 +11,13 @@ import pytest
 import taught
 
 from mulligan import settings
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
 from mulligan.prompt import Prompt, estimate_prompt_tokens
 from mulligan.proxy.relay import ProxyOptions
 from mulligan.proxy.tools import MAX_SERVER_TOKENS, MAX_TOOL_TOKENS, DescriptionBudget, build_tool_options
-from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.store.urls import open_store
 
 proxied = functools.partial(mcp_client.proxied, program=mcp_client.PATIENT_LISTS)

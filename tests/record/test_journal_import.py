@@ -11,13 +11,13 @@ import msgspec
 import pytest
 from stores import success_record
 
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.fast_path import SuccessRecord, redact_records
 from mulligan.core.record_redaction import RecordRedactor
 from mulligan.core.records import History, Run, Step
-from mulligan.record import journal_import
-from mulligan.record.journal import (
+from mulligan.journal import (
     EVENT_FRAME,
     SUCCESS_FRAME,
     Journal,
@@ -27,9 +27,9 @@ from mulligan.record.journal import (
     read_frames,
     success_frame,
 )
+from mulligan.record import journal_import
 from mulligan.record.journal_import import count_dropped, forget_removed_journals, recover_journals
 from mulligan.redaction import Redactor
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT, SCHEMA_KIND
 from mulligan.core.events import EventStream, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step
@@ -20,7 +21,6 @@ from mulligan.record import memory_lookup as memory
 from mulligan.record.memory_lookup import MemoryLookup
 from mulligan.record.recorder import Recorder
 from mulligan.redaction import Redactor
-from mulligan.store.base import DEFAULT_TENANT, SCHEMA_KIND
 from mulligan.store.urls import StoreLocation
 
 NOW = 1_700_000_000_000

@@ -17,15 +17,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stores import stored_seqs, success_record
 
+from mulligan import journal as journals
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import AnyEvent, EventStream, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Run, Step
-from mulligan.record import journal as journals
 from mulligan.record import journal_import, queue
 from mulligan.record.journal_import import recover_journals
 from mulligan.record.recorder import Recorder
 from mulligan.redaction import Redactor
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import MemoryStore
 
 CAPACITY = 20

@@ -24,19 +24,19 @@ from typing import Any
 import pytest
 from stores import stored_seqs, success_record
 
+from mulligan import journal as journals
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreDeniedError, StoreError
 from mulligan.core.fast_path import SuccessRecord
 from mulligan.core.records import Run, Step, encode
-from mulligan.record import journal as journals
+from mulligan.journal import decode_events, read_frames
 from mulligan.record import journal_import, queue
 from mulligan.record import recorder as recording
-from mulligan.record.journal import decode_events, read_frames
 from mulligan.record.journal_import import count_dropped, recover_journals
 from mulligan.record.recorder import Recorder
 from mulligan.redaction import Redactor
 from mulligan.store import sqlite
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import MemoryStore, SqliteConnection, SqliteStore
 
 PATIENCE = 30.0

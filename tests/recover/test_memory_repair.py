@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Prerequisite, Run, Step
 from mulligan.recover.policy import EarlierCall, PrerequisiteCall, Tool
 from mulligan.recover.repair import suggest
-from mulligan.store.base import DEFAULT_TENANT, FixQuery
 from mulligan.store.sqlite import MemoryStore
 
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "no", fingerprint="f")

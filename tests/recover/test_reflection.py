@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS, TOOL_NOT_FOUND
 from mulligan.core.failure import Failure, TookEffect
+from mulligan.core.kinds import TOOL_INVALID_ARGUMENTS, TOOL_NOT_FOUND
 from mulligan.recover.policy import EarlierCall, Suggestion, Tool
 from mulligan.recover.reflection import (
     CalibratedReflection,

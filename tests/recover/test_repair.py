@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 
 import mulligan
-from mulligan.classify.kinds import (
+from mulligan.core.failure import Failure, Kind, TookEffect
+from mulligan.core.kinds import (
     NONE_USER_REJECTED,
     TOOL_AUTH_ERROR,
     TOOL_INVALID_ARGUMENTS,
@@ -19,7 +20,6 @@ from mulligan.classify.kinds import (
     TOOL_RATE_LIMIT,
     TOOL_UNKNOWN_TOOL,
 )
-from mulligan.core.failure import Failure, Kind, TookEffect
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.prompt.failure_messages import MIN_SHOWN_CONFIDENCE
 from mulligan.recover import error_repair, history, schema

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import History, MessagePart, RecordedMessage, Recovery, RecoveryStop, Run, Step
 from mulligan.report.conversation_text import build_conversation, render_conversation
 

@@ -5,6 +5,8 @@ import random
 import pytest
 from stores import Writer
 
+from mulligan.contract.counters import DAY, Cell, StatsQuery, merge
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.records import Run, Step
 from mulligan.report import stats
@@ -16,8 +18,6 @@ from mulligan.report.differences import (
     design_effects,
     t_quantile,
 )
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import DAY, Cell, StatsQuery, merge
 from mulligan.store.sqlite import MemoryStore
 
 RUNS, WORLDS = 150, 200

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from mulligan.contract import counters
+from mulligan.contract.counters import DAY, StatsQuery
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Change, History, Recovery, Run, Step
 from mulligan.report import overview
-from mulligan.store import counters
-from mulligan.store.counters import DAY, StatsQuery
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k", fingerprint="k")

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from session_logs import ClaudeCode, find_failures, read, write
 
-from mulligan.classify.kinds import KINDS
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import Change, History, Link, Run, Step
 from mulligan.redaction import Redactor
 from mulligan.report import scan_text

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mulligan.contract.counters import Cell, Histogram, KindCell
 from mulligan.report import stats
-from mulligan.store.counters import Cell, Histogram, KindCell
 
 
 def took(seconds: float, times: int) -> Histogram:

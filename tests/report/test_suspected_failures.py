@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import mulligan
+from mulligan.contract.counters import Cell, StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.report import run_text, stats
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import Cell, StatsQuery
 from mulligan.testing import Sandbox, sandbox
 
 SENTENCE = "bash: kubectl: command not found"

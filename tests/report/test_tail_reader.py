@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
 from mulligan.report import tail_reader
 from mulligan.report.tail_reader import StepQuery, TailReader
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.sqlite import MemoryStore
 
 NOW = 1_800_000_000_000

@@ -11,13 +11,13 @@ import time
 import pytest
 from servers import Client, served
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.failure import StoreError
 from mulligan.dashboard.pages import build_routes as pages
 from mulligan.server.access import AccessRules
 from mulligan.server.limits import MAX_LIVE_STREAMS
 from mulligan.server.routes import ROUTE_GROUPS
 from mulligan.store import wire_protocol
-from mulligan.store.base import DEFAULT_TENANT
 
 OPEN = {"/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css"}
 ENDPOINTS = {

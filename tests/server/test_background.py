@@ -11,13 +11,22 @@ from collections.abc import Iterator
 import postgres
 import pytest
 
+from mulligan.contract.audit import AuditQuery
+from mulligan.contract.store import (
+    DAY,
+    DEFAULT_TENANT,
+    IMPORT_PREFIX,
+    Progress,
+    PruneResult,
+    Retention,
+    RunQuery,
+    Store,
+)
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
 from mulligan.server import background
 from mulligan.server.background import Pruner
 from mulligan.server.tenants import Tenant, Tenants, with_retention_days
-from mulligan.store.audit import AuditQuery
-from mulligan.store.base import DAY, DEFAULT_TENANT, IMPORT_PREFIX, Progress, PruneResult, Retention, RunQuery, Store
 from mulligan.store.urls import open_store
 
 BEGIN = 20_000 * DAY

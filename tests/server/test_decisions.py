@@ -7,9 +7,9 @@ import taught
 from servers import served
 from stores import STORES
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.server import openapi
 from mulligan.server.access import AccessRules
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
 
 NOW = 1_794_700_000_000
 

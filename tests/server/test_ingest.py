@@ -6,11 +6,11 @@ import postgres
 import pytest
 from servers import served
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Run, Step, encode, to_builtins
 from mulligan.server.access import AccessRules
-from mulligan.store.base import DAY, DEFAULT_TENANT
 from mulligan.store.sqlite import SqliteStore
 
 TOKEN = "gh" + "p_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"

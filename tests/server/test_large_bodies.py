@@ -13,15 +13,15 @@ import pytest
 from servers import Client
 from spans import Made, as_protobuf
 
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import StepEnded
 from mulligan.core.records import Step, encode
 from mulligan.server import background, bodies, ingest, opentelemetry, payloads
 from mulligan.server.access import Caller
 from mulligan.server.background import FairQueue
 from mulligan.server.tenants import Tenant
-from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import StatsQuery
 
 
 def failing_run(id: str, failures: int) -> dict[str, object]:

@@ -10,9 +10,9 @@ import pytest
 import taught
 from servers import served
 
+from mulligan.contract.store import DEFAULT_TENANT, LessonQuery
 from mulligan.learn import lessons
 from mulligan.server.access import AccessRules
-from mulligan.store.base import DEFAULT_TENANT, LessonQuery
 from mulligan.store.remote import RemoteStore
 
 NOW = 1_794_700_000_000

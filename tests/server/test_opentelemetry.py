@@ -15,9 +15,9 @@ import pytest
 from servers import served
 from spans import BEGUN, Made, World, as_json, as_protobuf, field
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.server import protobuf
 from mulligan.server.access import AccessRules
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.transcripts.run_builder import derive_run_id
 
 TAGS = (b"nightly", b"eu")

@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.records import Run, Step, to_builtins
-from mulligan.store.base import DEFAULT_TENANT
 
 STARTED = 1_794_700_000_000
 

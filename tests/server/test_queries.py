@@ -11,11 +11,11 @@ from urllib.parse import quote
 
 import pytest
 
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT, PatternCommand
 from mulligan.core.records import Lesson
 from mulligan.report import overview
-from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, PatternCommand
-from mulligan.store.counters import StatsQuery
 
 NOW = 1_794_700_000_000
 HOUR = 3_600_000

@@ -7,10 +7,10 @@ import threading
 import pytest
 from servers import served
 
+from mulligan.contract.store import DAY
 from mulligan.server.bodies import ApiError
 from mulligan.server.limits import Quotas, day_of, load_usage
 from mulligan.server.tenants import Tenant, with_quotas
-from mulligan.store.base import DAY
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 NOON = 1_794_700_800_000

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError
 from mulligan.core.records import Run, Step
-from mulligan.store import counters
 from mulligan.store.backup import MIN_STALE_SECONDS, PARTIAL_INFIX
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")

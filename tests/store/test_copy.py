@@ -8,8 +8,8 @@ import sqlite3
 import pytest
 from moving_house import both, copy, fill, killed_at, rows, write
 
-from mulligan.core.failure import StoreError
-from mulligan.store.base import (
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     FixQuery,
@@ -20,8 +20,8 @@ from mulligan.store.base import (
     Revocation,
     RunQuery,
 )
+from mulligan.core.failure import StoreError
 from mulligan.store.copy import RowSum, StoreCopy, load_tables
-from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 
 

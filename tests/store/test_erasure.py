@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT, ForgetRequest
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Remedy
 from mulligan.core.records import Change, MessagePart, RecordedMessage, Recovery, Run, Step
-from mulligan.record.journal import Journal, decode_events, event_frame, read_frames
-from mulligan.store.base import DEFAULT_TENANT, ForgetRequest
+from mulligan.journal import Journal, decode_events, event_frame, read_frames
 from mulligan.store.erasure import ERASED_MARK, erase_text, scrub_journals
 from mulligan.store.sqlite import SqliteStore
 

@@ -10,10 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from list_store import ListStore
 
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.records import Run, Step
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     FixQuery,
@@ -23,6 +20,9 @@ from mulligan.store.base import (
     Store,
     argument_types,
 )
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Run, Step
 from mulligan.store.sqlite import SqliteStore
 
 NOW = 100 * DAY

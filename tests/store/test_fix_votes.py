@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from list_store import ListStore
 from stores import STORES
 
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, ForgetRequest, Store
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Run, Step, pattern_id
 from mulligan.learn import patterns
 from mulligan.store import fix_votes
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, ForgetRequest, Store
 from mulligan.store.sqlite import SqliteStore
 
 REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO)

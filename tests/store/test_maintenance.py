@@ -9,12 +9,8 @@ from typing import Any
 
 import pytest
 
-from mulligan.core.calls import diff_arguments
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.records import Link, MessagePart, RecordedMessage, Recovery, Run, Step, pattern_id
-from mulligan.store import rollups
-from mulligan.store.base import (
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     IMPORT_PREFIX,
@@ -25,7 +21,11 @@ from mulligan.store.base import (
     Retention,
     RunQuery,
 )
-from mulligan.store.counters import StatsQuery
+from mulligan.core.calls import diff_arguments
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Link, MessagePart, RecordedMessage, Recovery, Run, Step, pattern_id
+from mulligan.store import rollups
 from mulligan.store.sqlite import SqliteStore
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")

@@ -29,13 +29,13 @@ import pytest
 import release_answers
 
 from mulligan import settings
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery, Store, journals_of
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import MulliganError, NewerStoreError
 from mulligan.core.records import Run, Step
 from mulligan.record.journal_import import recover_journals
 from mulligan.recover.policy import REMOVED_SETTINGS
 from mulligan.store import tables
-from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store, journals_of
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import local_path, open_endpoint, open_store
 

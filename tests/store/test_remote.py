@@ -19,11 +19,11 @@ import msgspec
 import pytest
 
 import mulligan
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, ForgetRequest, RecallQuery
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, StoreError
 from mulligan.core.records import Change, Run, Step
 from mulligan.store import remote
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, ForgetRequest, RecallQuery
 from mulligan.store.remote import RecordRejectedError, RemoteStore
 
 EVENTS = [StepEnded(Step(run="r", seq=1, call=1, name="s")), RunEnded(Run(id="r", end_reason="finished"))]
@@ -228,7 +228,7 @@ def test_neither_a_forked_child_nor_the_exit_waits_for_an_answer_that_a_thread_r
     # In a process of its own: a test runner has threads that a fork would lose.
     program = """
         import os, socket, sys, threading, time
-        from mulligan.store.base import DEFAULT_TENANT
+        from mulligan.contract.store import DEFAULT_TENANT
         from mulligan.store.remote import RemoteStore
 
         listener = socket.create_server(("127.0.0.1", 0))

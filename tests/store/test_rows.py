@@ -9,11 +9,11 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from mulligan.contract.store import DEFAULT_TENANT, ForgetRequest, Retention
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import MessagePart, Outcome, RecordedMessage, Run, Step, SuspectedFailure, encode
 from mulligan.store import erasure
-from mulligan.store.base import DEFAULT_TENANT, ForgetRequest, Retention
 from mulligan.store.rows import compress, decode_body, decode_step, step_row
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 

@@ -18,12 +18,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DAY, DEFAULT_TENANT, PatternQuery, RecallQuery, RunQuery, journals_of
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Run, Step
 from mulligan.store import sqlite
-from mulligan.store.base import DAY, DEFAULT_TENANT, PatternQuery, RecallQuery, RunQuery, journals_of
-from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import MemoryStore, SqliteConnection, SqliteStore
 from mulligan.store.tables import APPLICATION, MIGRATIONS, PRE_RELEASE
 

@@ -20,12 +20,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from list_store import ListStore
 from list_store.occurrences import Occurrence, find_occurrences
 
-from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy
-from mulligan.core.records import Compaction, History, Run, Step, pattern_id
-from mulligan.core.run_links import derive_status, link_recoveries
-from mulligan.store import counters, erasure, retention
-from mulligan.store.base import (
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     ForgetRequest,
@@ -35,7 +32,11 @@ from mulligan.store.base import (
     RunQuery,
     Store,
 )
-from mulligan.store.counters import StatsQuery
+from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.records import Compaction, History, Run, Step, pattern_id
+from mulligan.core.run_links import derive_status, link_recoveries
+from mulligan.store import erasure, retention
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 RUNS = ("run_a", "run_b", "run_c", "run_d")

@@ -29,12 +29,12 @@ from servers import Answer, Client
 pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
 
 import mulligan
+from mulligan.contract import counters
+from mulligan.contract.audit import AuditQuery
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, Store
 from mulligan.core.records import to_builtins
 from mulligan.server.tenants import Tenant, Tenants, Tokens, with_quotas
-from mulligan.store import counters
-from mulligan.store.audit import AuditQuery
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, Store
-from mulligan.store.counters import StatsQuery
 from mulligan.store.remote import RemoteStore
 from mulligan.store.urls import open_store
 

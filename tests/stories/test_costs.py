@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import StatsQuery
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.store.urls import open_store
 from mulligan.testing import Sandbox, sandbox
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT, journals_of
 from mulligan.record.journal_import import recover_journals
-from mulligan.store.base import DEFAULT_TENANT, journals_of
 from mulligan.store.sqlite import SqliteStore
 
 pytestmark = pytest.mark.skipif(

@@ -27,12 +27,9 @@ from balancer import Balancer
 from cluster import Cluster
 from ingest import serving
 
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
-from mulligan.core.records import PatternPeriod, Run, Step
-from mulligan.server.tenants import Tenant, Tenants, Tokens
-from mulligan.store import counters
-from mulligan.store.base import (
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import (
     DAY,
     FixQuery,
     LessonQuery,
@@ -43,7 +40,10 @@ from mulligan.store.base import (
     Store,
     now,
 )
-from mulligan.store.counters import StatsQuery
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, StoreError, TookEffect
+from mulligan.core.records import PatternPeriod, Run, Step
+from mulligan.server.tenants import Tenant, Tenants, Tokens
 from mulligan.store.remote import RemoteStore
 from mulligan.store.urls import open_store
 

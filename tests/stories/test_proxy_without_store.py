@@ -20,7 +20,7 @@ from mcp_client import FAKE, Connection, block, texts
 
 import mulligan
 from mulligan import settings
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.store.urls import open_store
 
 PATIENT_STORE = """

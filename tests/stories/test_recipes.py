@@ -9,10 +9,10 @@ import msgspec
 import pytest
 
 from mulligan import AgentError, settings
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery
 from mulligan.testing import Sandbox
 
 NOW = 1_700_000_000_000

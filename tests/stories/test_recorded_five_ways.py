@@ -18,10 +18,10 @@ from servers import Running, served
 from spans import BEGUN, SECOND, Made, as_protobuf
 
 import mulligan
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT, PatternQuery, Store
 from mulligan.core.calls import group_attempts
 from mulligan.report.run_text import status_of
-from mulligan.store.base import DEFAULT_TENANT, PatternQuery, Store
-from mulligan.store.counters import StatsQuery
 from mulligan.testing import Sandbox, sandbox
 
 MESSAGES = {"timeout": "Read timed out after 30 s", "rate_limit": "429 Too Many Requests"}

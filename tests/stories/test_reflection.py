@@ -18,9 +18,9 @@ from paged_search import ASKING, LEARNING, TOOL, program
 import mulligan
 from mulligan import AgentError
 from mulligan.capture.wrapped_function import wrapped_of
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.records import Step
 from mulligan.settings import load_settings
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.urls import open_store
 from mulligan.testing import Sandbox, sandbox
 

@@ -16,10 +16,10 @@ import pytest
 from ports import free_port
 from servers import Client
 
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.run_links import derive_status
-from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import StatsQuery
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import open_store
 

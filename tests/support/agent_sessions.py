@@ -12,8 +12,8 @@ from typing import Any
 from agent_api import Ask, Reply
 from coding_agents import FORBIDDEN_PROGRAM, PROXY, Claude, Place, codex, gemini, opencode
 
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.records import History
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 from mulligan.transcripts.formats import default_locations, detect_log_format, find_log_files
 from mulligan.transcripts.log_lines import LogLines

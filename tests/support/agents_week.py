@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.classify.fingerprint import compute_fingerprint
-from mulligan.classify.kinds import KINDS
+from mulligan.contract.store import DAY, DEFAULT_TENANT, Store
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import Change, Compaction, History, Recovery, RecoveryStop, Run, Step
 from mulligan.core.run_links import link_recoveries
-from mulligan.store.base import DAY, DEFAULT_TENANT, Store
 
 AGENTS = ("bookkeeper", "gardener", "receptionist")
 ENDS = ("success",) * 58 + ("recovered",) * 69 + ("partial",) * 4 + ("failure",) * 9

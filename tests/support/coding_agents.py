@@ -16,7 +16,7 @@ from typing import Any
 
 from agent_api import Api
 
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.store.sqlite import SqliteStore
 
 ROOT = Path(__file__).parents[2]

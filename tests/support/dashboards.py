@@ -16,9 +16,9 @@ import taught
 from agents_week import fill, histories
 from servers import Running, served
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, SessionQuery
 from mulligan.core.records import History
 from mulligan.dashboard.pages import build_routes
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, SessionQuery
 
 NOW = 1_790_000_000_000 // DAY * DAY + 15 * 3_600_000
 """By this clock the week ends: a Monday afternoon in September 2026."""

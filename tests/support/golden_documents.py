@@ -19,11 +19,11 @@ import msgspec
 import pytest
 
 import mulligan
+from mulligan.contract.store import DAY, DEFAULT_TENANT, SCHEMA_KIND, update_schema
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Change, Compaction, Link, Recovery, RecoveryStop, Run, Step, encode
 from mulligan.learn.tracker import Tracker
-from mulligan.store.base import DAY, DEFAULT_TENANT, SCHEMA_KIND, update_schema
 from mulligan.store.sqlite import SqliteStore
 
 FOLDER = Path(__file__).parent.parent / "golden"

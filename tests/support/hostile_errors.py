@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from mulligan.store.base import DEFAULT_TENANT, REFLECTION_KIND, KeyValueStore
+from mulligan.contract.store import DEFAULT_TENANT, REFLECTION_KIND, KeyValueStore
 
 TEXT = {"type": "string"}
 

@@ -21,9 +21,9 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT
-from mulligan.store.counters import StatsQuery
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.store.urls import open_store
 
 PATIENCE = 60.0

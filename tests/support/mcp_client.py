@@ -13,8 +13,8 @@ from pathlib import Path
 
 import mulligan
 from mulligan import settings
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.records import History
-from mulligan.store.base import DEFAULT_TENANT, RunQuery
 from mulligan.store.urls import open_store
 
 FAKE = Path(__file__).with_name("fake_mcp.py")

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Compaction, MessagePart, RecordedMessage, Run, Step
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.copy import NOTE_KEY, CopyResult, StoreCopy
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import open_endpoint

@@ -20,9 +20,8 @@ from click.testing import CliRunner
 import mulligan
 from mulligan import settings
 from mulligan.cli import cli
-from mulligan.core.records import to_builtins
-from mulligan.store import wire_protocol
-from mulligan.store.base import (
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import (
     FixQuery,
     LessonQuery,
     PatternQuery,
@@ -31,7 +30,8 @@ from mulligan.store.base import (
     SessionQuery,
     Store,
 )
-from mulligan.store.counters import StatsQuery
+from mulligan.core.records import to_builtins
+from mulligan.store import wire_protocol
 
 LISTS = ("runs --since all --limit 500", "patterns --limit 500", "fixes --limit 500", "lessons --limit 500", "sessions")
 COMMANDS = (

@@ -16,6 +16,7 @@ pytest.importorskip("starlette", reason="needs the extra: pip install 'mulligan[
 pytest.importorskip("uvicorn", reason="needs the extra: pip install 'mulligan[server]'")
 
 from mulligan.classify.classifier import classify
+from mulligan.contract.store import Store
 from mulligan.core.listening import bind_socket
 from mulligan.redaction import Redactor
 from mulligan.server import http_server
@@ -23,7 +24,6 @@ from mulligan.server.access import AccessRules
 from mulligan.server.app import RouteGroup, Server, build_app
 from mulligan.server.payloads import PayloadConverter
 from mulligan.server.routes import ROUTE_GROUPS
-from mulligan.store.base import Store
 from mulligan.store.sqlite import SqliteStore
 
 GRACE = 8

@@ -8,11 +8,11 @@ from typing import Any
 
 from list_store import ListStore
 
+from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.events import AnyEvent
 from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord
 from mulligan.core.records import Run
 from mulligan.core.value_snapshots import IMMUTABLE_TYPES
-from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, TypeVar, Union
 
 import msgspec
 
+from mulligan.contract.counters import Histogram
 from mulligan.core.failure import Kind, MissingExtraError
-from mulligan.store.counters import Histogram
 
 T = TypeVar("T")
 KIND = Kind("tool", "timeout")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from typing import Any
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT, LessonQuery, Store
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import Lesson, Run, Step, lesson_id
-from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery, Store
 
 TOO_MANY = Failure.of(
     Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most, got 50", fingerprint="f-k"

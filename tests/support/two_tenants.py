@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from servers import Client, Running
 
+from mulligan.contract.store import FixQuery, LessonQuery, PatternCommand, PatternQuery, RunQuery
 from mulligan.core.records import Lesson
-from mulligan.store.base import FixQuery, LessonQuery, PatternCommand, PatternQuery, RunQuery
 
 OURS, THEIRS = "acme", "globex"
 CANARY = "zanzibar"

@@ -12,9 +12,9 @@ from mulligan.capture.call_origin import mark_exception
 from mulligan.capture.limits import CallLimits
 from mulligan.capture.run_judge import outcome_of
 from mulligan.classify.fingerprint import compute_fingerprint
-from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.core import fork_safety
 from mulligan.core.failure import INNER_EFFECTS, Failure, Remedy, TookEffect
+from mulligan.core.kinds import TOOL_INVALID_ARGUMENTS
 from mulligan.core.records import Outcome
 from mulligan.recover.plan import RetryLayer
 

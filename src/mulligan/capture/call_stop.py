@@ -8,8 +8,8 @@ import msgspec
 
 from mulligan.capture.attempt import LastAttempt, PreparedCall
 from mulligan.capture.limits import CallLimits
-from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Failure, Remedy
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import Recovery, RecoveryStop
 from mulligan.recover.plan import Move, RecoveryFailed, RetryLayer, StopMove
 from mulligan.recover.policy import Suggestion

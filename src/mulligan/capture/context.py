@@ -13,10 +13,10 @@ import msgspec
 
 from mulligan.capture import framework_classes
 from mulligan.classify.declared_errors import UNKNOWN_CODE
-from mulligan.classify.kinds import KINDS, TOOL_UNKNOWN
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, Kind
+from mulligan.core.kinds import KINDS, TOOL_UNKNOWN
 from mulligan.core.log import get_logger
 from mulligan.core.records import Fix, Precedent, ValueProfile
 from mulligan.prompt import Prompt

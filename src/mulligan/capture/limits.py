@@ -12,14 +12,14 @@ from mulligan.capture.call_errors import CallBlockedError
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.run import ActiveRun
 from mulligan.capture.wrapped_function import Target
-from mulligan.classify.kinds import (
+from mulligan.core import fork_safety
+from mulligan.core.failure import Failure, Kind, TookEffect
+from mulligan.core.kinds import (
     MODEL_UNAVAILABLE,
     ORCHESTRATION_LOOP_DETECTED,
     TOOL_UNAVAILABLE,
     TOOL_WRONG_APPROACH,
 )
-from mulligan.core import fork_safety
-from mulligan.core.failure import Failure, Kind, TookEffect
 from mulligan.recover.plan import BLOCKED
 from mulligan.recover.policy import Policy, RetryLimits
 from mulligan.recover.retry_schedule import RetryQueries

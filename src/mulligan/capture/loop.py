@@ -21,7 +21,6 @@ from mulligan.capture.value_recording import find_user_texts, summarize_argument
 from mulligan.capture.wrap import wrap
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction, tool_name, wrapped_of
 from mulligan.classify.declared_errors import AgentError, InfraError
-from mulligan.classify.kinds import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN, TOOL_UNKNOWN_TOOL
 from mulligan.core import calls
 from mulligan.core.conversation import (
     MessageFormat,
@@ -31,6 +30,7 @@ from mulligan.core.conversation import (
     prepend_lessons,
 )
 from mulligan.core.failure import Failure, Remedy, SettingsError
+from mulligan.core.kinds import TOOL_INVALID_ARGUMENTS, TOOL_UNKNOWN, TOOL_UNKNOWN_TOOL
 from mulligan.core.records import Change, Recovery, Status
 from mulligan.prompt import CallReport, last_turn_notice
 from mulligan.recover import model_output, names

@@ -23,11 +23,11 @@ from mulligan.capture.summaries import (
 )
 from mulligan.capture.wrapped_function import Target, WrappedFunction
 from mulligan.classify.error_numbers import parse_overflow
-from mulligan.classify.kinds import MODEL_CONTENT_POLICY, MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
 from mulligan.classify.result_verdict import FAILURE, SUCCESS, ResultVerdict
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted
 from mulligan.core.failure import Failure, Remedy, SettingsError
+from mulligan.core.kinds import MODEL_CONTENT_POLICY, MODEL_INVALID_OUTPUT, MODEL_OUTPUT_LIMIT
 from mulligan.core.records import Compaction, Recovery
 from mulligan.core.value_snapshots import restore_value
 from mulligan.recover import model_output

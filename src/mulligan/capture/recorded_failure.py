@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.context import CaptureContext
-from mulligan.classify.kinds import KINDS
 from mulligan.classify.recorded_kinds import find_fingerprint, name_kind
 from mulligan.core.failure import Failure, to_code
+from mulligan.core.kinds import KINDS
 
 _GIVEN_BY_KIND = ("kind", "remedy", "message")
 

@@ -8,7 +8,6 @@ from typing import Any, Literal
 import msgspec
 
 from mulligan.capture.context import CaptureContext
-from mulligan.classify.kinds import RETRIEVAL_NO_RESULTS
 from mulligan.classify.result_verdict import (
     FAILURE,
     MAX_STATEMENT_CHARS,
@@ -21,6 +20,7 @@ from mulligan.classify.results import ENVELOPE_KEYS, is_flagged_result
 from mulligan.classify.tool_category import returns_content
 from mulligan.classify.unflagged_failures import may_report_failure
 from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
+from mulligan.core.kinds import RETRIEVAL_NO_RESULTS
 from mulligan.core.records import Effects, StepType, SuspectedFailure
 
 Empty = Literal["success", "failure"]

@@ -26,10 +26,10 @@ from mulligan.capture.framework_classes import is_interruption
 from mulligan.capture.propagation import lost_run_watch
 from mulligan.capture.run_steps import RunSteps
 from mulligan.capture.step_values import RunMetadata
-from mulligan.classify.kinds import ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.core import fork_safety
 from mulligan.core.events import RunEnded, RunStarted
 from mulligan.core.failure import Failure, SettingsError, to_code
+from mulligan.core.kinds import ORCHESTRATION_UNCAUGHT_EXCEPTION
 from mulligan.core.records import EndReason, Run, Step, StepType, new_id
 
 

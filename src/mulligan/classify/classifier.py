@@ -8,13 +8,11 @@ from typing import Any
 
 import msgspec
 
-from mulligan.classify import kinds as kinds_module
 from mulligan.classify import results
 from mulligan.classify.declared_errors import AgentError, InfraError, build_declared_failure
 from mulligan.classify.error_numbers import parse_delay, parse_retry_after
 from mulligan.classify.evidence import Evidence, gather_evidence, to_bounded_text, unwrap_error, unwrap_logged_error
 from mulligan.classify.fingerprint import compute_fingerprint, may_quote_arguments
-from mulligan.classify.kinds import KINDS
 from mulligan.classify.rules import (
     Rule,
     RuleTable,
@@ -28,7 +26,9 @@ from mulligan.classify.rules import (
 )
 from mulligan.classify.rules.numbers import find_number
 from mulligan.classify.tool_category import find_category_of_name
+from mulligan.core import kinds as kinds_module
 from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect, ToolCategory, is_guess
+from mulligan.core.kinds import KINDS
 from mulligan.redaction.regex import LazyRegex, index_patterns
 
 MAX_CACHED_FAILURES = 500

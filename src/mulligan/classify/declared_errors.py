@@ -7,7 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from mulligan.classify.kinds import (
+from mulligan.core import fork_safety
+from mulligan.core.failure import INFRA_ERROR, Failure, Kind, Remedy, TookEffect, to_code
+from mulligan.core.kinds import (
     KINDS,
     TOOL_EXECUTION_FAILED,
     TOOL_INVALID_ARGUMENTS,
@@ -16,8 +18,6 @@ from mulligan.classify.kinds import (
     find_declared_kind,
     find_kinds_of_status,
 )
-from mulligan.core import fork_safety
-from mulligan.core.failure import INFRA_ERROR, Failure, Kind, Remedy, TookEffect, to_code
 
 MAX_CODE_CHARS = 80
 UNKNOWN_CODE = "unknown code"

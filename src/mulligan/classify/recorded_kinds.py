@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping
 
 from mulligan.classify.fingerprint import compute_fingerprint
-from mulligan.classify.kinds import KINDS, TYPES, find_declared_kind, find_kind
 from mulligan.core.failure import DEFAULT_HINTS, Failure, Kind, Remedy, SettingsError
+from mulligan.core.kinds import KINDS, TYPES, find_declared_kind, find_kind
 from mulligan.redaction.regex import LazyRegex
 
 MAX_NAME_CHARS = 200

@@ -26,6 +26,7 @@ from mulligan.cli.error_input import (
     read_error_text,
 )
 from mulligan.cli.options import CommandContext, command, now_ms, open_existing_store
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, Store
 from mulligan.core.failure import Failure, Remedy, SettingsError, ToolCategory, describe_wait
 from mulligan.core.records import Effects, Fix
 from mulligan.prompt import Prompt
@@ -33,7 +34,6 @@ from mulligan.record.memory_lookup import find_facts, match_recorded_failure
 from mulligan.recover.policy import Mode
 from mulligan.redaction import sanitize
 from mulligan.report.tables import format_count, render_columns, render_pairs, to_line
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, Store
 
 _REMEDY_SENTENCES = {
     Remedy.RETRY: "retry after a backoff",

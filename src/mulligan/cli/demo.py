@@ -20,12 +20,12 @@ from mulligan.cli import demo_world as world
 from mulligan.cli.demo_narration import Narrator
 from mulligan.cli.options import CommandContext, command, print_json, print_lines
 from mulligan.cli.serve import serve
+from mulligan.contract import counters
+from mulligan.contract.counters import Cell
+from mulligan.contract.store import DEFAULT_TENANT, LessonQuery
 from mulligan.core.failure import INSTALL_EXTRA, StoreError
 from mulligan.core.records import Lesson
 from mulligan.report.tables import render_columns, to_line
-from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, LessonQuery
-from mulligan.store.counters import Cell
 from mulligan.store.urls import fallback_path, open_store
 
 _OPENING = (

@@ -17,15 +17,15 @@ import click
 from mulligan import __version__
 from mulligan.cli.options import CommandContext, command, now_ms
 from mulligan.cli.server_entries import find_broken_entries
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery, Store
 from mulligan.core.failure import UPGRADE, StoreError
 from mulligan.core.prices import PriceTable
-from mulligan.record.journal import NewerJournalError, find_orphaned, read_frames
+from mulligan.journal import NewerJournalError, find_orphaned, read_frames
 from mulligan.record.journal_import import count_dropped, read_hook_errors, recover_journals
 from mulligan.recover.target_state import NO_TOKENS
 from mulligan.report.tables import escape_hidden, format_age, format_count, render_pairs, to_line, trusted_line
 from mulligan.settings import Settings, hook_folder
 from mulligan.store import diagnostics, urls
-from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
 from mulligan.store.diagnostics import Diagnostics
 from mulligan.store.remote import ADDRESS_FILE, RemoteStore
 

@@ -18,6 +18,7 @@ from mulligan.build import build_classifier, build_redactor
 from mulligan.capture.value_recording import to_shape
 from mulligan.cli.config_edits import replace_file
 from mulligan.cli.options import CommandContext, command, find_run, parse_time_option, show_read_progress
+from mulligan.contract.store import DEFAULT_TENANT, FORGOTTEN_KIND, RunQuery, Store, forgotten_key
 from mulligan.core.events import AnyEvent, ContextCompacted, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import SettingsError
 from mulligan.core.prices import PriceTable
@@ -28,7 +29,6 @@ from mulligan.hooks.session_files import TOOL_NAME_TEMPLATES, tool_key
 from mulligan.redaction import Redactor
 from mulligan.report import tables
 from mulligan.settings import Recording
-from mulligan.store.base import DEFAULT_TENANT, FORGOTTEN_KIND, RunQuery, Store, forgotten_key
 from mulligan.store.urls import is_remote
 from mulligan.transcripts import formats
 from mulligan.transcripts.log_lines import LogLines, UnreadableFileError

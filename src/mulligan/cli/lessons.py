@@ -26,6 +26,7 @@ from mulligan.cli.options import (
     show_progress_bar,
 )
 from mulligan.cli.reflect import build_text_model
+from mulligan.contract.store import DEFAULT_TENANT, ConsolidationResult, Store
 from mulligan.core.events import LessonLearned, redact_event
 from mulligan.core.failure import LessonFileError, SettingsError
 from mulligan.core.records import Lesson, LessonVerdict
@@ -37,7 +38,6 @@ from mulligan.report import memory_text
 from mulligan.report.resources import LESSON_SPEC
 from mulligan.report.tables import SHOWN_ID_CHARS, TableColumn, format_count, render_table, to_facts, to_line
 from mulligan.settings import Settings, load_settings
-from mulligan.store.base import DEFAULT_TENANT, ConsolidationResult, Store
 from mulligan.store.sqlite import SqliteStore
 
 MAX_EXPORTED_LESSONS = 5000

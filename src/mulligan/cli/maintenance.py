@@ -12,11 +12,7 @@ import click
 import msgspec
 
 from mulligan.cli.options import CommandContext, command, confirm, load_settings, open_existing_store, show_progress_bar
-from mulligan.core.failure import SettingsError, StoreError
-from mulligan.core.records import Record, to_builtins
-from mulligan.report.tables import format_count, to_line
-from mulligan.store import sqlite, urls
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     FileRewrite,
@@ -27,6 +23,10 @@ from mulligan.store.base import (
     Retention,
     Store,
 )
+from mulligan.core.failure import SettingsError, StoreError
+from mulligan.core.records import Record, to_builtins
+from mulligan.report.tables import format_count, to_line
+from mulligan.store import sqlite, urls
 from mulligan.store.copy import CopyResult, Difference, StoreCopy
 from mulligan.store.erasure import build_needles, search_local_files
 from mulligan.store.tables import MIGRATIONS

@@ -16,9 +16,11 @@ from typing import Any, cast
 import click
 
 from mulligan import settings as settings_file
-from mulligan.classify.kinds import KINDS, TYPES
 from mulligan.cli import CommandGroup
+from mulligan.contract import audit
+from mulligan.contract.store import DEFAULT_TENANT, Progress, RunQuery, Store
 from mulligan.core.failure import SettingsError, StoreError
+from mulligan.core.kinds import KINDS, TYPES
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import History, Run, encode
 from mulligan.record.journal_import import recover_journals
@@ -35,8 +37,6 @@ from mulligan.report.tables import (
     wrap_text,
 )
 from mulligan.settings import Settings
-from mulligan.store import audit
-from mulligan.store.base import DEFAULT_TENANT, Progress, RunQuery, Store
 from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store, redact_password
 
 MIN_SHOWN_BYTES = 1024 * 1024

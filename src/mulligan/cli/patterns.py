@@ -18,16 +18,7 @@ from mulligan.cli.options import (
     list_options,
     parse_time_option,
 )
-from mulligan.core.failure import SettingsError
-from mulligan.core.records import Fix, Lesson, Pattern, lesson_id, to_builtins
-from mulligan.learn import lesson_files, project_lessons
-from mulligan.learn.patterns import find_related
-from mulligan.learn.working_calls import PastFailure
-from mulligan.report import memory_text
-from mulligan.report.resources import FIX_SPEC, PATTERN_SPEC
-from mulligan.report.run_text import explain_trials
-from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_columns, to_line
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     FixQuery,
@@ -37,6 +28,15 @@ from mulligan.store.base import (
     Revocation,
     Store,
 )
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import Fix, Lesson, Pattern, lesson_id, to_builtins
+from mulligan.learn import lesson_files, project_lessons
+from mulligan.learn.patterns import find_related
+from mulligan.learn.working_calls import PastFailure
+from mulligan.report import memory_text
+from mulligan.report.resources import FIX_SPEC, PATTERN_SPEC
+from mulligan.report.run_text import explain_trials
+from mulligan.report.tables import SHOWN_ID_CHARS, format_count, render_columns, to_line
 
 MAX_LISTED_FIXES = 100_000
 ACTION_HELP: dict[PatternAction, str] = {

@@ -14,11 +14,11 @@ import click
 from mulligan.build import build_redactor
 from mulligan.cli.config_edits import Edit, read_text
 from mulligan.cli.options import CommandContext, command
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.failure import SettingsError
 from mulligan.learn.lesson_rendering import RenderedLessons, render_within_budget, select_lessons
 from mulligan.prompt import DEFAULT_LESSON_TOKENS, Prompt, estimate_prompt_tokens, section_title, skill_front_matter
 from mulligan.report.tables import format_count
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.urls import is_remote
 
 HEADING = "### {}"

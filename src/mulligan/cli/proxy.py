@@ -277,8 +277,8 @@ def accept(server: str | None, tools: tuple[str, ...], everything: bool, store: 
     them.
     """
     from mulligan.cli.options import CommandContext, open_existing_store
+    from mulligan.contract.store import DEFAULT_TENANT
     from mulligan.proxy import pins
-    from mulligan.store.base import DEFAULT_TENANT
 
     existing_store = open_existing_store(_load_user_settings(store))
     pins_by_server = pins.load_all_pins(existing_store) if existing_store is not None else {}

@@ -14,6 +14,7 @@ from mulligan.capture.reflector import Reflector
 from mulligan.capture.run_judge import TOOL_STEP_TYPES
 from mulligan.cli.analyze import build_fix_lookup
 from mulligan.cli.options import CommandContext, command, find_run, import_function
+from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.failure import Failure, Remedy, SettingsError
 from mulligan.core.records import History, Recovery
@@ -24,7 +25,6 @@ from mulligan.recover.policy import EarlierCall, Suggestion, Tool
 from mulligan.recover.reflection import Reflection, parse_reflection
 from mulligan.recover.repair import suggest
 from mulligan.report.tables import render_pairs, to_line
-from mulligan.store.base import DEFAULT_TENANT, Store
 
 
 @command("mulligan reflect run_8f2c", "mulligan reflect run_8f2c --call 4 --using http://localhost:11434/v1#qwen3")

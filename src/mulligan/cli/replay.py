@@ -17,11 +17,11 @@ from mulligan.capture.suggestions import replay_failures
 from mulligan.cli.analyze import build_fix_lookup
 from mulligan.cli.import_export import Importer, open_log
 from mulligan.cli.options import CommandContext, command, parse_time_option, show_progress_bar
+from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Effects, History, to_builtins
 from mulligan.report import replay_report as report
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT, Store
 from mulligan.store.urls import open_store
 from mulligan.transcripts.run_builder import ReaderState
 

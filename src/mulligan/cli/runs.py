@@ -20,6 +20,9 @@ from mulligan.cli.options import (
     list_options,
     print_lines,
 )
+from mulligan.contract import counters
+from mulligan.contract.counters import Stats, StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, RunOrder, Store
 from mulligan.core.calls import group_attempts
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
@@ -31,9 +34,6 @@ from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SP
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, format_timestamp, render_csv, to_line, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
-from mulligan.store import counters
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, RunOrder, Store
-from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.urls import is_networked, sqlite_path
 
 POLL_INTERVAL_SECONDS = 0.5

@@ -19,6 +19,7 @@ import msgspec
 from mulligan.build import build_classifier, build_kinds, build_redactor
 from mulligan.cli.configuration import DEFAULT_URL
 from mulligan.cli.options import CommandContext, command, now_ms
+from mulligan.contract.store import DAY, DEFAULT_TENANT, Retention, Store
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError, SettingsError
 from mulligan.core.listening import bind_socket, is_loopback
@@ -29,7 +30,6 @@ from mulligan.redaction import Redactor
 from mulligan.report.alerts import AlertLog, Alerts
 from mulligan.server.tenants import Tenant, Tenants, update_entry
 from mulligan.settings import Level
-from mulligan.store.base import DAY, DEFAULT_TENANT, Retention, Store
 from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store
 
 ALERT_LOG_KEY = "alerts"

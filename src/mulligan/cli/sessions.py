@@ -9,11 +9,11 @@ import click
 import msgspec
 
 from mulligan.cli.options import CommandContext, command, limit_option, list_group, now_ms, warn_if_truncated
+from mulligan.contract.store import DEFAULT_TENANT, SessionQuery, SessionSummary, Store
 from mulligan.core.failure import SettingsError
 from mulligan.learn import tracker
 from mulligan.learn.tracker import SESSION_KIND, TrackedFailure, Tracker
 from mulligan.report.tables import TableColumn, format_age, format_count, render_table, to_line
-from mulligan.store.base import DEFAULT_TENANT, SessionQuery, SessionSummary, Store
 
 MAX_NAMED_SESSIONS = 5
 MAX_MATCHING_SESSIONS = 1000

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from mulligan.cli import CommandGroup
 from mulligan.cli.options import CommandContext, add_options, command, confirm, has_filters, list_options
+from mulligan.contract.store import DAY, DEFAULT_TENANT
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import to_builtins
 from mulligan.report.alerts import Alerts
@@ -33,7 +34,6 @@ from mulligan.server.tenants import (
     with_quotas,
     with_retention_days,
 )
-from mulligan.store.base import DAY, DEFAULT_TENANT
 from mulligan.store.urls import is_remote
 
 _FACTORS = {"": 1, "k": 1_000, "m": 1_000_000, "g": 1_000_000_000}

@@ -1,3 +1,3 @@
 """Records, failures, events and links: the vocabulary that every other package speaks."""
 
-import mulligan.classify.kinds  # noqa: F401 - its rows give every kind its properties, also those read from a store
+import mulligan.core.kinds  # noqa: F401 - its rows give every kind its properties, also those read from a store

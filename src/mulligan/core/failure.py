@@ -67,7 +67,7 @@ def to_code(code: object) -> str:
 
 
 KIND_PROPERTIES: dict[str, dict[str, Any]] = {}
-"""Properties of the kinds in the table `classify/kinds.py`, by name and by code."""
+"""Properties of the kinds in the table `core/kinds.py`, by name and by code."""
 
 
 class Kind(str):

@@ -8,6 +8,7 @@ from typing import Any, get_args
 
 import msgspec
 
+from mulligan.contract.store import DAY, FixQuery, LessonQuery, PatternCommand, RecallQuery, RunQuery, Store
 from mulligan.core import calls
 from mulligan.core.calls import Call
 from mulligan.core.failure import SettingsError
@@ -19,7 +20,6 @@ from mulligan.prompt import Prompt
 from mulligan.report.memory_text import describe_action, describe_use, not_automatic_reason
 from mulligan.report.resources import LESSON_SPEC, PATTERN_SPEC
 from mulligan.report.run_text import explain_trials, status_of
-from mulligan.store.base import DAY, FixQuery, LessonQuery, PatternCommand, RecallQuery, RunQuery, Store
 
 MAX_SHOWN_PATTERNS = 50
 MAX_EXAMPLE_RUNS = 20

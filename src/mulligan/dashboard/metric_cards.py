@@ -9,12 +9,12 @@ from typing import Any
 from markupsafe import Markup
 from msgspec.structs import replace
 
+from mulligan.contract.counters import Cell, Stats, merge, percentile
+from mulligan.contract.store import DAY, RunQuery, Store
 from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.charts import Bucket, ChartSeries
 from mulligan.dashboard.page_query import PageQuery
 from mulligan.report import stats as stats_report
-from mulligan.store.base import DAY, RunQuery, Store
-from mulligan.store.counters import Cell, Stats, merge, percentile
 
 Card = dict[str, Any]
 Trend = dict[str, str]

@@ -15,6 +15,17 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mulligan import __version__
+from mulligan.contract.counters import Cell
+from mulligan.contract.store import (
+    DAY,
+    DEFAULT_TENANT,
+    LessonQuery,
+    PatternQuery,
+    Retention,
+    RunQuery,
+    SessionQuery,
+    Store,
+)
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import encode
@@ -29,8 +40,6 @@ from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STE
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.server.tenants import Tenants, Tokens
 from mulligan.settings import hook_folder
-from mulligan.store.base import DAY, DEFAULT_TENANT, LessonQuery, PatternQuery, Retention, RunQuery, SessionQuery, Store
-from mulligan.store.counters import Cell
 
 MAX_SHOWN_PATTERNS = 10
 MAX_SHOWN_TOOLS = 8

@@ -12,6 +12,8 @@ from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
+from mulligan.contract.counters import DAY, HOUR, Grain, StatsQuery
+from mulligan.contract.store import Store
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import formatting
 from mulligan.report.resources import (
@@ -25,8 +27,6 @@ from mulligan.report.resources import (
     ResourceSpec,
 )
 from mulligan.server.routes import decode_cursor, encode_cursor
-from mulligan.store.base import Store
-from mulligan.store.counters import DAY, HOUR, Grain, StatsQuery
 
 RANGES = {
     "1h": "this and the previous hour", "24h": "last 24 hours", "7d": "last 7 days", "30d": "last 30 days",

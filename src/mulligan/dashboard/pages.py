@@ -17,6 +17,8 @@ from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
+from mulligan.contract.counters import By
+from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import charts, formatting, memory_pages, overview_pages, run_pages, tool_pages
 from mulligan.dashboard.page_query import RANGES, PageQuery
@@ -33,8 +35,6 @@ from mulligan.server.access import (
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.bodies import ApiError, read_form
 from mulligan.server.tenants import COOKIE_HOURS, ROLE_PERMISSIONS
-from mulligan.store.base import DEFAULT_TENANT, Store
-from mulligan.store.counters import By
 
 View = Callable[[Store, str, PageQuery], dict[str, Any]]
 DetailView = Callable[[Store, str, PageQuery, str], dict[str, Any] | None]

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup, escape
 
+from mulligan.contract import counters
+from mulligan.contract.store import RunQuery, Store
 from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure, TookEffect
@@ -23,8 +25,6 @@ from mulligan.report import call_text, conversation_text, run_text
 from mulligan.report import stats as stats_report
 from mulligan.report.recovery_costs import describe_episodes
 from mulligan.report.resources import RUN_SPEC, SESSION_SPEC
-from mulligan.store import counters
-from mulligan.store.base import RunQuery, Store
 
 MIN_LANE_PERCENT = 2.0
 """Least width of an attempt on the time axis of its run: about that of its mark."""

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from mulligan.contract.counters import Cell, Stats, percentile
+from mulligan.contract.store import FixQuery, LessonQuery, Store
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN_SPECIFIC, Fix, Pattern
 from mulligan.dashboard import formatting, memory_pages, metric_cards, run_pages
@@ -16,8 +18,6 @@ from mulligan.report import stats as stats_report
 from mulligan.report.memory_text import allow_command
 from mulligan.report.resources import PATTERN_SPEC, RUN_SPEC
 from mulligan.report.tables import format_count
-from mulligan.store.base import FixQuery, LessonQuery, Store
-from mulligan.store.counters import Cell, Stats, percentile
 
 MAX_SHOWN_PATTERNS = 10
 MAX_RECENT_RUNS = 10

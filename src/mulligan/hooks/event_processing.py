@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from mulligan import settings as settings_file
 from mulligan.classify.classifier import Classifier, classify
 from mulligan.classify.tool_category import find_category_of_name
+from mulligan.contract.store import DEFAULT_TENANT, FORGOTTEN_KIND, forgotten_key
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunEnded, RunStarted, StepEnded, redact_event
 from mulligan.core.failure import Failure, StoreError, StoreLockedError, TookEffect, strip_own_blocks
 from mulligan.core.holdout import REMINDER, is_held_out
@@ -55,7 +56,6 @@ from mulligan.prompt import Prompt
 from mulligan.redaction import Redactor
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT, FORGOTTEN_KIND, forgotten_key
 from mulligan.store.sql import StoreTransaction
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import sqlite_path
@@ -152,7 +152,7 @@ class EventProcessor:
             finally:
                 store.close()
         except StoreError as error:
-            from mulligan.record.journal import EVENT_FRAME, encode_frame  # rarely needed
+            from mulligan.journal import EVENT_FRAME, encode_frame  # rarely needed
 
             with suppress(OSError):
                 session_files.append_frame(event.session, encode_frame(EVENT_FRAME, encode(spooled)))
@@ -332,7 +332,7 @@ class EventProcessor:
         path = Path(session_files.session_file_path(self.event.session.encode("utf-8", "replace"), ".spool"))
         spooled_events: list[SpooledEvent] = []
         if path.exists():
-            from mulligan.record.journal import read_frames  # rarely needed
+            from mulligan.journal import read_frames  # rarely needed
 
             self.spool_bytes = path.stat().st_size
             for frame in read_frames(path):
@@ -568,7 +568,7 @@ def store_path(settings: Settings) -> Any:
 
 def import_spools(settings: Settings) -> None:
     """Store the spooled events of all sessions, for commands that read the store of the hooks."""
-    from mulligan.record.journal import read_frames  # rarely needed
+    from mulligan.journal import read_frames  # rarely needed
 
     for path in sorted(Path(session_files.hooks_folder()).glob("*.spool")):
         for frame in islice(read_frames(path), 1):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.classify.fingerprint import build_template
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, LessonQuery, hash_arguments, list_numbers
 from mulligan.core.argument_rejections import judge_failure
 from mulligan.core.calls import has_changes, wilson_lower_bound
 from mulligan.core.failure import Failure, Remedy
@@ -26,7 +27,6 @@ from mulligan.learn.tracker import TrackedFailure
 from mulligan.learn.working_calls import find_working_call
 from mulligan.prompt import Prompt
 from mulligan.settings import Settings
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, hash_arguments, list_numbers
 from mulligan.store.sqlite import SqliteStore
 
 LOOKUP_TIMEOUT_SECONDS = 0.05

@@ -14,6 +14,15 @@ from typing import Any, Literal
 
 import msgspec
 
+from mulligan.contract.store import (
+    DAY,
+    IMPORT_PREFIX,
+    Revocation,
+    TrialReport,
+    hash_arguments,
+    hash_value,
+    is_import_principal,
+)
 from mulligan.core import calls, fork_safety
 from mulligan.core.argument_comparison import FORM_OPERATIONS, diff_calls, is_hidden
 from mulligan.core.call_facts import RecentSuccess
@@ -38,15 +47,6 @@ from mulligan.core.records import (
 )
 from mulligan.redaction.plain_data import HIDDEN_VALUE_PATTERN
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import (
-    DAY,
-    IMPORT_PREFIX,
-    Revocation,
-    TrialReport,
-    hash_arguments,
-    hash_value,
-    is_import_principal,
-)
 
 LOCAL_PRINCIPAL = "local"
 """Principal of records that name none."""

@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from mulligan.contract.store import LessonQuery, Store
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Lesson, LessonState
 from mulligan.prompt import DEFAULT_LESSON_TOKENS, Prompt, estimate_prompt_tokens
-from mulligan.store.base import LessonQuery, Store
 
 MAX_SEEDS = 10_000
 

@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 import msgspec
 from msgspec.structs import replace
 
+from mulligan.contract.store import DAY, LessonQuery, Store, now
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.failure import UnsupportedOperationError
 from mulligan.core.records import (
@@ -35,7 +36,6 @@ from mulligan.learn.fixes import EXPIRY_MS, OperatorDecision
 from mulligan.prompt import Prompt
 from mulligan.redaction import sanitize
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import DAY, LessonQuery, Store, now
 
 MIN_SUCCESSFUL_RUNS = 3
 """Runs in which a fix must have succeeded before it becomes a lesson: two may be a coincidence."""

@@ -20,10 +20,10 @@ from zlib import crc32
 import msgspec
 
 from mulligan.classify.fingerprint import build_template, compute_fingerprint
+from mulligan.contract.store import DAY, PatternCommand, PatternQuery, Store
 from mulligan.core.failure import Failure, StoreError, UnsupportedOperationError
 from mulligan.core.records import Pattern, PatternState, Record, Step
 from mulligan.redaction import Redactor, sanitize
-from mulligan.store.base import DAY, PatternCommand, PatternQuery, Store
 
 MAX_SHOWN_AGENTS = 10
 MAX_SHOWN_EXAMPLES = 5

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from mulligan.contract.store import FixQuery
 from mulligan.core.records import SHOWN_ONLY_TO, Fix, FixState, Prerequisite, decode, encode
 from mulligan.learn.fixes import (
     HIDDEN_STATES,
@@ -39,7 +40,6 @@ from mulligan.learn.telling import (
     explain_silence,
     find_unspeakable_value,
 )
-from mulligan.store.base import FixQuery
 
 MAX_PREREQUISITE_CALLS = 4
 """Limit of calls in a prerequisite. Larger sets are unlikely to be a cause."""

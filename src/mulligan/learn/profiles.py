@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from mulligan.contract.store import ArgumentTypes, FixQuery, argument_type, hash_value
 from mulligan.core.argument_comparison import is_replaced
 from mulligan.core.failure import Failure
 from mulligan.core.privileged_arguments import is_privileged, split_words
@@ -24,7 +25,6 @@ from mulligan.core.stated_limits import names_argument
 from mulligan.learn.fixes import FixAction, FixRecord, is_shareable
 from mulligan.learn.telling import AcceptedCall, Profile, is_concrete
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import ArgumentTypes, FixQuery, argument_type, hash_value
 
 
 def build_profile(calls: Sequence[tuple[str, Any]]) -> Profile:

@@ -14,6 +14,7 @@ from typing import Self, TypeVar
 
 import msgspec
 
+from mulligan.contract.store import DEFAULT_TENANT, KeyValueStore
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent, ContextCompacted, EventStream, RunStarted, StepEnded
 from mulligan.core.holdout import REMINDER, is_held_out
@@ -22,7 +23,6 @@ from mulligan.core.records import Compaction, new_id
 from mulligan.learn import tracker
 from mulligan.learn.tracker import MAX_TRACKED_FAILURES, REPEAT_WINDOW_TURNS, SESSION_KIND, CompactionInterval, Tracker
 from mulligan.prompt import Prompt
-from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
 
 log = get_logger(__name__)
 

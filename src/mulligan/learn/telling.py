@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 
+from mulligan.contract.store import DAY, hash_value
 from mulligan.core.argument_rejections import TextVerdict
 from mulligan.core.calls import TOOL_NAME_PATH, wilson_lower_bound
 from mulligan.core.privileged_arguments import is_privileged
@@ -20,7 +21,6 @@ from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, REQUOTED, RUN
 from mulligan.core.stated_limits import follows_direction
 from mulligan.learn.decisions import find_decision
 from mulligan.learn.fixes import RETRY_ACTION, Episode, FixRecord, hash_replaced, list_episodes
-from mulligan.store.base import DAY, hash_value
 
 MIN_SHARE_OF_REJECTED = 0.5
 """Lower bound of the share that a fix of a value needs which the tool never accepted: 2 of 2."""

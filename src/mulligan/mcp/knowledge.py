@@ -12,16 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.capture.suggestions import suggest_repairs
-from mulligan.classify.kinds import TYPES
-from mulligan.core import calls
-from mulligan.core.failure import Failure, SettingsError, TookEffect
-from mulligan.core.records import Fix, Lesson, Pattern, Precedent, Recovery, Status
-from mulligan.learn import seeds
-from mulligan.prompt import Prompt
-from mulligan.record.memory_lookup import find_facts, match_recorded_failure
-from mulligan.recover.policy import Policy
-from mulligan.report.tables import parse_time
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DEFAULT_TENANT,
     IMPORT_PRINCIPAL,
     FixQuery,
@@ -31,6 +22,15 @@ from mulligan.store.base import (
     Store,
     TrialReport,
 )
+from mulligan.core import calls
+from mulligan.core.failure import Failure, SettingsError, TookEffect
+from mulligan.core.kinds import TYPES
+from mulligan.core.records import Fix, Lesson, Pattern, Precedent, Recovery, Status
+from mulligan.learn import seeds
+from mulligan.prompt import Prompt
+from mulligan.record.memory_lookup import find_facts, match_recorded_failure
+from mulligan.recover.policy import Policy
+from mulligan.report.tables import parse_time
 from mulligan.store.urls import open_store
 
 MAX_ANSWER_ITEMS = 20

@@ -10,8 +10,8 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from mulligan.classify.declared_errors import AgentError, UndeliveredError
-from mulligan.classify.kinds import find_kinds_of_status
 from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError
+from mulligan.core.kinds import find_kinds_of_status
 from mulligan.proxy import ServerTarget
 from mulligan.proxy.messages import InvalidAnswerError
 from mulligan.proxy.server import MAX_MESSAGE_BYTES, LineBuffer

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from mulligan.store.base import DEFAULT_TENANT, KeyValueStore
+from mulligan.contract.store import DEFAULT_TENANT, KeyValueStore
 
 PINS_KIND = "tools"
 """Key-value kind of a server's pins."""

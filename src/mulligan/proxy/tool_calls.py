@@ -23,8 +23,8 @@ from mulligan.capture.lost_call import find_lost_answer
 from mulligan.capture.player import aexecute_plan
 from mulligan.capture.run import ActiveRun, scope
 from mulligan.capture.wrap import begin_call, continue_call
-from mulligan.classify.kinds import TOOL_PERMISSION_DENIED
 from mulligan.core.failure import Failure
+from mulligan.core.kinds import TOOL_PERMISSION_DENIED
 from mulligan.hooks import session_files
 from mulligan.proxy import messages
 from mulligan.proxy.messages import (

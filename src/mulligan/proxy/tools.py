@@ -20,6 +20,7 @@ from mulligan.capture.result_checks import ResultChecker
 from mulligan.capture.wrap import build_wrapper
 from mulligan.capture.wrapped_function import ToolOptions, WrappedFunction
 from mulligan.classify.tool_category import find_category
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, LessonQuery, Store
 from mulligan.core.failure import Failure, TookEffect
 from mulligan.core.records import Effects
 from mulligan.prompt import Prompt, estimate_prompt_tokens
@@ -30,7 +31,6 @@ from mulligan.proxy.relay import ProxyOptions, Relay
 from mulligan.recover.policy import Mode
 from mulligan.recover.schema import compile_schema
 from mulligan.recover.schema_repair import unknown_arguments
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, LessonQuery, Store
 from mulligan.store.urls import may_have_records, open_store
 
 T = TypeVar("T")

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 import msgspec
 
+from mulligan.contract.store import Store
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import MulliganError, StoreError
 from mulligan.core.log import get_logger
 from mulligan.core.records import Run, new_id
-from mulligan.record.journal import (
+from mulligan.journal import (
     JOURNAL_SUFFIX,
     SUCCESS_FRAME,
     Journal,
@@ -26,7 +27,6 @@ from mulligan.record.journal import (
     encode_frame,
     find_orphaned,
 )
-from mulligan.store.base import Store
 
 log = get_logger(__name__)
 

@@ -13,17 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from mulligan.classify.fingerprint import build_template, compute_fingerprint
-from mulligan.classify.kinds import KINDS
-from mulligan.core import fork_safety
-from mulligan.core.calls import has_changes
-from mulligan.core.failure import Failure, Kind, StoreError
-from mulligan.core.records import ANY_FIX, Change, Fix, Lesson, LinkMethod, Precedent, ValueProfile
-from mulligan.core.transformations import apply_form
-from mulligan.learn import profiles
-from mulligan.prompt import Prompt
-from mulligan.record.recorder import Recorder
-from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DEFAULT_TENANT,
     ITEMS_KIND,
     SCHEMA_KIND,
@@ -37,6 +27,16 @@ from mulligan.store.base import (
     parse_items,
     update_schema,
 )
+from mulligan.core import fork_safety
+from mulligan.core.calls import has_changes
+from mulligan.core.failure import Failure, Kind, StoreError
+from mulligan.core.kinds import KINDS
+from mulligan.core.records import ANY_FIX, Change, Fix, Lesson, LinkMethod, Precedent, ValueProfile
+from mulligan.core.transformations import apply_form
+from mulligan.learn import profiles
+from mulligan.prompt import Prompt
+from mulligan.record.recorder import Recorder
+from mulligan.redaction.regex import LazyRegex
 from mulligan.store.urls import StoreLocation, is_remote
 
 LOCK_TIMEOUT_SECONDS = 0.05

@@ -16,12 +16,12 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from mulligan.contract.store import Store
 from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepStarted
 from mulligan.core.fast_path import SuccessRecord, redact_records
 from mulligan.core.log import get_logger
+from mulligan.journal import Journal, event_frame, success_frame
 from mulligan.record import journal_import
-from mulligan.record.journal import Journal, event_frame, success_frame
-from mulligan.store.base import Store
 
 log = get_logger(__name__)
 

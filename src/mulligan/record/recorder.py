@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent, EventStream, LessonLearned, StepEnded
 from mulligan.core.failure import MulliganError, StoreDeniedError, StoreError
@@ -23,7 +24,6 @@ from mulligan.core.records import encode, new_id
 from mulligan.record import journal_import
 from mulligan.record.journal_import import find_unstorable, forget_removed_journals, recover_journals
 from mulligan.record.queue import QueuedRecord, RecordQueue, WakeSignal
-from mulligan.store.base import DEFAULT_TENANT, Store
 
 if TYPE_CHECKING:
     from mulligan.core.prices import PriceTable

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from mulligan.classify.kinds import KINDS, MODEL_CONTEXT_LENGTH_EXCEEDED
 from mulligan.core.conversation import INSTRUCTION_ARGUMENTS, conversation_argument, user_message
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError
+from mulligan.core.kinds import KINDS, MODEL_CONTEXT_LENGTH_EXCEEDED
 from mulligan.core.records import Change, Recovery
 from mulligan.recover.compress import DEFAULT_COMPRESS_ABOVE_CHARS, CompressionResult, fit_to_window
 from mulligan.recover.plan import (

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+from mulligan.contract.counters import sum_usage
 from mulligan.core import calls, conversation
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.records import (
@@ -38,7 +39,6 @@ from mulligan.report.tables import (
     to_line,
     wrap_text,
 )
-from mulligan.store.counters import sum_usage
 
 MAX_VALUE_CHARS = 300
 """Maximum length of the arguments, or of the result, of one attempt."""

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
+from mulligan.contract.counters import StatsQuery, find_repeated_calls
+from mulligan.contract.store import DAY, FixQuery, RunQuery, Store
 from mulligan.core.calls import group_attempts
 from mulligan.core.episodes import FailureEpisode, list_episodes
 from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REMINDER, REPAIR
@@ -39,8 +41,6 @@ from mulligan.report.tables import (
     to_line,
     wrap_text,
 )
-from mulligan.store.base import DAY, FixQuery, RunQuery, Store
-from mulligan.store.counters import StatsQuery, find_repeated_calls
 
 MAX_IMPACT_RUNS = 5000
 """The latest runs that are read."""

@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from mulligan.contract.counters import DAY
+from mulligan.contract.store import DEFAULT_TENANT, TrialReport
 from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.holdout import REMINDER, REPAIR
 from mulligan.core.privileged_arguments import is_privileged
@@ -38,8 +40,6 @@ from mulligan.report.tables import (
     to_facts,
     to_line,
 )
-from mulligan.store.base import DEFAULT_TENANT, TrialReport
-from mulligan.store.counters import DAY
 
 MAX_DAYS = 14
 MAX_BAR_CHARS = 30

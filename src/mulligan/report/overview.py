@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, get_args
 
+from mulligan.contract.counters import Cell, Stats
 from mulligan.core.records import Status
 from mulligan.report import recovery_costs
 from mulligan.report import stats as stats_report
@@ -25,7 +26,6 @@ from mulligan.report.tables import (
     to_line,
     wrap_text,
 )
-from mulligan.store.counters import Cell, Stats
 
 MAX_KINDS = 8
 MAX_BAR_CHARS = 24

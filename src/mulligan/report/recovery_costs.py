@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import RunQuery, Store
 from mulligan.core.episodes import FailureEpisode, find_causes, list_episodes
 from mulligan.core.records import History
 from mulligan.report.tables import (
@@ -18,8 +20,6 @@ from mulligan.report.tables import (
     format_share,
     to_line,
 )
-from mulligan.store.base import RunQuery, Store
-from mulligan.store.counters import StatsQuery
 
 MAX_FAILED_RUNS = 500
 """The latest runs with a failed tool call that are read."""

@@ -12,6 +12,18 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
+from mulligan.contract import counters
+from mulligan.contract.counters import By, StatsQuery
+from mulligan.contract.store import (
+    AuditQuery,
+    FixQuery,
+    LessonQuery,
+    PatternQuery,
+    RunOrder,
+    RunQuery,
+    SessionQuery,
+    Store,
+)
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import (
     SHOWN_ONLY_TO,
@@ -44,9 +56,6 @@ from mulligan.report.tables import (
     to_line,
 )
 from mulligan.report.tail_reader import StepQuery
-from mulligan.store import counters
-from mulligan.store.base import AuditQuery, FixQuery, LessonQuery, PatternQuery, RunOrder, RunQuery, SessionQuery, Store
-from mulligan.store.counters import By, StatsQuery
 
 ParameterType = Literal["text", "choice", "kind", "moment", "flag", "count", "amount", "clock", "cursor"]
 MAX_COUNT = 999_999_999

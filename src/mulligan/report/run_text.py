@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
 
+from mulligan.contract.counters import RunFacts, model_of, sum_usage
+from mulligan.contract.store import Store, TrialReport
 from mulligan.core import calls
 from mulligan.core.episodes import find_causes, list_episodes
 from mulligan.core.holdout import REMINDER
@@ -27,8 +29,6 @@ from mulligan.report.tables import (
     to_line,
     wrap_text,
 )
-from mulligan.store.base import Store, TrialReport
-from mulligan.store.counters import RunFacts, model_of, sum_usage
 
 MAX_LISTED_CALLS = 40
 """In a longer run, successful calls are counted and not listed."""

@@ -14,11 +14,11 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, TypeVar
 
+from mulligan.contract import counters
 from mulligan.core import calls
 from mulligan.core.records import Change, History, Record, Step
 from mulligan.redaction import Redactor, sanitize
 from mulligan.report.spirals import MAX_PAUSE_SECONDS, SessionSpiral, SpiralCollector, describe_recovery, find_new_value
-from mulligan.store import counters
 
 MAX_TRACKED_ENTRIES = 5_000
 """Maximum number of distinct agents, tools, patterns and so on; others count toward the totals only."""

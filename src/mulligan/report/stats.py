@@ -12,14 +12,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.episodes import list_requests
-from mulligan.core.failure import KIND_PROPERTIES, Kind
-from mulligan.core.records import History
-from mulligan.report.differences import LOOK_WARNING, GroupDifference, Rate, compare_rates, design_effects
-from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
-from mulligan.store.base import RunQuery, Store, Worker
-from mulligan.store.counters import (
+from mulligan.contract.counters import (
     Cell,
     Histogram,
     KindCell,
@@ -30,7 +23,14 @@ from mulligan.store.counters import (
     percentile,
     percentiles,
 )
-from mulligan.store.counters import stats as count_stats
+from mulligan.contract.counters import stats as count_stats
+from mulligan.contract.store import RunQuery, Store, Worker
+from mulligan.core.calls import TOOL_NAME_PATH
+from mulligan.core.episodes import list_requests
+from mulligan.core.failure import KIND_PROPERTIES, Kind
+from mulligan.core.records import History
+from mulligan.report.differences import LOOK_WARNING, GroupDifference, Rate, compare_rates, design_effects
+from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 
 MIN_SUSPECTED_RATIO = 0.2
 """Share of a tool's calls with a suspected failure from which advice is given."""

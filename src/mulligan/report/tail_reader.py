@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import msgspec
 
+from mulligan.contract.store import DEFAULT_TENANT, RunQuery, Store
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.records import History, Record, Step
-from mulligan.store.base import DEFAULT_TENANT, RunQuery, Store
 
 START_LOOKBACK_MS = 3_600_000
 """Lookback of the first poll: runs that started earlier are not reported."""

@@ -18,9 +18,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.server.bodies import ApiError
 from mulligan.server.tenants import SECRET_PREFIX, Token, Tokens
-from mulligan.store.base import DEFAULT_TENANT
 
 log = logging.getLogger(__name__)
 

@@ -22,6 +22,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from mulligan.contract import audit
+from mulligan.contract.store import Batch, Store
 from mulligan.core.failure import StoreError, UnsupportedOperationError, WorkerUnavailableError
 from mulligan.server import access
 from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, Rejections, RequiredRole
@@ -37,8 +39,6 @@ from mulligan.server.bodies import (
 from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter, StreamLimiter
 from mulligan.server.payloads import PayloadConverter
 from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, Tokens
-from mulligan.store import audit
-from mulligan.store.base import Batch, Store
 
 log = logging.getLogger(__name__)
 

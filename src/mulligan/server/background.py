@@ -13,6 +13,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
+from mulligan.contract.audit import Actor, set_actor
+from mulligan.contract.store import DAY, Batch, Store
 from mulligan.core.events import AnyEvent, LessonLearned
 from mulligan.core.failure import RecordConflictError, StoreError, WorkerUnavailableError
 from mulligan.core.records import Record, decode, encode, new_id
@@ -20,8 +22,6 @@ from mulligan.learn.lessons import ConsolidationScheduler
 from mulligan.server.access import Caller
 from mulligan.server.bodies import ApiError, internal_error, rate_limited, store_unavailable, worker_unavailable
 from mulligan.server.tenants import SERVER_ENTRY_KIND, SERVER_TENANT, Tenants
-from mulligan.store.audit import Actor, set_actor
-from mulligan.store.base import DAY, Batch, Store
 from mulligan.store.sql import DatabaseStore
 
 log = logging.getLogger(__name__)

@@ -15,13 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mulligan.core.records import Fix, LessonVerdict
-from mulligan.learn.patterns import MAX_NOTE_CHARS
-from mulligan.report import memory_text
-from mulligan.server.app import Server
-from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
-from mulligan.server.payloads import Name, Payload, Timestamp
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     FixQuery,
@@ -33,6 +27,12 @@ from mulligan.store.base import (
     Revocation,
     Store,
 )
+from mulligan.core.records import Fix, LessonVerdict
+from mulligan.learn.patterns import MAX_NOTE_CHARS
+from mulligan.report import memory_text
+from mulligan.server.app import Server
+from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
+from mulligan.server.payloads import Name, Payload, Timestamp
 
 MAX_SEARCHED_FIXES = 100_000
 MAX_NAMED_IDS = 5

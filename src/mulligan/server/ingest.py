@@ -16,6 +16,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
+from mulligan.contract.store import (
+    DEFAULT_TENANT,
+    IMPORT_PREFIX,
+    Batch,
+    Health,
+    PruneResult,
+    TrialReport,
+    import_principal,
+)
 from mulligan.core.events import AnyEvent, FailureRecorded, StepEnded
 from mulligan.core.records import Fix, History, Precedent, Record, Step, StepType, encode
 from mulligan.server import bodies, payloads
@@ -34,7 +43,6 @@ from mulligan.server.payloads import (
     weigh_events,
 )
 from mulligan.store import wire_protocol
-from mulligan.store.base import DEFAULT_TENANT, IMPORT_PREFIX, Batch, Health, PruneResult, TrialReport, import_principal
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from mulligan.contract.store import DAY, KeyValueStore
 from mulligan.core.records import Record, decode, encode
 from mulligan.server.bodies import ApiError, rate_limited, store_unavailable
 from mulligan.server.tenants import MEASURES, SERVER_ENTRY_KIND, Measure, Tenant, update_entry
-from mulligan.store.base import DAY, KeyValueStore
 
 USAGE_KEY = "usage"
 QUOTA_RESERVE_DIVISOR = 100

@@ -11,12 +11,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from mulligan import __version__
+from mulligan.contract.store import Store
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Kind
 from mulligan.report.resources import MAX_COUNT, MAX_TIMESTAMP_MS, Parameter
 from mulligan.server import decisions, payloads
 from mulligan.store import wire_protocol
-from mulligan.store.base import Store
 
 Answer = Callable[[Store, str, dict[str, Any], Request], Response]
 """Function that answers a query for a tenant with the values of its parameters."""

@@ -22,9 +22,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute
 
-from mulligan.classify.kinds import KINDS
+from mulligan.contract.store import Batch, Store
 from mulligan.core.events import AnyEvent, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import Run, Step
 from mulligan.report.tables import to_line
 from mulligan.server import bodies, protobuf
@@ -34,7 +35,6 @@ from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
 from mulligan.server.bodies import JSON, ApiError, invalid, json_response, store_unavailable
 from mulligan.server.payloads import MAX_PART_WEIGHT
 from mulligan.server.protobuf import LogRecord
-from mulligan.store.base import Batch, Store
 from mulligan.transcripts import otlp
 from mulligan.transcripts.log_lines import decode_leniently, decode_line
 from mulligan.transcripts.otlp import (

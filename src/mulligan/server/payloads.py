@@ -16,9 +16,9 @@ import msgspec
 from msgspec import Meta
 
 from mulligan.capture.run_judge import outcome_of
-from mulligan.classify.kinds import KINDS, check_type
 from mulligan.classify.recorded_kinds import find_fingerprint, name_kind
 from mulligan.classify.result_verdict import suspect_recorded_result
+from mulligan.contract.store import DAY, Batch, KeyValueStore
 from mulligan.core.attempts import join_attempts, mark_attempt, parse_attempt_name, says_attempt
 from mulligan.core.events import (
     AnyEvent,
@@ -31,6 +31,7 @@ from mulligan.core.events import (
     redact_all,
 )
 from mulligan.core.failure import Failure, Kind, SettingsError
+from mulligan.core.kinds import KINDS, check_type
 from mulligan.core.log import get_logger
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import (
@@ -52,7 +53,6 @@ from mulligan.report.tables import format_timestamp
 from mulligan.server.background import FAILURE_WEIGHT, SlicedWork, complete
 from mulligan.server.bodies import MAX_BODY_ITEMS, FaultCollector, invalid
 from mulligan.server.tenants import Tenant, Tenants, load_or_create_key
-from mulligan.store.base import DAY, Batch, KeyValueStore
 from mulligan.store.sent_records import needs_numbers
 
 log = get_logger(__name__)

@@ -14,6 +14,8 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import BaseRoute
 
 from mulligan import __version__
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DEFAULT_TENANT, RecallQuery, Store
 from mulligan.core.failure import SettingsError, WorkerUnavailableError
 from mulligan.core.records import to_builtins
 from mulligan.report import impact, memory_text, overview, recovery_costs, run_text
@@ -24,8 +26,6 @@ from mulligan.server.app import Endpoint, RouteGroup, Server
 from mulligan.server.bodies import ApiError, csv_response, invalid, json_response, store_unavailable
 from mulligan.server.decisions import find_fix, find_id, unknown
 from mulligan.server.openapi import QueryEndpoint
-from mulligan.store.base import DEFAULT_TENANT, RecallQuery, Store
-from mulligan.store.counters import StatsQuery
 from mulligan.store.sql import DatabaseStore
 
 MAX_PARAMETER_CHARS = 1000

@@ -20,11 +20,11 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 import msgspec
 from msgspec.structs import replace
 
+from mulligan.contract import store as base
+from mulligan.contract.audit import build_entry
+from mulligan.contract.store import DAY, DEFAULT_TENANT, AuditNote, KeyValueStore, Retention
 from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import Record, decode, encode, new_id
-from mulligan.store import base
-from mulligan.store.audit import build_entry
-from mulligan.store.base import DAY, DEFAULT_TENANT, AuditNote, KeyValueStore, Retention
 
 T = TypeVar("T")
 

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from mulligan.contract.store import Progress
 from mulligan.core.failure import StoreError
-from mulligan.record.journal import try_lock
-from mulligan.store.base import Progress
+from mulligan.journal import try_lock
 
 PARTIAL_INFIX = ".mulligan-part-"
 """Part of the name of an incomplete backup."""

@@ -22,9 +22,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from mulligan.contract.store import Progress
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Record, decode, encode
-from mulligan.store.base import Progress
 from mulligan.store.connection import Connection, Insert, Lookup
 from mulligan.store.rows import read_meta, write_meta
 from mulligan.store.sqlite import BUSY_MS, SqliteConnection, SqliteStore, translate_errors

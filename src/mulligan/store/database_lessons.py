@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from mulligan.contract.store import DAY, ConsolidationResult, FixQuery, LessonQuery, Progress
 from mulligan.core.records import Fix, Lesson, LessonSource, LessonVerdict, Pattern, decode, encode
 from mulligan.learn import lessons as lesson_rules
 from mulligan.learn import patterns, prerequisites
@@ -20,7 +21,6 @@ from mulligan.learn.fixes import FixRecord
 from mulligan.learn.lessons import StoredLesson
 from mulligan.prompt import Prompt
 from mulligan.store import fix_queries, fix_votes, queries
-from mulligan.store.base import DAY, ConsolidationResult, FixQuery, LessonQuery, Progress
 from mulligan.store.connection import RowReader, upsert
 from mulligan.store.rows import decode_step
 

@@ -10,6 +10,19 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from mulligan.contract import audit, counters
+from mulligan.contract.counters import Cell, CounterKey
+from mulligan.contract.store import (
+    FORGOTTEN_KIND,
+    ITEMS_KIND,
+    SCHEMA_KIND,
+    FileSearch,
+    ForgetRequest,
+    ForgetResult,
+    Revocation,
+    forgotten_key,
+    journals_of,
+)
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Kind
 from mulligan.core.records import (
@@ -23,9 +36,7 @@ from mulligan.core.records import (
     Step,
     encode,
 )
-from mulligan.learn import lessons
-from mulligan.learn.patterns import PatternDecision
-from mulligan.record.journal import (
+from mulligan.journal import (
     EVENT_FRAME,
     FRAME_HEADER,
     JOURNAL_SUFFIX,
@@ -35,20 +46,10 @@ from mulligan.record.journal import (
     encode_frame,
     read_frames,
 )
-from mulligan.store import audit, counters, database_lessons, fix_queries, pattern_counts, rollups
-from mulligan.store.base import (
-    FORGOTTEN_KIND,
-    ITEMS_KIND,
-    SCHEMA_KIND,
-    FileSearch,
-    ForgetRequest,
-    ForgetResult,
-    Revocation,
-    forgotten_key,
-    journals_of,
-)
+from mulligan.learn import lessons
+from mulligan.learn.patterns import PatternDecision
+from mulligan.store import database_lessons, fix_queries, pattern_counts, rollups
 from mulligan.store.connection import Connection, upsert
-from mulligan.store.counters import Cell, CounterKey
 from mulligan.store.recount import judge_run
 from mulligan.store.rollups import EMPTY_SLICE, CounterChanges, RunSlice
 from mulligan.store.rows import (

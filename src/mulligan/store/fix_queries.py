@@ -10,17 +10,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.core import calls as core_calls
-from mulligan.core.records import Fix, Link, Precedent, Run, Step, ValueProfile, decode, encode, pattern_id
-from mulligan.core.run_links import judge_calls
-from mulligan.learn import fixes, prerequisites, profiles
-from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
-from mulligan.learn.prerequisites import FixSummary, Row, load_record
-from mulligan.learn.profiles import build_profile
-from mulligan.learn.telling import Profile
-from mulligan.learn.working_calls import PastFailure
-from mulligan.store import fix_votes
-from mulligan.store.base import (
+from mulligan.contract.store import (
     IMPORT_PREFIX,
     ITEMS_KIND,
     SCHEMA_KIND,
@@ -35,6 +25,16 @@ from mulligan.store.base import (
     schema_change_times,
     schema_changed_at,
 )
+from mulligan.core import calls as core_calls
+from mulligan.core.records import Fix, Link, Precedent, Run, Step, ValueProfile, decode, encode, pattern_id
+from mulligan.core.run_links import judge_calls
+from mulligan.learn import fixes, prerequisites, profiles
+from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
+from mulligan.learn.prerequisites import FixSummary, Row, load_record
+from mulligan.learn.profiles import build_profile
+from mulligan.learn.telling import Profile
+from mulligan.learn.working_calls import PastFailure
+from mulligan.store import fix_votes
 from mulligan.store.connection import Connection, RowReader, upsert
 from mulligan.store.fix_votes import REPORTED, VOTE, RunTrials, mark_for_consolidation, recount_fix, vote_row, votes
 from mulligan.store.pattern_counts import id_of

@@ -15,11 +15,11 @@ from zlib import crc32
 
 import msgspec
 
+from mulligan.contract.store import Revocation
 from mulligan.core.calls import wilson_lower_bound
 from mulligan.core.records import Run, decode, encode
 from mulligan.learn import fixes, patterns
 from mulligan.learn.fixes import FixRecord, Trial, TrialDetails, Vote
-from mulligan.store.base import Revocation
 from mulligan.store.connection import Connection, Insert, Lookup, RowReader
 from mulligan.store.pattern_counts import id_of
 from mulligan.store.rows import BEFORE_FIRST_CALL

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
+from mulligan.contract.store import DAY, RUN_FACTS, PatternQuery, RunQuery, SessionQuery, SessionSummary
 from mulligan.core.records import Example, Pattern, Run, decode, encode
 from mulligan.learn import patterns
 from mulligan.learn.patterns import PatternDecision
-from mulligan.store.base import DAY, RUN_FACTS, PatternQuery, RunQuery, SessionQuery, SessionSummary
 from mulligan.store.connection import RowReader
 from mulligan.store.pattern_counts import size_class
 from mulligan.store.rows import decode_body

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from mulligan.contract.store import DAY
 from mulligan.core.calls import group_attempts
 from mulligan.core.records import Link, Run, Status, Step
 from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.learn.patterns import start_of_day
 from mulligan.store import fix_queries, pattern_counts, rollups
-from mulligan.store.base import DAY
 from mulligan.store.connection import Connection
 from mulligan.store.rollups import EMPTY_SLICE, CounterChanges, RunSlice
 from mulligan.store.rows import (

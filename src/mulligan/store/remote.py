@@ -24,13 +24,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from mulligan.core.events import AnyEvent
-from mulligan.core.failure import SettingsError, StoreDeniedError, StoreError
-from mulligan.core.log import get_logger
-from mulligan.core.records import Fix, History, Precedent, decode, encode, new_id
-from mulligan.redaction import sanitize
-from mulligan.store import wire_protocol
-from mulligan.store.base import (
+from mulligan.contract.store import (
     AuditNote,
     Batch,
     ConsolidationResult,
@@ -43,6 +37,12 @@ from mulligan.store.base import (
     Store,
     TrialReport,
 )
+from mulligan.core.events import AnyEvent
+from mulligan.core.failure import SettingsError, StoreDeniedError, StoreError
+from mulligan.core.log import get_logger
+from mulligan.core.records import Fix, History, Precedent, decode, encode, new_id
+from mulligan.redaction import sanitize
+from mulligan.store import wire_protocol
 
 log = get_logger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])

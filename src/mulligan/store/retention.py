@@ -13,11 +13,12 @@ from zlib import crc32
 
 import msgspec
 
+from mulligan.contract import counters
+from mulligan.contract.store import Progress, PruneResult, Retention
 from mulligan.core.calls import group_attempts
 from mulligan.core.records import History, Run, Status, Step
 from mulligan.core.run_links import derive_status
-from mulligan.store import counters, pattern_counts, rollups
-from mulligan.store.base import Progress, PruneResult, Retention
+from mulligan.store import pattern_counts, rollups
 from mulligan.store.connection import Connection, Rows
 from mulligan.store.rollups import CounterChanges
 from mulligan.store.rows import (

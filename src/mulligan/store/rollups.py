@@ -16,13 +16,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
+from mulligan.contract import counters as counters_module
+from mulligan.contract.counters import DAY, Cell, Cells, PackedCell, Reading, Row, Stats, StatsQuery
 from mulligan.core import calls
 from mulligan.core.calls import Call
 from mulligan.core.records import History, Link, Run, Status, Step, encode
-from mulligan.store import counters as counters_module
 from mulligan.store import pattern_counts
 from mulligan.store.connection import Connection, Insert, Lookup
-from mulligan.store.counters import DAY, Cell, Cells, PackedCell, Reading, Row, Stats, StatsQuery
 from mulligan.store.pattern_counts import CountedFailure
 from mulligan.store.rows import FACTS, LINK, USED, StoredRun, forget_links, put_statuses
 

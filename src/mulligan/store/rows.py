@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from msgspec.structs import astuple, replace
 
+from mulligan.contract import counters
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.records import (
     Compaction,
@@ -25,7 +26,6 @@ from mulligan.core.records import (
     encode,
     message_numbers,
 )
-from mulligan.store import counters
 from mulligan.store.connection import Connection, Insert, Lookup, upsert
 
 T = TypeVar("T")

@@ -16,25 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from mulligan.core.events import AnyEvent, ContextCompacted
-from mulligan.core.records import (
-    Fix,
-    History,
-    Lesson,
-    LessonSource,
-    LessonVerdict,
-    Pattern,
-    Precedent,
-    Run,
-    Step,
-    ValueProfile,
-    encode,
-)
-from mulligan.learn import fixes, patterns
-from mulligan.learn.patterns import PatternDecision
-from mulligan.learn.working_calls import PastFailure
-from mulligan.store import audit, fix_queries, queries, rollups, rows
-from mulligan.store.base import (
+from mulligan.contract import audit
+from mulligan.contract.counters import Stats, StatsQuery
+from mulligan.contract.store import (
     AuditEntry,
     AuditNote,
     AuditQuery,
@@ -59,8 +43,25 @@ from mulligan.store.base import (
     TrialReport,
     Worker,
 )
+from mulligan.core.events import AnyEvent, ContextCompacted
+from mulligan.core.records import (
+    Fix,
+    History,
+    Lesson,
+    LessonSource,
+    LessonVerdict,
+    Pattern,
+    Precedent,
+    Run,
+    Step,
+    ValueProfile,
+    encode,
+)
+from mulligan.learn import fixes, patterns
+from mulligan.learn.patterns import PatternDecision
+from mulligan.learn.working_calls import PastFailure
+from mulligan.store import fix_queries, queries, rollups, rows
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, Lookup, RowReader, upsert
-from mulligan.store.counters import Stats, StatsQuery
 from mulligan.store.fix_votes import SketchCache
 from mulligan.store.rows import decode_body
 from mulligan.store.sent_records import needs_numbers, number_steps

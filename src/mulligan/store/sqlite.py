@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from mulligan.contract.store import DEFAULT_TENANT, Health, Progress, journals_of, now
 from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError, StoreLockedError
 from mulligan.redaction.lazy_property import lazy_property
-from mulligan.store.base import DEFAULT_TENANT, Health, Progress, journals_of, now
 from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, OTHER_TABLES, PRE_RELEASE, check_version

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mulligan.contract.store import Progress, Store
+from mulligan.contract.store import journals_of as journals_of
 from mulligan.core.failure import (
     INSTALL_EXTRA,
     MissingExtraError,
@@ -17,8 +19,6 @@ from mulligan.core.failure import (
 )
 from mulligan.core.log import get_logger
 from mulligan.redaction.regex import LazyRegex
-from mulligan.store.base import Progress, Store
-from mulligan.store.base import journals_of as journals_of
 
 if TYPE_CHECKING:
     from mulligan.store.copy import Endpoint

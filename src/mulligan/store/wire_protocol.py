@@ -8,10 +8,10 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 
+from mulligan.contract.counters import Histogram, Stats, StatsQuery
+from mulligan.contract.store import AuditNote, FixQuery, Progress, RecallQuery, Store
 from mulligan.core.failure import Kind
 from mulligan.core.records import Fix, Precedent, Record
-from mulligan.store.base import AuditNote, FixQuery, Progress, RecallQuery, Store
-from mulligan.store.counters import Histogram, Stats, StatsQuery
 
 T = TypeVar("T")
 CONTENT_TYPE = "application/json"

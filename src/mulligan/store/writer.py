@@ -21,6 +21,9 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from mulligan.contract import counters as counters_module
+from mulligan.contract.counters import HOUR
+from mulligan.contract.store import ITEMS_KIND, import_principal, is_import_principal, merge_items
 from mulligan.core import calls
 from mulligan.core.attempts import join_attempts, says_attempt
 from mulligan.core.call_facts import ItemTest, PossibleCorrection
@@ -30,11 +33,8 @@ from mulligan.core.links import RunProgress, differs_in
 from mulligan.core.records import FIRST_FAILURE_SEQ, Compaction, History, Link, Run, Status, Step, encode
 from mulligan.core.run_links import find_refuted
 from mulligan.learn import fixes, patterns
-from mulligan.store import counters as counters_module
 from mulligan.store import fix_queries, fix_votes
-from mulligan.store.base import ITEMS_KIND, import_principal, is_import_principal, merge_items
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, upsert
-from mulligan.store.counters import HOUR
 from mulligan.store.recount import judge_run
 from mulligan.store.rollups import (
     EMPTY_SLICE,

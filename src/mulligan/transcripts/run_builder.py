@@ -19,10 +19,10 @@ import msgspec
 from mulligan.capture.run_judge import outcome_of
 from mulligan.capture.value_recording import MAX_USER_CHARS, truncate_at_word
 from mulligan.classify.classifier import classify
-from mulligan.classify.kinds import KINDS
 from mulligan.classify.result_verdict import MAX_REPORT_CHARS, REPORT_CATEGORIES, suspect_recorded_result
 from mulligan.classify.tool_category import find_category_of_name
 from mulligan.core.failure import Failure, Kind, ToolCategory, strip_own_blocks
+from mulligan.core.kinds import KINDS
 from mulligan.core.records import Compaction, History, Outcome, Run, Step, StepType, SuspectedFailure
 from mulligan.core.run_links import link_recoveries
 from mulligan.redaction.plain_data import escape_surrogates, to_plain_data, truncate_text

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from mulligan.classify.kinds import TYPES
 from mulligan.classify.recorded_kinds import name_kind
 from mulligan.core.attempts import AttemptName, parse_attempt_name
 from mulligan.core.failure import Kind
+from mulligan.core.kinds import TYPES
 from mulligan.core.records import StepType
 from mulligan.transcripts.log_lines import parse_json
 

@@ -21,13 +21,13 @@ from cluster import Cluster
 from ingest import Agent
 from servers import Answer, Client, Running, served
 
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DAY, Batch, Retention, RunQuery, now
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import StoreError
 from mulligan.core.records import Run, Step
 from mulligan.server.tenants import REFRESH_INTERVAL_SECONDS, SECRET_PREFIX, SERVER_TENANT
-from mulligan.store.base import DAY, Batch, Retention, RunQuery, now
 from mulligan.store.copy import StoreCopy
-from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres.postgres_diagnostics import diagnose_postgres
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.postgres.workers import MIN_BLOCK_SECONDS

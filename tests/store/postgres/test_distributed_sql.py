@@ -14,9 +14,9 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 
 import sql_rules
 
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, RunQuery
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DEFAULT_TENANT, FixQuery, RunQuery
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.tables import TABLE_NAMES
 

@@ -14,10 +14,10 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 
 import psycopg
 
+from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DEFAULT_TENANT
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.sqlite import SqliteStore
 

@@ -20,11 +20,11 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 import psycopg
 
 from mulligan.cli import cli
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DAY, ForgetRequest, PatternQuery, RecallQuery, Retention, now
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, StoreError
 from mulligan.core.records import Run, Step
-from mulligan.store.base import DAY, ForgetRequest, PatternQuery, RecallQuery, Retention, now
-from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import pool as postgres_pool
 from mulligan.store.postgres.pool import Pool
 from mulligan.store.postgres.postgres_diagnostics import diagnose_postgres

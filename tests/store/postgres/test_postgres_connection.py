@@ -12,11 +12,11 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 
 import sql_rules
 
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, RecallQuery
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step, pattern_id
 from mulligan.store import fix_queries
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, RecallQuery
 from mulligan.store.postgres.postgres_store import PostgresStore
 
 KINDS = (Kind("tool", "invalid_arguments", Remedy.REPAIR), Kind("orchestration", "precondition", Remedy.REPLAN))

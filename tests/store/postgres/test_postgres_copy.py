@@ -8,10 +8,10 @@ import sqlite3
 import pytest
 from moving_house import both, copy, fill, killed_at, rows, write
 
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RecallQuery, Retention, RunQuery
 from mulligan.core.failure import StoreError
-from mulligan.store.base import DAY, DEFAULT_TENANT, FixQuery, PatternQuery, RecallQuery, Retention, RunQuery
 from mulligan.store.copy import StoreCopy, load_tables
-from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres.postgres_diagnostics import find_isolation_problems
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import open_store

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 
 pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
 
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import DAY, DEFAULT_TENANT, IMPORT_PREFIX, FixQuery, PatternQuery, Retention, RunQuery
 from mulligan.core.events import ContextCompacted, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Compaction, MessagePart, RecordedMessage, Run, Step
 from mulligan.store import retention
-from mulligan.store.base import DAY, DEFAULT_TENANT, IMPORT_PREFIX, FixQuery, PatternQuery, Retention, RunQuery
 from mulligan.store.copy import load_tables
-from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import partitions as postgres_days
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.sql import DatabaseStore

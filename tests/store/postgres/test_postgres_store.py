@@ -21,11 +21,9 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 import psycopg
 from list_store import ListStore
 
-from mulligan.core.events import RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, StoreError
-from mulligan.core.records import MessagePart, RecordedMessage, Run, Step, pattern_id
-from mulligan.store import counters, fix_votes
-from mulligan.store.base import (
+from mulligan.contract import counters
+from mulligan.contract.counters import StatsQuery
+from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
     Batch,
@@ -36,8 +34,11 @@ from mulligan.store.base import (
     Retention,
     RunQuery,
 )
+from mulligan.core.events import RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, StoreError
+from mulligan.core.records import MessagePart, RecordedMessage, Run, Step, pattern_id
+from mulligan.store import fix_votes
 from mulligan.store.connection import ConcurrentAppendError
-from mulligan.store.counters import StatsQuery
 from mulligan.store.postgres import partitions as postgres_days
 from mulligan.store.postgres import pool as postgres_pool
 from mulligan.store.postgres import postgres_tables as postgres_security

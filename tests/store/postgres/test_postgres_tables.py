@@ -9,11 +9,7 @@ pytest.importorskip("psycopg", reason="psycopg is not installed: make test insta
 import postgres
 import psycopg
 
-from mulligan.core.events import ContextCompacted, RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
-from mulligan.core.records import Compaction, Lesson, MessagePart, RecordedMessage, Run, Step
-from mulligan.store import rollups
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DEFAULT_TENANT,
     Batch,
     FixQuery,
@@ -23,6 +19,10 @@ from mulligan.store.base import (
     RunQuery,
     now,
 )
+from mulligan.core.events import ContextCompacted, RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
+from mulligan.core.records import Compaction, Lesson, MessagePart, RecordedMessage, Run, Step
+from mulligan.store import rollups
 from mulligan.store.postgres import postgres_tables as postgres_security
 from mulligan.store.postgres.postgres_store import PostgresStore
 

@@ -18,11 +18,11 @@ pytest.importorskip("starlette", reason="needs the extra: pip install 'mulligan[
 import psycopg
 from servers import Answer, Client, Running, served
 
+from mulligan.contract.store import RunQuery
 from mulligan.core.failure import StoreError, WorkerUnavailableError
 from mulligan.server import tenants
 from mulligan.server.access import AccessRules
 from mulligan.server.tenants import SECRET_PREFIX, SERVER_TENANT
-from mulligan.store.base import RunQuery
 from mulligan.store.postgres import workers
 from mulligan.store.postgres.pool import translate_errors
 from mulligan.store.postgres.postgres_store import PostgresStore

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 
 from list_store.occurrences import Occurrence, PatternCounter, find_occurrences
 from mulligan.classify.fingerprint import compute_fingerprint
+from mulligan.contract import counters
+from mulligan.contract.store import ForgetRequest, RunQuery
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
@@ -21,8 +23,7 @@ from mulligan.core.records import (
 )
 from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.learn import patterns
-from mulligan.store import counters, erasure
-from mulligan.store.base import ForgetRequest, RunQuery
+from mulligan.store import erasure
 from mulligan.store.sent_records import is_placeholder, merge_sent_fields
 
 

@@ -10,6 +10,7 @@ import msgspec
 
 from list_store.occurrences import PatternCounter
 from list_store.votes import group_by_pattern
+from mulligan.contract.store import FixQuery, ForgetRequest, LessonQuery
 from mulligan.core.records import Fix, Lesson, LessonSource, LessonVerdict, encode
 from mulligan.learn import lessons as consolidation
 from mulligan.learn import patterns, prerequisites
@@ -17,7 +18,6 @@ from mulligan.learn.fixes import Trial, Vote
 from mulligan.learn.lessons import LessonInputs, StoredLesson
 from mulligan.prompt import Prompt
 from mulligan.store import erasure
-from mulligan.store.base import FixQuery, ForgetRequest, LessonQuery
 
 
 class TenantFacts(NamedTuple):

@@ -12,25 +12,9 @@ from msgspec.structs import replace
 from list_store.histories import Histories
 from list_store.list_lessons import ListLessons, TenantFacts
 from list_store.votes import Votes
-from mulligan.core.events import AnyEvent, RunEnded, RunStarted
-from mulligan.core.failure import StoreError
-from mulligan.core.records import (
-    Fix,
-    History,
-    Lesson,
-    LessonSource,
-    LessonVerdict,
-    Pattern,
-    Precedent,
-    Run,
-    ValueProfile,
-)
-from mulligan.core.run_links import derive_status
-from mulligan.learn import fixes, patterns
-from mulligan.learn.lessons import MAX_LESSONS_PER_QUERY
-from mulligan.learn.patterns import PatternDecision
-from mulligan.store import audit, counters, erasure, retention
-from mulligan.store.base import (
+from mulligan.contract import audit, counters
+from mulligan.contract.counters import Stats, StatsQuery
+from mulligan.contract.store import (
     FORGOTTEN_KIND,
     ITEMS_KIND,
     SCHEMA_KIND,
@@ -63,7 +47,24 @@ from mulligan.store.base import (
     merge_items,
     now,
 )
-from mulligan.store.counters import Stats, StatsQuery
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted
+from mulligan.core.failure import StoreError
+from mulligan.core.records import (
+    Fix,
+    History,
+    Lesson,
+    LessonSource,
+    LessonVerdict,
+    Pattern,
+    Precedent,
+    Run,
+    ValueProfile,
+)
+from mulligan.core.run_links import derive_status
+from mulligan.learn import fixes, patterns
+from mulligan.learn.lessons import MAX_LESSONS_PER_QUERY
+from mulligan.learn.patterns import PatternDecision
+from mulligan.store import erasure, retention
 
 QUICK = 1000
 """Runs of which lessons are made in the background."""

@@ -8,15 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from list_store.histories import Histories
-from mulligan.core import calls
-from mulligan.core.records import Fix, History, Link, Precedent, Run, Step, ValueProfile, encode, pattern_id
-from mulligan.core.run_links import link_recoveries
-from mulligan.learn import fixes, patterns, prerequisites, profiles
-from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
-from mulligan.learn.profiles import build_profile
-from mulligan.learn.telling import Profile
-from mulligan.store import erasure, fix_queries, fix_votes
-from mulligan.store.base import (
+from mulligan.contract.store import (
     ITEMS_KIND,
     SCHEMA_KIND,
     ArgumentTypes,
@@ -32,6 +24,14 @@ from mulligan.store.base import (
     schema_change_times,
     schema_changed_at,
 )
+from mulligan.core import calls
+from mulligan.core.records import Fix, History, Link, Precedent, Run, Step, ValueProfile, encode, pattern_id
+from mulligan.core.run_links import link_recoveries
+from mulligan.learn import fixes, patterns, prerequisites, profiles
+from mulligan.learn.fixes import FixRecord, OperatorDecision, Trial, Vote
+from mulligan.learn.profiles import build_profile
+from mulligan.learn.telling import Profile
+from mulligan.store import erasure, fix_queries, fix_votes
 
 
 class Votes:

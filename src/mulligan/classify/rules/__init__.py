@@ -10,8 +10,8 @@ from typing import Any
 
 import msgspec
 
-from mulligan.classify.kinds import KINDS
 from mulligan.core.failure import Kind, TookEffect
+from mulligan.core.kinds import KINDS
 from mulligan.redaction.lazy_property import lazy_property
 from mulligan.redaction.regex import PatternIndex, compile_regex, search_likely
 

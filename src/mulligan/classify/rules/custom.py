@@ -16,9 +16,9 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from mulligan.classify.kinds import KINDS, TYPES, is_misspelled_type
 from mulligan.classify.rules import Rule, compile_rule_pattern
 from mulligan.core.failure import DEFAULT_HINTS, Kind, Remedy, SettingsError, TookEffect
+from mulligan.core.kinds import KINDS, TYPES, is_misspelled_type
 from mulligan.redaction.regex import iter_repetitions
 
 MAX_MATCHED_LINES, MAX_MATCHED_LINE_CHARS = 20, 200

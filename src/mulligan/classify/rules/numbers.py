@@ -11,9 +11,9 @@ from collections.abc import Iterator
 
 import msgspec
 
-from mulligan.classify.kinds import find_kinds_of_number
 from mulligan.classify.rules import read_sections
 from mulligan.core.failure import Kind
+from mulligan.core.kinds import find_kinds_of_number
 from mulligan.redaction.regex import PatternIndex, compile_regex
 
 MAX_SEARCHED_CHARS = 1_200

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from mulligan.classify.error_numbers import parse_overflow
 from mulligan.classify.evidence import Evidence
-from mulligan.classify.kinds import KINDS, MODEL_CONTEXT_LENGTH_EXCEEDED, MODEL_UNKNOWN, find_kinds_of_status
 from mulligan.classify.rules import (
     compile_rule_pattern,
     match_rules,
@@ -20,6 +19,7 @@ from mulligan.classify.rules import (
 )
 from mulligan.classify.rules.numbers import find_number
 from mulligan.core.failure import Kind, Remedy
+from mulligan.core.kinds import KINDS, MODEL_CONTEXT_LENGTH_EXCEEDED, MODEL_UNKNOWN, find_kinds_of_status
 from mulligan.redaction.regex import compile_regex, index_patterns
 
 CLASSES = read_kinds("""

@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from mulligan.contract.store import LessonQuery, Store
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Lesson
-from mulligan.store.base import LessonQuery, Store
 
 FOLDER = Path(__file__).parent / "lessons"
 KEY_VALUE_KIND, USE_KEY = "seeds", "use"

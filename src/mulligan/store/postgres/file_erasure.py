@@ -15,8 +15,8 @@ from typing import Any
 
 import psycopg
 
+from mulligan.contract.store import FileRewrite, FileSearch, Progress
 from mulligan.core.failure import StoreError
-from mulligan.store.base import FileRewrite, FileSearch, Progress
 from mulligan.store.postgres.pool import Pool, translate_errors
 from mulligan.store.postgres.workers import has_workers
 

@@ -17,9 +17,9 @@ from typing import Any
 
 import psycopg
 
+from mulligan.contract.store import DAY, Progress
 from mulligan.core.failure import StoreError
 from mulligan.core.records import History, encode
-from mulligan.store.base import DAY, Progress
 from mulligan.store.connection import Connection
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.postgres_tables import SCHEMA_LOCK_ID

@@ -19,7 +19,7 @@ from psycopg.errors import error_from_result
 from psycopg.pq import ExecStatus
 from psycopg.sql import quote
 
-from mulligan.store.base import DAY
+from mulligan.contract.store import DAY
 from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup, Rows
 from mulligan.store.postgres import postgres_tables
 from mulligan.store.postgres.value_encoding import (

@@ -8,8 +8,8 @@ from typing import Any
 
 import psycopg
 
+from mulligan.contract.store import DAY
 from mulligan.core.failure import StoreError
-from mulligan.store.base import DAY
 from mulligan.store.copy import ROW_NUMBER, Endpoint, load_tables
 from mulligan.store.postgres import partitions
 from mulligan.store.postgres.pool import is_own_session, parse_url, translate_errors

@@ -9,7 +9,7 @@ import msgspec
 import psycopg
 from psycopg.sql import Identifier, quote
 
-from mulligan.store.base import DAY
+from mulligan.contract.store import DAY
 from mulligan.store.diagnostics import Diagnostics, TableSize, find_pending_migration
 from mulligan.store.postgres.partitions import PARTITIONS_AHEAD_DAYS, list_partition_days
 from mulligan.store.postgres.pool import Pool, parse_url, translate_errors

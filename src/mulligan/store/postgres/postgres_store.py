@@ -18,17 +18,17 @@ from typing import Any
 
 import psycopg
 
-from mulligan.core import fork_safety
-from mulligan.core.failure import StoreError
-from mulligan.learn import patterns
-from mulligan.store import fix_votes
-from mulligan.store.base import (
+from mulligan.contract.store import (
     DAY,
     Health,
     Progress,
     Worker,
     now,
 )
+from mulligan.core import fork_safety
+from mulligan.core.failure import StoreError
+from mulligan.learn import patterns
+from mulligan.store import fix_votes
 from mulligan.store.connection import ConcurrentAppendError, Connection, RowReader
 from mulligan.store.postgres import partitions, postgres_tables, workers
 from mulligan.store.postgres.pool import Pool, inherited_connections, translate_errors

@@ -14,8 +14,8 @@ from typing import Any
 
 import psycopg
 
+from mulligan.contract.store import Worker
 from mulligan.core.failure import WorkerUnavailableError
-from mulligan.store.base import Worker
 
 log = logging.getLogger(__name__)
 

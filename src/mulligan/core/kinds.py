@@ -452,7 +452,7 @@ _TYPE_DESCRIPTIONS = {
 TYPES = tuple(_TYPE_DESCRIPTIONS)
 _PAGE_HEADER = """# Kinds of failure
 
-Generated from `src/mulligan/classify/kinds.py` by `python -m mulligan.classify.kinds`. Do not edit.
+Generated from `src/mulligan/core/kinds.py` by `python -m mulligan.core.kinds`. Do not edit.
 
 *Remedy* is the next action: retry (after a backoff), repair (the arguments), compress (the conversation),
 replan (the model must act differently), stop (a person must act). *Took effect* says whether the failed call

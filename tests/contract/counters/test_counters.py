@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from strict_decoding import run_leniently
 
+from mulligan.contract import counters
+from mulligan.contract.counters import DAY, HOUR, Cell, CounterKey, Histogram, KindCell, StatsQuery
+from mulligan.contract.counters.counters import DETAILS, OUTLINE_NUMBERS
 from mulligan.core.calls import group_attempts
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import AvoidedTurn, Change, Compaction, History, Recovery, Run, Step, failure_identity
 from mulligan.core.run_links import link_recoveries
-from mulligan.store import counters
-from mulligan.store.counters import DAY, HOUR, Cell, CounterKey, Histogram, KindCell, StatsQuery
-from mulligan.store.counters.counters import DETAILS, OUTLINE_NUMBERS
 
 TIMEOUT = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-timeout")
 REJECTED = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 import msgspec
 
 from mulligan.classify.fingerprint import build_template
+from mulligan.contract.audit import AuditEntry as AuditEntry
+from mulligan.contract.audit import AuditNote as AuditNote
+from mulligan.contract.audit import AuditQuery as AuditQuery
 from mulligan.core.argument_rejections import TextVerdict, judge_failure
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, UnsupportedOperationError
@@ -37,12 +40,9 @@ from mulligan.core.records import (
     digest,
     encode,
 )
-from mulligan.store.audit import AuditEntry as AuditEntry
-from mulligan.store.audit import AuditNote as AuditNote
-from mulligan.store.audit import AuditQuery as AuditQuery
 
 if TYPE_CHECKING:
-    from mulligan.store.counters import Stats, StatsQuery
+    from mulligan.contract.counters import Stats, StatsQuery
 
 DEFAULT_TENANT = "local"
 """The tenant of a store with a single user."""
@@ -116,7 +116,7 @@ class RunQuery(Record, frozen=True):
     tool: str | None = None
     """Only runs with a step of this name."""
     model: str | None = None
-    """Only runs with a step that called this model, or that this model requested: `store.counters.model_of`."""
+    """Only runs with a step that called this model, or that this model requested: `contract.counters.model_of`."""
     kind: str | None = None
     """Only runs with a failure of this kind: `tool/timeout`, or `tool/` for all kinds of a type."""
     pattern: str | None = None
@@ -147,7 +147,7 @@ class RunQuery(Record, frozen=True):
         """Return the sort key of a run. It is unique, so pages stay complete while runs are added."""
         if self.order == "started":
             return history.run.started_at, history.run.id
-        from mulligan.store.counters import RunFacts  # lazy: for readers of run lists only
+        from mulligan.contract.counters import RunFacts  # lazy: for readers of run lists only
 
         return getattr(RunFacts.of(history.run, history.steps), RUN_FACTS[self.order].column), history.run.id
 

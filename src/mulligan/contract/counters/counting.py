@@ -7,13 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
 
-from mulligan.core import calls
-from mulligan.core.argument_comparison import find_target
-from mulligan.core.calls import Call
-from mulligan.core.failure import Remedy
-from mulligan.core.records import VERIFY, Compaction, History, Link, Run, Status, Step, failure_identity
-from mulligan.core.run_links import derive_status
-from mulligan.store.counters.counters import (
+from mulligan.contract.counters.counters import (
     HOUR,
     Cell,
     Cells,
@@ -24,6 +18,12 @@ from mulligan.store.counters.counters import (
     merge_counts,
     to_micros,
 )
+from mulligan.core import calls
+from mulligan.core.argument_comparison import find_target
+from mulligan.core.calls import Call
+from mulligan.core.failure import Remedy
+from mulligan.core.records import VERIFY, Compaction, History, Link, Run, Status, Step, failure_identity
+from mulligan.core.run_links import derive_status
 
 MAX_ATTEMPT_NUMBER = 10
 """Attempts from here on are counted as one."""

@@ -11,8 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from mulligan.core.records import History, Record, StepType
-from mulligan.store.counters.counters import (
+from mulligan.contract.counters.counters import (
     DAY,
     HOUR,
     Cell,
@@ -28,7 +27,8 @@ from mulligan.store.counters.counters import (
     to_packed_cells,
     without_details,
 )
-from mulligan.store.counters.counting import cells
+from mulligan.contract.counters.counting import cells
+from mulligan.core.records import History, Record, StepType
 
 HOURS = 3 * DAY
 """How far back a query may have the grain of an hour. Hourly counters are needed a day longer than that."""

@@ -6,7 +6,7 @@ query.
 
 from __future__ import annotations
 
-from mulligan.store.counters.answers import (
+from mulligan.contract.counters.answers import (
     HOURS,
     TOOLS,
     By,
@@ -21,7 +21,7 @@ from mulligan.store.counters.answers import (
     slices,
     stats,
 )
-from mulligan.store.counters.counters import (
+from mulligan.contract.counters.counters import (
     BUCKETS,
     DAY,
     HOUR,
@@ -47,7 +47,7 @@ from mulligan.store.counters.counters import (
     to_packed_cells,
     unpack,
 )
-from mulligan.store.counters.counting import (
+from mulligan.contract.counters.counting import (
     RunFacts,
     SuccessCounter,
     add_run,

@@ -11,8 +11,8 @@ import pytest
 
 from mulligan import AgentError, InfraError
 from mulligan.classify.classifier import Classifier, classify
-from mulligan.classify.kinds import KINDS, TYPES, render_page
 from mulligan.core.failure import Failure, Kind, Remedy, TookEffect, build_tool_response
+from mulligan.core.kinds import KINDS, TYPES, render_page
 from mulligan.core.records import decode, encode
 from mulligan.redaction import Redactor
 
@@ -317,7 +317,7 @@ def test_only_kinds_that_time_can_mend_are_waited_for() -> None:
 def test_the_page_of_kinds_is_the_table() -> None:
     root = Path(__file__).resolve().parents[2]
     assert (root / "docs" / "kinds.md").read_text(encoding="utf-8") == render_page(), (
-        "python -m mulligan.classify.kinds > docs/kinds.md"
+        "python -m mulligan.core.kinds > docs/kinds.md"
     )
 
 

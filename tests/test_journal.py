@@ -20,8 +20,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from windows_files import WINDOWS_FILES
 
-from mulligan.record import journal as journals
-from mulligan.record.journal import FRAME_MARK, Journal, NewerJournalError, encode_frame, find_orphaned, read_frames
+from mulligan import journal as journals
+from mulligan.journal import FRAME_MARK, Journal, NewerJournalError, encode_frame, find_orphaned, read_frames
 
 LINES = [b"first", b"second", b"", b"the fourth, with a \x00 in it", b"last"]
 
@@ -228,7 +228,7 @@ def test_a_journal_is_an_orphan_only_when_its_owner_is_gone(tmp_path):
     code = """
         import sys
         from pathlib import Path
-        from mulligan.record.journal import Journal, encode_frame
+        from mulligan.journal import Journal, encode_frame
         journal = Journal(Path(sys.argv[1]))
         journal.write(encode_frame(1, b"mine"))
         print(journal.name, flush=True)
@@ -291,7 +291,7 @@ def test_what_a_process_left_that_died_while_it_made_its_journal_is_swept_away_i
 
 @pytest.mark.durability
 def test_frames_are_the_same_with_the_file_functions_of_windows(tmp_path):
-    program = "from mulligan.record.journal import Journal, encode_frame; from pathlib import Path; "
+    program = "from mulligan.journal import Journal, encode_frame; from pathlib import Path; "
     program += f"Journal(Path({str(tmp_path)!r})).write(encode_frame(1, b'two\\nlines'))"
     subprocess.run([sys.executable, "-c", f"{WINDOWS_FILES}\n{program}"], check=True)
     (path,) = tmp_path.iterdir()

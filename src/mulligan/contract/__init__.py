@@ -1,0 +1,1 @@
+"""What every store promises: its methods, queries, counters and audit log. Databases implement it."""
