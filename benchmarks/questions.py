@@ -174,8 +174,8 @@ def measure(
     found = {name: {way: statistics.median(each) for way, each in many.items()} for name, many in times.items()}
     page = cpu(lambda: overview(store), clock)
     unfolded = measure_unfolded(store, rounds, clock)
-    for name, way in found.items():
-        way["unfolded"] = max(times[name] for times in unfolded.values())
+    for name, medians in found.items():
+        medians["unfolded"] = max(measured[name] for measured in unfolded.values())
     return {
         "unfolded": unfolded,
         "questions": found,

@@ -179,22 +179,22 @@ class Reflector:
     # One failed call
 
     def reflect(
-        self, execution: CallExecution, failure: Failure, arguments: Arguments, tried_calls: Sequence[Arguments]
+        self, call: CallExecution, failure: Failure, arguments: Arguments, tried_calls: Sequence[Arguments]
     ) -> CalibratedReflection | None:
         """Ask about a failed call, or take the earlier answer. Record the request. Return None without an answer.
 
         `arguments` are those of the failed attempt, `tried_calls` those of the attempts before it.
         """
-        tool, schema = execution.tool, execution.tool.schema()
+        tool, schema = call.tool, call.tool.schema()
         compiled = compile_schema(schema) if schema else None
-        visible_arguments = execution.answer.prompt.visible_arguments(arguments)
+        visible_arguments = call.answer.prompt.visible_arguments(arguments)
         digest = compiled.digest if compiled is not None else ""
         identity = [tool.key, failure.fingerprint or failure.message, digest, visible_arguments, tried_calls]
         key = hashlib.blake2b(msgspec.json.encode(to_plain_data(identity), order="sorted"), digest_size=16).hexdigest()
         reflection = self.find_cached(key)
         if reflection is None:
-            request = "" if is_on_event_loop() else _build_request(execution, failure, arguments, tried_calls)
-            reflection = self._ask_about(execution, failure, request)
+            request = "" if is_on_event_loop() else _build_request(call, failure, arguments, tried_calls)
+            reflection = self._ask_about(call, failure, request)
             if reflection is None:
                 return None
             self.cache(key, reflection)
@@ -202,12 +202,12 @@ class Reflector:
             return None
         # After the cache: another call may differ in its secrets alone.
         reflection = _restore_secrets(reflection, arguments, visible_arguments)
-        calibrated = self.calibrate(tool.key, reflection, execution.prepared.tool_names)
-        for draft in draft_reflection(calibrated, arguments, compiled, execution.run.earlier_calls(), failure.message):
+        calibrated = self.calibrate(tool.key, reflection, call.prepared.tool_names)
+        for draft in draft_reflection(calibrated, arguments, compiled, call.run.earlier_calls(), failure.message):
             tools = tuple(prerequisite.tool for prerequisite in draft.prerequisites)
             band = confidence_band(reflection.confidence)
             pending = PendingReflection(tool.key, draft.evidence_source, band, draft.changes, tools)
-            self.await_outcome(execution.run.id, execution.number or 0, pending)
+            self.await_outcome(call.run.id, call.number or 0, pending)
         return calibrated
 
     def _ask_about(self, execution: CallExecution, failure: Failure, request: str) -> Reflection | None:
