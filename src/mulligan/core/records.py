@@ -741,12 +741,12 @@ def digest(content: bytes, size: int) -> bytes:
 @functools.cache
 def _blake2b() -> Callable[..., Any]:
     """Import blake2b on the first failure, not on import."""
-    try:
-        # hashlib would also load OpenSSL, which takes as long as a hook needs to classify a failure
-        from _blake2 import blake2b
-    except ImportError:
-        from hashlib import blake2b
-
+    with fork_safety.import_lock:
+        try:
+            # hashlib would also load OpenSSL, which takes as long as a hook needs to classify a failure
+            from _blake2 import blake2b
+        except ImportError:
+            from hashlib import blake2b
     return blake2b
 
 
