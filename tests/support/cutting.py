@@ -94,7 +94,7 @@ class Wire:
                         self._cut(moment, one, other)
                         return
                     talk.waits.set()
-                elif talk.waits.is_set():
+                elif not is_question and talk.waits.is_set():
                     if COMMIT in data:  # it is done, and nobody will hear of it
                         self._cut("after", one, other)
                         return
