@@ -430,6 +430,7 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "prompt": [(), ("--tool", "{tool}"), ("--tool", "{tool}", "--proposed", "--json"), ("--format", "agents-md")],
     "stats": [("--since", "all"), ("--since", "all", "--json"), ("--by", "tool"), ("--by", "agent"),
               ("--tool", "{tool}")],
+    "impact": [(), ("--json",), ("--markdown",), ("--agent", "{agent}")],
     "sessions": [(), ("--json",), ("show", "{session}"), ("show", "{note}")],
     "export": [(), ("--run", "{run}")],
     "import": NOTHING,

@@ -24,6 +24,8 @@ ENDPOINTS = {
     ("GET", "/v1/runs"): "read",
     ("GET", "/v1/runs/x"): "read",
     ("GET", "/v1/stats"): "read",
+    ("GET", "/v1/compare"): "read",
+    ("GET", "/v1/impact"): "read",
     ("GET", "/v1/patterns"): "read",
     ("GET", "/v1/patterns/x"): "read",
     ("GET", "/v1/lessons"): "read",

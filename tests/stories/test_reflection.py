@@ -125,7 +125,7 @@ def test_person_asks_the_model_about_a_recorded_failure(user: Any, endpoint: Any
 
 def test_value_stays_a_suggestion_until_an_operator_approves_it(user: Any, endpoint: Any) -> None:
     endpoint.answer = {"arguments": {"query": "cats", "k": 10}, "reason": "a page has 10", "confidence": 0.9}
-    variables = {"MULLIGAN_REFLECT": endpoint.address}
+    variables = {"MULLIGAN_REFLECT": endpoint.address, "MULLIGAN_HOLDOUT": "0"}
     done = user.runs_program(program(TOOL, CORRECT), **variables)
     assert done.returncode == 0, done.stderr
     asked = len(endpoint.requests)
