@@ -72,6 +72,8 @@ def test_the_figures_are_those_of_the_command_and_of_counting_every_run_anew(fil
         past = {"all": None, "7d": 7 * 24, "48h": 48, "30d": 30 * 24}[fields.pop("since")]
         query = StatsQuery(now=NOW, since=None if past is None else NOW - past * HOUR, **fields)
         counted = json.loads(json.dumps(overview.build_answer(counters.stats(histories, query))))
+        for part in told.get("parts", ()):
+            part.pop("tool_failures", None)  # counted from the episodes of runs, not from counters
         assert {name: told[name] for name in counted} == counted, asked
     words = ("stats", "--since", "all", "--store", str(tmp_path / "mulligan.db"), "--json")
     command = json.loads(types(*words)[1])
@@ -231,7 +233,10 @@ def test_pages_stay_complete_while_others_write(store, tmp_path):
             "kind=tool/timeout",
             lambda run: any(step.get("failure", {}).get("message") == SAYS[0] for step in run["steps"]),
         ),
-        ("min_failures=1", has_failed),
+        (
+            "min_failures=1",
+            lambda run: any(step.get("type", "tool") == "tool" and "failure" in step for step in run["steps"]),
+        ),
         ("min_attempts=2", lambda run: len(run["steps"]) > 1),
         ("since=7d", lambda run: run["started_at"] >= NOW - 7 * 24 * HOUR),
         (f"until={NOW - 240 * HOUR}", lambda run: run["started_at"] < NOW - 240 * HOUR),

@@ -426,7 +426,7 @@ def test_counters_of_a_newer_version_are_read_without_its_fields_outside_of_test
     outline = counters.pack(Cell(calls=3))[0]
     remainder = msgspec.msgpack.encode({"changed_arguments": {"k clamp": 1}, "not_yet_known": {"a": 1}})
     unpacked = f"counters.unpack({outline!r}, {remainder!r})"
-    code = f"from mulligan.store import counters; print({unpacked}.changed_arguments)"
+    code = f"from mulligan.contract import counters; print({unpacked}.changed_arguments)"
     assert run_leniently(code) == "{'k clamp': 1}\n"
 
 
