@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, Kind, Remedy
+
+try:
+    from _blake2 import blake2b  # hashlib would also load OpenSSL, which takes as long as the rest of this import
+except ImportError:
+    from hashlib import blake2b
 
 StepType = Literal["plan", "tool", "model", "retrieval", "respond", "custom", "run", "reflection"]
 """`run` stands for the run itself: a failure that belongs to no step. `reflection` is one request to the reflector: no
@@ -734,20 +738,7 @@ def fix_id(tool: str, fingerprint: str, form: object) -> str:
 
 def digest(content: bytes, size: int) -> bytes:
     """Return a blake2b digest of this size."""
-    hashed: bytes = _blake2b()(content, digest_size=size).digest()
-    return hashed
-
-
-@functools.cache
-def _blake2b() -> Callable[..., Any]:
-    """Import blake2b on the first failure, not on import."""
-    with fork_safety.import_lock:
-        try:
-            # hashlib would also load OpenSSL, which takes as long as a hook needs to classify a failure
-            from _blake2 import blake2b
-        except ImportError:
-            from hashlib import blake2b
-    return blake2b
+    return blake2b(content, digest_size=size).digest()
 
 
 def lesson_id(tool: str, key: str) -> str:
