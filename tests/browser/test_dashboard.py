@@ -296,7 +296,7 @@ def test_the_menu_is_used_by_keyboard_and_closes_when_the_focus_leaves_it(browse
         tab.focus(".menu summary")
         tab.keyboard.press("Enter")
         tab.keyboard.press("Tab")
-        assert tab.evaluate("document.activeElement.textContent") == "Compare"
+        assert tab.evaluate("document.activeElement.textContent") == "Impact"
         tab.keyboard.press("Escape")
         assert not tab.is_visible(".menu a")
         assert tab.evaluate("document.activeElement.textContent") == "More"
