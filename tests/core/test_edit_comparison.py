@@ -12,6 +12,7 @@ from mulligan.core.run_links import link_recoveries
 MISMATCH = "String to replace not found in file."
 
 SAME = {
+    "a misspelled word": (("hullo", "goodbye"), ("hello", "goodbye")),
     "other white space": (("\tx  = 1", "\tx  = 2"), ("    x = 1", "    x = 2")),
     "more context": (("x = 1", "x = 2"), ("def f():\n    x = 1", "def f():\n    x = 2")),
     "less context": (("def f():\n    x = 1\n    return x", "def f():\n    x = 2\n    return x"), ("x = 1", "x = 2")),
@@ -32,6 +33,8 @@ OTHER = {
     "another change of the same text": (("x = 1", "x = 2"), ("x = 1", "x = 3")),
     "the same insertion elsewhere": (("import a", "import a\nimport b"), ("import z", "import z\nimport b")),
     "another text, removed too": (("debug(a)", ""), ("debug(b)", "")),
+    "the same replacement of a similar name": (("first_value", "value"), ("first_values", "value")),
+    "the same replacement of another word": (("apple", "fruit"), ("pear", "fruit")),
     "the same replacement elsewhere": (("call(first, 1)", "log()"), ("run(second)", "log()")),
 }
 

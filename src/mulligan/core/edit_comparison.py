@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 EDIT_ARGUMENTS = (
@@ -21,6 +22,8 @@ MIN_SHARED_WORDS = 0.6
 MIN_CONTEXT_WORDS = 6
 """Words of a context that may be outdated. A shorter one identifies no place."""
 MAX_WORDS = 4000
+MIN_WORD_CHARS, MIN_SPELLING_RATIO = 4, 0.75
+"""Letters of a misspelled word, and how similar it is to the right one."""
 
 
 def find_edit(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
@@ -37,7 +40,8 @@ def is_same_edit(failed: tuple[str, str], later: tuple[str, str]) -> bool:
     (failed_old, failed_new), (later_old, later_new) = ([text.split()[:MAX_WORDS] for text in edit]
                                                         for edit in (failed, later))  # fmt: skip
     if failed_new == later_new and failed_new:
-        return _share_words(failed_old, later_old) >= MIN_SHARED_WORDS
+        is_similar = _share_words(failed_old, later_old) >= MIN_SHARED_WORDS
+        return is_similar or _is_misspelled(failed_old, later_old)
     before, removed, added, after = _split_edit(failed_old, failed_new)
     later_before, later_removed, later_added, later_after = _split_edit(later_old, later_new)
     if (removed, added) != (later_removed, later_added):
@@ -65,6 +69,16 @@ def _split_edit(
     remaining = shortest - start
     end = next((index for index in range(remaining) if old[-1 - index] != new[-1 - index]), remaining)
     return old[:start], old[start : len(old) - end], new[start : len(new) - end], old[len(old) - end :]
+
+
+def _is_misspelled(failed: Sequence[str], later: Sequence[str]) -> bool:
+    """Return whether two texts differ in the spelling of one word only."""
+    pairs = [(old, new) for old, new in zip(failed, later, strict=False) if old != new]
+    if len(failed) != len(later) or len(pairs) != 1:
+        return False
+    ((old, new),) = pairs
+    is_word = old.isalpha() and new.isalpha() and min(len(old), len(new)) >= MIN_WORD_CHARS
+    return is_word and SequenceMatcher(None, old[:100], new[:100]).ratio() >= MIN_SPELLING_RATIO
 
 
 def _share_words(left: Sequence[str], right: Sequence[str]) -> float:
