@@ -354,3 +354,9 @@ def test_lessons_are_reworded_by_the_reflector_within_its_limits(store, tmp_path
     assert note in said.stderr
     (lesson,) = told("lessons", "--store", store)
     assert (lesson["mistake"] == "Asking search for too many.") is bool(reworded)
+
+
+def test_trusting_a_project_without_lessons_says_how_to_write_one(types, tmp_path):
+    code, _, error = types("lessons", "trust", tmp_path, "--yes", "--store", tmp_path / "k.db")
+    assert code != 0
+    assert "mulligan fixes approve FIX --project DIR" in error

@@ -81,6 +81,6 @@ def _is_misspelled(failed: Sequence[str], later: Sequence[str]) -> bool:
     return is_word and SequenceMatcher(None, old[:100], new[:100]).ratio() >= MIN_SPELLING_RATIO
 
 
-def _share_words(left: Sequence[str], right: Sequence[str]) -> float:
-    total = len(left) + len(right)
-    return 2 * (Counter(left) & Counter(right)).total() / total if total else 0.0
+def _share_words(failed: Sequence[str], later: Sequence[str]) -> float:
+    total = len(failed) + len(later)
+    return 2 * (Counter(failed) & Counter(later)).total() / total if total else 0.0

@@ -35,6 +35,10 @@ def trust_key(project: Path | str) -> str:
 def read_lessons(project: Path | str) -> dict[str, LessonFile]:
     """Return the lesson files of a project by the hash of their content. Raise `LessonFileError` if one is invalid."""
     folder = Path(project) / LESSON_FOLDER
+    if not folder.is_dir():
+        raise LessonFileError(
+            f"{folder} is no folder. To write a lesson there: mulligan fixes approve FIX --project DIR"
+        )
     names = list_file_names(folder)
     if len(names) > MAX_PROJECT_FILES:
         raise LessonFileError(f"{folder} has {len(names):,} lessons. At most {MAX_PROJECT_FILES} are read.")
