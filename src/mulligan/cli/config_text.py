@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Self
 
 Path = tuple[str | int, ...]
-MAX_DEPTH = 200
-"""Limit of nested values. Settings files are far below it."""
 
 
 class ConfigSyntaxError(ValueError):
@@ -243,7 +241,8 @@ class JsonText(ConfigText):
     def _scan_value(self, start: int, depth: int, entry_start: int | None = None) -> Node:
         text, first = self.text, self.text[start : start + 1]
         entry_start = start if entry_start is None else entry_start
-        if depth > MAX_DEPTH:
+        # Limit of nested values. Settings files are far below it.
+        if depth > 200:
             raise ConfigSyntaxError("nested too deeply", text, start)
         if first and first in "{[":
             return self._scan_container(start, depth, entry_start)

@@ -300,10 +300,6 @@ def compile_user_pattern(pattern: str) -> re.Pattern[str]:
     return expression
 
 
-_MIN_UNBOUNDED_REPEATS = 256
-"""A repetition with at least this maximum counts as unbounded."""
-
-
 def _has_nested_repetition(pattern: str) -> bool:
     openings, has_repetition = [""], [False]  # of each open group
     for token, _, maximum in iter_repetitions(pattern):
@@ -315,7 +311,7 @@ def _has_nested_repetition(pattern: str) -> bool:
             # No backtracking into an atomic group or a possessive repetition: an outer one cannot split it again.
             is_atomic = openings.pop() == "(?>" or maximum < 0
             is_repeated = has_repetition.pop() and not is_atomic
-        if maximum >= _MIN_UNBOUNDED_REPEATS:
+        if maximum >= 256:  # a repetition with at least this maximum counts as unbounded
             if is_repeated:
                 return True
             is_repeated = True
