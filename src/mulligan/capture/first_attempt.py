@@ -195,7 +195,7 @@ class FirstAttempt(msgspec.Struct, eq=False):
         return self.values or self.record.arguments
 
     def collect_facts(self) -> CallFacts:
-        """Return the facts of the attempt. Failures delivered while it ran do not count as earlier ones."""
+        """Return the facts of the attempt, without failures that the model read while it ran."""
         if self.facts is None:
             facts = self.call.collect_facts(self.arguments)
             self.facts = msgspec.structs.replace(facts, failures_before=0, handled=(), lost_answers=())

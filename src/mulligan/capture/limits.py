@@ -40,7 +40,7 @@ class CallLimits(msgspec.Struct):
     """When the call must have ended, by the context's timer."""
     retry_limits: RetryLimits = msgspec.field(default_factory=lambda: Policy().limit_retries())
     started_at: float = 0.0
-    """When the call began whose caller waits: this one, or one around it that answers a model."""
+    """When this call began; if a call around it answers a model, when that one began."""
     can_block: bool = False
     """Whether the first attempt may be blocked. Set before it, only for calls that answer a model in our own loop or
     that we make ourselves. Calls of a program, of a framework's agent and of a proxy's client are always made: they may

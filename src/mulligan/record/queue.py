@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.contract.store import Store
-from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepStarted
+from mulligan.core.events import AnyEvent, EventStream, RecoveryPlanned, RunEnded, RunStarted, StepStarted
 from mulligan.core.fast_path import SuccessRecord, redact_records
 from mulligan.core.log import get_logger
 from mulligan.journal import Journal, event_frame, success_frame
@@ -56,6 +56,10 @@ class WakeSignal:
 
 QueuedRecord = tuple[int, AnyEvent | SuccessRecord]
 """End position (0 if not in a journal) and record. A plain tuple: creating one is part of every call."""
+
+
+_UNSTORED_EVENTS = (StepStarted, RecoveryPlanned)
+"""Events for listeners only. No journal needs them."""
 
 
 class RecordQueue:
@@ -142,7 +146,7 @@ class RecordQueue:
         elif isinstance(event, RunEnded):
             self._open_runs.pop(event.run.id, None)
         frame = None
-        if self._journal_folder is not None and not isinstance(event, StepStarted):
+        if self._journal_folder is not None and not isinstance(event, _UNSTORED_EVENTS):
             try:
                 frame = event_frame(event)
             except Exception as error:  # noqa: BLE001 - the recorder thread decides whether it is storable
