@@ -64,9 +64,9 @@ def error_of_look(error: float, first_cases: float, second_cases: float) -> floa
     Cases are those that would be as certain if they were independent. Looks may come at any time while they grow.
     """
     cases = first_cases * second_cases / (first_cases + second_cases)
-    spent = -2 * math.log(error)
-    information = cases * (spent + math.log(spent) + 1) / _NARROWEST_AT
-    quantile = math.sqrt((1 + 1 / information) * (spent + math.log1p(information)))
+    log_error = -2 * math.log(error)
+    information = cases * (log_error + math.log(log_error) + 1) / _NARROWEST_AT
+    quantile = math.sqrt((1 + 1 / information) * (log_error + math.log1p(information)))
     return max(math.erfc(quantile / math.sqrt(2)), 1e-15)  # less has no quantile
 
 
