@@ -315,7 +315,6 @@ class Eraser:
     # Learned data and counters
 
     def _forget_in_votes(self) -> None:
-        """Erase the text from votes."""
         self._replace_text("votes", "run tried_call failed_call fix", "agent")
         rows = self._find_containing("SELECT run, tried_call, failed_call, fix, body FROM votes WHERE tenant = ?", 4)
         self._writer.executemany(

@@ -519,7 +519,6 @@ class DatabaseStore(abc.ABC):
 
 
 def _read_history(connection: Connection, tenant: str, run_body: bytes) -> History:
-    """Read a complete run with its messages."""
     history = rows.history_of(connection, tenant, decode_body(run_body, Run))
     if not any(map(_has_messages, history.steps)):
         return history

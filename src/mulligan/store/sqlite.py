@@ -50,7 +50,6 @@ class SqliteConnection(sqlite3.Connection):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Open a write transaction."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield

@@ -684,7 +684,6 @@ def _put_compactions(writer: Connection, tenant: str, compactions: list[Compacti
 
 
 def _group_by_run(batch: Sequence[AnyEvent]) -> tuple[dict[str, _RunChanges], list[Compaction]]:
-    """Group a batch by run."""
     changes_by_run: dict[str, _RunChanges] = {}
     compactions: list[Compaction] = []
     last_run = None
