@@ -50,7 +50,7 @@ from mulligan.learn import lessons
 from mulligan.learn.patterns import PatternDecision
 from mulligan.store import database_lessons, fix_queries, pattern_counts, rollups
 from mulligan.store.connection import Connection, upsert
-from mulligan.store.recount import judge_run
+from mulligan.store.judging import judge_run
 from mulligan.store.rollups import EMPTY_SLICE, CounterChanges, RunSlice
 from mulligan.store.rows import (
     StoredRun,

@@ -274,7 +274,7 @@ class SqliteStore(DatabaseStore):
                 with writer.transaction():
                     yield writer
             except BaseException:
-                self._batch_writer.drop_cache()
+                self.batch_writer.drop_cache()
                 raise
 
     def _release_space(self, pruner: PruneRound, now: int) -> None:
