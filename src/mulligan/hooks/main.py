@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 else:
     ModuleType = type(sys)
 
-AGENTS = ("claude-code", "codex", "gemini", "opencode")
+AGENTS = {"claude-code": "claude-code", "codex": "codex", "gemini": "gemini-cli", "opencode": "opencode", "pi": "pi"}
+"""Agents with hooks, each with the format of its session log."""
 MAX_EVENT_BYTES = 32_000_000
 """Limit of an event. A larger one is ignored."""
 UNUSED_MODULES = ("ipaddress", "platform", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")
