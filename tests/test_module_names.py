@@ -20,9 +20,9 @@ import pytest
 from syntax import list_nodes
 
 import mulligan
+from mulligan import hooks
 from mulligan.cli import COMMANDS, cli, clients
 from mulligan.hooks import agents as hook_agents
-from mulligan.hooks import main as hook_main
 from mulligan.transcripts import formats
 
 ROOT = Path(__file__).parent.parent
@@ -169,8 +169,8 @@ def test_commands_resolve() -> None:
 
 
 def test_hooks_can_be_installed_in_every_agent_and_read_its_log() -> None:
-    assert set(clients.AGENTS) == set(hook_main.AGENTS)
-    assert set(hook_main.AGENTS.values()) <= set(formats.FORMATS)
+    assert set(clients.AGENTS) == set(hooks.AGENTS)
+    assert set(hooks.AGENTS.values()) <= set(formats.FORMATS)
     for client in clients.AGENTS.values():
         assert set(client.hook_events) <= set(hook_agents.EVENT_TYPES)
 
@@ -196,7 +196,7 @@ def test_plugin_commands_are_console_scripts() -> None:
         for command in commands:
             script, agent = re.findall(r"(mulligan-?\w*) ([\w-]+) 2>", command)[0]
             assert script in scripts
-            assert agent in hook_main.AGENTS
+            assert agent in hooks.AGENTS
             assert set(events) <= set(hook_agents.EVENT_TYPES)
 
 

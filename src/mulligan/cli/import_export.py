@@ -24,8 +24,8 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import History, RecordedMessage, Run, Step, encode, message_numbers
 from mulligan.core.run_links import attach_links
+from mulligan.hooks import AGENTS
 from mulligan.hooks.agents import HOOK_STATE_KIND, join_tool_name, run_id_prefix
-from mulligan.hooks.main import AGENTS
 from mulligan.hooks.session_files import TOOL_NAME_TEMPLATES, tool_key
 from mulligan.redaction import Redactor
 from mulligan.report import tables

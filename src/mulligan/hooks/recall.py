@@ -21,8 +21,8 @@ from mulligan.core.failure import Failure, Remedy
 from mulligan.core.holdout import is_fix_held_out
 from mulligan.core.read_only_calls import is_read_only
 from mulligan.core.records import ANY_FIX, HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
+from mulligan.hooks import AGENTS
 from mulligan.hooks.agents import HookState
-from mulligan.hooks.main import AGENTS
 from mulligan.learn.project_lessons import TRUST_KIND, find_trusted_lesson, trust_key
 from mulligan.learn.tracker import TrackedFailure
 from mulligan.learn.working_calls import find_working_call
