@@ -32,6 +32,7 @@ class LazyRegex:
     fullmatch: Callable[..., Match | None]
     finditer: Callable[..., Iterator[Match]]
     sub: Callable[..., str]
+    subn: Callable[..., tuple[str, int]]
     split: Callable[..., list[str]]
     findall: Callable[..., list[str]]
 
@@ -41,7 +42,7 @@ class LazyRegex:
 
     def __getattr__(self, name: str) -> object:
         compiled_regex = compile_regex(self.pattern, self.flags)
-        for method in ("match", "search", "fullmatch", "finditer", "sub", "split", "findall"):
+        for method in ("match", "search", "fullmatch", "finditer", "sub", "subn", "split", "findall"):
             setattr(self, method, getattr(compiled_regex, method))  # direct attributes from now on
         return getattr(compiled_regex, name)
 
@@ -196,7 +197,7 @@ class PatternIndex:
         alternatives_by_word: dict[str, list[tuple[int, str]]] = {}
         for number, pattern in enumerate(self._patterns):
             for alternative in _split_alternatives(pattern):
-                words = (alternative.lower(),) if _is_literal(alternative) else required_words(alternative) or ("",)
+                words = _find_index_words(alternative)
                 for word in words:
                     alternatives_by_word.setdefault(word, []).append((number, alternative))
         grams_by_word = {word: [word[at : at + 4] for at in range(len(word) - 3)] for word in alternatives_by_word}
@@ -250,6 +251,29 @@ def _split_alternatives(pattern: str) -> list[str]:
     return [*alternatives, pattern[start:]]
 
 
+_ATOM = LazyRegex(r"\\(?:x..|u....|U........|\d+|.)|\[\^?\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_INNER_GROUP = LazyRegex(r"\([^()]*\)")
+_REPEATED = LazyRegex(r".(?:[*+?]|\{[\d,]*\})[?+]?", re.DOTALL)
+_BREAK = LazyRegex(r"[\0^$.]+")
+MIN_INDEX_WORD_CHARS = 4
+"""Shortest literal of a pattern under which it is indexed without reading the whole pattern."""
+
+
+def _find_index_words(pattern: str) -> tuple[str, ...]:
+    """Return words of which each match contains one: the longest literal outside of groups, else `required_words`.
+
+    An index has hundreds of patterns, of which a text needs few. This literal takes a tenth of the time.
+    """
+    if _is_literal(pattern):
+        return (pattern.lower(),)
+    remainder, group_count = _ATOM.sub("\0", pattern), 1
+    while group_count:
+        remainder, group_count = _INNER_GROUP.subn("\0", remainder)
+    words = _BREAK.split(_REPEATED.sub("\0", remainder)) if not any(map(remainder.__contains__, "()|")) else [""]
+    word = max(words, key=len).lower()
+    return (word,) if len(word) >= MIN_INDEX_WORD_CHARS else required_words(pattern) or ("",)
+
+
 @functools.cache
 def _is_literal(pattern: str) -> bool:
     return not any(map(pattern.__contains__, "\\[](){}|*+?.^$"))
@@ -275,11 +299,11 @@ def _find_start(pattern: str, text: str, lower: str) -> int:
 
 @functools.cache
 def _prepare_search(pattern: str) -> tuple[str, tuple[tuple[str, ...], ...]]:
-    """Return a pattern for texts in lower case, and further sets of words of which each match contains one."""
+    """Return a pattern for texts in lower case, and sets of words of which each match contains one."""
     if _is_literal(pattern):
         return pattern.lower(), ()
     lower_pattern = re.sub(r"\\.|[A-Z]+", lambda match: match[0] if "\\" in match[0] else match[0].lower(), pattern)
-    return lower_pattern, _required_word_sets(pattern)[1:]
+    return lower_pattern, _required_word_sets(pattern)
 
 
 def compile_user_pattern(pattern: str) -> re.Pattern[str]:
