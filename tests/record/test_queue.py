@@ -19,9 +19,9 @@ from stores import stored_seqs, success_record
 
 from mulligan import journal as journals
 from mulligan.contract.store import DEFAULT_TENANT
-from mulligan.core.events import AnyEvent, EventStream, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, StoreError
-from mulligan.core.records import Run, Step
+from mulligan.core.events import AnyEvent, EventStream, RecoveryPlanned, RunStarted, StepEnded, StepStarted
+from mulligan.core.failure import Failure, Kind, Remedy, StoreError
+from mulligan.core.records import Recovery, Run, Step
 from mulligan.record import journal_import, queue
 from mulligan.record.journal_import import recover_journals
 from mulligan.record.recorder import Recorder
@@ -181,6 +181,19 @@ def test_a_batch_that_failed_while_later_calls_were_let_go_is_brought_in_with_th
     assert host.kept() == []
     host.settle()
     assert host.kept() == host.made
+
+
+def test_events_for_listeners_alone_are_not_journaled(tmp_path):
+    recorder = Host(tmp_path).recorder
+    step = Step(run="r", seq=1, call=1, name="fetch")
+    recorder(StepEnded(step))
+    journal = recorder.queue.journal
+    assert journal is not None
+    journaled_bytes = journal.offset
+    recorder(StepStarted(step))
+    recorder(RecoveryPlanned(step, Recovery(remedy=Remedy.RETRY)))
+    assert journal.offset == journaled_bytes > 0
+    assert len(recorder.queue.queued) == 3  # listeners on the recorder's thread get them
 
 
 def test_what_is_in_no_journal_is_kept_although_later_calls_were_let_go(tmp_path):

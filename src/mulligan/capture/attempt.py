@@ -67,7 +67,7 @@ class LastAttempt(msgspec.Struct, eq=False):
     passed: PassedArguments
     """What the function receives."""
     number: int = 0
-    """How many attempts there were."""
+    """Its number: 1 for the first."""
     recovery: Recovery | None = None
     """What recovery has decided before it; None for the first."""
     replacement: Callable[..., Any] | None = None

@@ -48,15 +48,15 @@ def prepare_call(
     call = CapturedCall(run, None, scope.outer, False, wrapped, rules, args, kwargs, is_standalone=is_standalone)
     call.enclosing = scope.enclosing
     call.start_time = call.capture.timer()
-    return _execute(call, None, form or CallForm())
+    return _build_execution(call, None, form or CallForm())
 
 
 def recover_call(first: FirstAttempt) -> CallExecution:
     """Build the rest of a call whose first attempt the wrapper has made, and which failed."""
-    return _execute(first.call, first, CallForm())
+    return _build_execution(first.call, first, CallForm())
 
 
-def _execute(call: CapturedCall, first: FirstAttempt | None, form: CallForm) -> CallExecution:
+def _build_execution(call: CapturedCall, first: FirstAttempt | None, form: CallForm) -> CallExecution:
     wrapped, rules, capture = call.wrapped, call.rules, call.capture
     mode = "observe" if call.retrying_scope is not None else rules.mode
     learn = "tell" if rules.learn == "repair" and capture.in_prerequisite.get() else rules.learn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mulligan.capture.attempt import LastAttempt, PreparedCall
 from mulligan.capture.attempt_judge import STREAM, AttemptJudge
@@ -27,9 +27,6 @@ from mulligan.core.records import WAIT_METADATA, RecoveryStop
 from mulligan.recover.plan import AttemptMove, Move, QueryMove, RecoveryFailed, RecoveryMoves, StopMove
 from mulligan.recover.policy import Tool
 from mulligan.recover.retry_schedule import BackoffMove, WaitMove
-
-if TYPE_CHECKING:
-    pass
 
 PlayedMoves = Generator[Invocation | QueryMove, Reply | None, Any]
 """Generator of moves for the player. It receives a reply to each move and returns a result."""

@@ -67,7 +67,6 @@ class CallStop(msgspec.Struct):
                 # suggestions from memory are shown as precedents instead
                 if suggestion.source != "memory" and (suggestion.changes or suggestion.source == "reflection")
             ]
-            # Suggestions that are stored with a stop reason, for the model or a person.
             self.record = RecoveryStop(
                 reason=reason,
                 suggestions=tuple(recoveries[:3]),

@@ -83,8 +83,7 @@ def _sleep(seconds: float) -> None:
     """Sleep in a thread. The exit of the process ends it soon."""
     end = time.monotonic() + seconds
     while (remaining := end - time.monotonic()) > 0 and not is_exiting():
-        # How late a sleeping thread may notice that the process exits.
-        time.sleep(min(remaining, 0.5))
+        time.sleep(min(remaining, 0.5))  # look twice a second whether the process exits
 
 
 async def _async_sleep(seconds: float) -> None:
@@ -123,7 +122,6 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     publish: Callable[[AnyEvent], None]
     put_success: Callable[..., None]
     """Records a first attempt that succeeded, by the fast path."""
-    """Stores a success directly if no listener needs it; None without a recorder."""
     classify: Callable[..., Failure]
     kinds: Mapping[str, Kind] | None = None
     """The kinds that may be recorded by hand, by name; None permits every name."""
@@ -261,7 +259,7 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
 
     def warn_once(self, tool_key: str, topic: str, message: str, *values: object) -> None:
         """Log a warning, once for each tool and topic."""
-        # Warnings of one kind per tool that a process logs: a program may create tools without end.
+        # A limit, because a program may create tools without end.
         if (tool_key, topic) not in self.logged_warnings and len(self.logged_warnings) < 1000:
             self.logged_warnings.add((tool_key, topic))
             log.warning(message, *values)

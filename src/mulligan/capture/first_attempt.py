@@ -24,9 +24,6 @@ from mulligan.core.records import Step, SuspectedFailure, new_id, pooled_run_id
 from mulligan.core.value_snapshots import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.recover.target_state import TargetCall
 
-MAX_LEARNED_NAMES = 200
-"""Limit of remembered argument names beyond the parameters of a function that accepts any name."""
-
 
 class FirstAttempt(msgspec.Struct, eq=False):
     """The first attempt of a call, with what recovery needs of it if it fails."""
@@ -198,7 +195,7 @@ class FirstAttempt(msgspec.Struct, eq=False):
         return self.values or self.record.arguments
 
     def collect_facts(self) -> CallFacts:
-        """Return the facts of the attempt. Failures delivered while it ran do not count as earlier ones."""
+        """Return the facts of the attempt, without failures that the model read while it ran."""
         if self.facts is None:
             facts = self.call.collect_facts(self.arguments)
             self.facts = msgspec.structs.replace(facts, failures_before=0, handled=(), lost_answers=())
@@ -220,7 +217,8 @@ class FirstAttempt(msgspec.Struct, eq=False):
         elif (
             signature.is_unrestricted
             and template.lookup_name is not None
-            and len(template.recordable_names) < MAX_LEARNED_NAMES
+            # Limit of remembered argument names beyond the parameters of a function that accepts any name.
+            and len(template.recordable_names) < 200
         ):
             template.recordable_names = template.recordable_names.union(
                 name for name in call.kwargs if signature.can_name(name) and template.is_recordable(name)

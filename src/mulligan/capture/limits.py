@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 DEADLINE_EXCEEDED = "the deadline has passed"
-PROCESS_EXITS = "the process exits"
 
 
 class CallLimits(msgspec.Struct):
@@ -41,7 +40,7 @@ class CallLimits(msgspec.Struct):
     """When the call must have ended, by the context's timer."""
     retry_limits: RetryLimits = msgspec.field(default_factory=lambda: Policy().limit_retries())
     started_at: float = 0.0
-    """When the call began whose caller waits: this one, or one around it that answers a model."""
+    """When this call began; if a call around it answers a model, when that one began."""
     can_block: bool = False
     """Whether the first attempt may be blocked. Set before it, only for calls that answer a model in our own loop or
     that we make ourselves. Calls of a program, of a framework's agent and of a proxy's client are always made: they may
@@ -214,7 +213,7 @@ class CallLimits(msgspec.Struct):
     def find_obstacle(self) -> str:
         """Return why no attempt may follow any more, or an empty string."""
         if self._capture.is_exiting():
-            return PROCESS_EXITS
+            return "the process exits"
         seconds = self.seconds_left()
         return DEADLINE_EXCEEDED if seconds is not None and seconds <= 0 else ""
 

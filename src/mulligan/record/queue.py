@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mulligan.contract.store import Store
-from mulligan.core.events import AnyEvent, EventStream, RunEnded, RunStarted, StepStarted
+from mulligan.core.events import AnyEvent, EventStream, RecoveryPlanned, RunEnded, RunStarted, StepStarted
 from mulligan.core.fast_path import SuccessRecord, redact_records
 from mulligan.core.log import get_logger
 from mulligan.journal import Journal, event_frame, success_frame
@@ -27,8 +27,6 @@ log = get_logger(__name__)
 
 MAX_QUEUED_RECORDS = 50_000
 """Records held in memory while the store is unavailable. Further records are in the journal only."""
-CALLER_SPILL_RATIO = 1.5
-"""Multiple of `MAX_QUEUED_RECORDS` above which callers spill: a busy program may starve the recorder thread."""
 JOURNAL_ROTATE_BYTES = 4 * 1024 * 1024
 """Journal size above which the journal is rotated while the store keeps up."""
 JOURNALS_PER_LIMIT = 4
@@ -58,6 +56,10 @@ class WakeSignal:
 
 QueuedRecord = tuple[int, AnyEvent | SuccessRecord]
 """End position (0 if not in a journal) and record. A plain tuple: creating one is part of every call."""
+
+
+_UNSTORED_EVENTS = (StepStarted, RecoveryPlanned)
+"""Events for listeners only. No journal needs them."""
 
 
 class RecordQueue:
@@ -144,7 +146,7 @@ class RecordQueue:
         elif isinstance(event, RunEnded):
             self._open_runs.pop(event.run.id, None)
         frame = None
-        if self._journal_folder is not None and not isinstance(event, StepStarted):
+        if self._journal_folder is not None and not isinstance(event, _UNSTORED_EVENTS):
             try:
                 frame = event_frame(event)
             except Exception as error:  # noqa: BLE001 - the recorder thread decides whether it is storable
@@ -186,7 +188,8 @@ class RecordQueue:
             self.queued.append((position, record))
         finally:
             self._release()
-        if len(self.queued) > CALLER_SPILL_RATIO * MAX_QUEUED_RECORDS:
+        # Multiple of `MAX_QUEUED_RECORDS` above which callers spill: a busy program may starve the recorder thread.
+        if len(self.queued) > 1.5 * MAX_QUEUED_RECORDS:
             self._spill()
         if self.is_worker_idle:
             self.wake_worker()

@@ -127,8 +127,7 @@ def find_expected_values(error: str, arguments: Mapping[str, Any]) -> list[Candi
 def find_padded_text(error: str, arguments: Mapping[str, Any]) -> list[Candidate]:
     """Return the one short text with spaces or quotes around it that the error shows, without these."""
     text = error[:MAX_SCANNED_CHARS]
-    # Characters of a text that is compared with an error. A longer one is content, whose spaces may count.
-    # Texts of a call that are compared with an error.
+    # A longer text is content, whose spaces may count.
     candidates = [
         Candidate(bare, "trim", "trim", "call", path, "it has spaces or quotes around it")
         for path, value in iter_scalars(arguments, 50)
@@ -150,7 +149,7 @@ def _find_amount_paths(numbers: Mapping[Path, float], amount: float) -> list[Pat
     groups: dict[Path, list[Path]] = {}
     for path in numbers:
         groups.setdefault(tuple(part for part in path if isinstance(part, str)), []).append(path)
-    # Maximum length of a list whose numbers are added up.
+    # Numbers of longer lists are not added up.
     fitting = [
         paths
         for paths in groups.values()

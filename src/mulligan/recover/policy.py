@@ -92,7 +92,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     min_confidence: float = 0.80
     """Repairs with a higher confidence than this are applied automatically. From 0 to 1."""
     max_run_retries: int = 20
-    """Maximum repairs of one run, over all its calls."""
+    """Maximum repairs of one run, over all its calls. Retries have other limits; the name is that of 0.1.0."""
     retry_tokens: int = 20
     """Failed retries that a target may get without a success. A timeout counts as three, and each success returns
     three. 0 turns retries off, except after rate limits."""
