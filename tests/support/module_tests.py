@@ -71,6 +71,7 @@ MODULE_TESTS = {
     "dashboard.memory_pages": "dashboard/test_pages.py: /patterns",
     "dashboard.metric_cards": "dashboard/test_pages.py",
     "dashboard.overview_pages": "dashboard/test_pages.py: /compare",
+    "hooks": "test_module_names.py: hooks.AGENTS",
     "hooks.agents": "hooks/test_claude_code.py: agent.tells",
     "hooks.event_processing": "hooks/test_claude_code.py: agent.tells",
     "hooks.session_files": "hooks/test_claude_code.py",
