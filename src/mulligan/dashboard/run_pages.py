@@ -121,7 +121,6 @@ def build_conversation_page(histories: Sequence[History], page: int) -> dict[str
 
 
 def build_run_row(history: History) -> dict[str, Any]:
-    """Build the row of a run in a list."""
     run, links = history.run, history.links_by_call
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
     return run_text.to_facts(history) | {
@@ -154,7 +153,6 @@ class Frame(NamedTuple):
         return cls(begin, max([history.run.ended_at or begin, begin + 1, *ends]))
 
     def to_percent(self, timestamp: float) -> float:
-        """Convert a timestamp to a percentage of the frame."""
         return min(100.0, max(0.0, 100 * (timestamp - self.begin) / (self.end - self.begin)))
 
 
@@ -194,7 +192,6 @@ def _locate_call(call: Call, all_calls: Sequence[Call], numbers: Mapping[int, in
 
 
 def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
-    """Build the template context of the run page."""
     all_calls = calls.group_attempts(history.steps)
     agent_calls = [call for call in all_calls if call.first.type != "run"]
     links = history.links_by_call

@@ -318,7 +318,6 @@ class CounterChanges:
 
 
 def is_first_attempt_success(step: Step) -> bool:
-    """Return whether a step is a call that succeeded at its first attempt."""
     return (
         step.outcome == "success"
         and step.call == step.seq
@@ -329,7 +328,6 @@ def is_first_attempt_success(step: Step) -> bool:
 
 
 def has_same_counter_key(left: Run, right: Run) -> bool:
-    """Return whether the calls of both runs have the same counter keys."""
     return left is right or (
         left.agent == right.agent
         and left.started_at == right.started_at
