@@ -35,6 +35,7 @@ MODULE_TESTS = {
     "capture.run_steps": "capture/test_run.py: record_failure",
     "capture.step_values": "capture/test_marked_steps.py: set_usage",
     "capture.wrapped_function": "capture/test_wrap.py: find_target",
+    "classify.failure_signs": "capture/test_result_checks.py: is_error_result",
     "classify.rules": "classify/test_classifier.py",
     "classify.rules.custom": "stories/test_kinds_of_your_own.py: rules",
     "cli.analyze": "cli/test_classify.py",

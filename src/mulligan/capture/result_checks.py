@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
 from mulligan.capture.context import CaptureContext
-from mulligan.classify.result_verdict import (
-    FAILURE,
-    MAX_STATEMENT_CHARS,
-    ResultVerdict,
-    describe_suspicion,
-    judge_result,
-    may_state_failure,
-)
-from mulligan.classify.results import ENVELOPE_KEYS, is_flagged_result
+from mulligan.classify.failure_signs import ENVELOPE_KEYS, MAX_STATEMENT_CHARS, may_state_failure
 from mulligan.classify.tool_category import returns_content
-from mulligan.classify.unflagged_failures import may_report_failure
+from mulligan.core import fork_safety
 from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
 from mulligan.core.kinds import RETRIEVAL_NO_RESULTS
 from mulligan.core.records import Effects, StepType, SuspectedFailure
+
+if TYPE_CHECKING:
+    from mulligan.classify.result_verdict import ResultVerdict
 
 Empty = Literal["success", "failure"]
 
@@ -113,6 +109,8 @@ class ResultChecker:
 
     def judge(self, result: Any, arguments: Mapping[str, Any]) -> ResultVerdict:
         """Return whether a result is a failure, looks like one or is neither. One that cannot be read is neither."""
+        with fork_safety.import_lock:
+            from mulligan.classify.result_verdict import FAILURE, judge_result  # lazy: most results cannot fail
         verdict = judge_result(
             result,
             category=self.category,
@@ -131,6 +129,8 @@ class ResultChecker:
         """Return the record of a result that looks like a failure; None for any other."""
         if verdict.judgment != "suspected":
             return None
+        with fork_safety.import_lock:
+            from mulligan.classify.result_verdict import describe_suspicion  # lazy: most results cannot fail
         context = {"source": self._type, "tool": self._name, "arguments": arguments, "category": self.category}
         return describe_suspicion(verdict, None, capture.classify_safely, **context)
 
@@ -140,6 +140,8 @@ class ResultChecker:
         """Return the failure that a result is, or None. `rejects` are statuses that prove that nothing executed."""
         if self.judge(result, arguments).judgment != "failure":
             return None
+        with fork_safety.import_lock:
+            from mulligan.classify.results import is_flagged_result  # lazy: needed for failures only
         if self._is_empty_failure and _is_empty_safely(result):
             message = "The result is empty."
             fingerprint = capture.classify_safely(text=message, source=self._type, tool=self._name).fingerprint
@@ -164,6 +166,13 @@ class ResultChecker:
         return None
 
 
+@functools.cache
+def _load_report_check() -> Callable[[str, ToolCategory], bool]:
+    with fork_safety.import_lock:
+        from mulligan.classify.unflagged_failures import may_report_failure  # lazy: for results that are content only
+    return may_report_failure
+
+
 def may_be_error(result: Any, content_category: ToolCategory | None = None) -> bool:
     """Return whether a result may be an error. Most results pass this check in a third of a microsecond.
 
@@ -178,7 +187,7 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None) -> b
         return True
     if kind is str:
         if content_category is not None:
-            return may_report_failure(result, content_category)
+            return _load_report_check()(result, content_category)
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is not None and result[:MAX_START_CHARS].lower().startswith(starts):
             return True

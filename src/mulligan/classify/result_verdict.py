@@ -7,6 +7,7 @@ from typing import Any, Literal, NamedTuple
 
 from mulligan.classify.classifier import classify
 from mulligan.classify.evidence import to_integer
+from mulligan.classify.failure_signs import MAX_STATEMENT_CHARS, may_state_failure
 from mulligan.classify.results import (
     describes_failure,
     find_error_message,
@@ -157,27 +158,7 @@ def _judge_content(result: object, category: ToolCategory, arguments: Mapping[st
 
 _STATEMENT_CATEGORIES: tuple[ToolCategory, ...] = ("search", "sql", "fetch", "browser")
 """Categories of content that is rarely one sentence."""
-MAX_STATEMENT_CHARS = 250
 MIN_STATEMENT_CONFIDENCE = 0.7
-FAILURE_PHRASES = (
-    "not ", "n't ", "nothing ", "timed out", "quota", "unavailable", "invalid", "unable", "expired", "unknown",
-    "missing", "no longer", "you ", "in to ", "down", "offline", "fail", "denied", "ended", "locked", "already",
-    "exceed", "limit", "requir", "must ", "refus", "reject", "block", "again", "too ", "full", "no ", "error", "busy",
-    "closed", "used ", "wrong", "conflict", "first",
-    "at most", "only", "need", "wait", "slow", "many", "allowed", "permi", "auth", "expect", "should",
-)  # fmt: skip
-"""Phrases of which one is in every short sentence that says in English what failed."""
-
-
-def may_state_failure(text: str) -> bool:
-    """Return whether a text has a word of a failure, or is in another language. Cheap: each short result is checked."""
-    if not text.isascii():
-        return True
-    sentence = text.lower()
-    for phrase in FAILURE_PHRASES:  # noqa: SIM110 - any() with a generator takes three times as long
-        if phrase in sentence:
-            return True
-    return False
 
 
 def states_failure(text: str) -> bool:

@@ -35,7 +35,7 @@ from mulligan.recover.tokens import Sizes, calibrate_scale, provider_of, token_l
 
 ANSWER_GIVEN = object()
 MAX_ATTEMPTS_BEFORE_MODEL = 2
-"""Attempts of one model before a fallback model answers: nobody should wait for retries when another model works."""
+"""Attempts of one model before a fallback model answers. A user should not wait while another model works."""
 MAX_ATTEMPTS_BEFORE_FALLBACK = 3
 """Attempts before the user's fallback function answers."""
 """Result of `Model.answer` if the user's function answered the call."""
