@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from mulligan.capture.context import CaptureContext
-from mulligan.classify.failure_signs import ENVELOPE_KEYS, MAX_STATEMENT_CHARS, may_state_failure
+from mulligan.classify.result_keys import DESCRIPTION_KEYS, DONE_KEYS, ENVELOPE_KEYS, MAX_DESCRIPTION_KEYS
 from mulligan.classify.tool_category import returns_content
 from mulligan.core import fork_safety
 from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
@@ -27,8 +27,9 @@ NAMED_FAILURES = ("error", "exception", "fail", "not found", "no such", "denied"
 """Words for a failure after the name of what failed and a colon."""
 CONTENT_STATUS_KEYS = frozenset({"status_code", "statusCode", "stdout", "stderr", "output", "stdErr"})
 """Keys with which a result that is content may be an error whatever else it holds."""
-RESULT_STATUS_KEYS = frozenset(
-    "isError is_error content returncode exit_code exitCode error Error fault errors ok success status state".split()
+RESULT_STATUS_KEYS = DONE_KEYS.union(
+    "isError is_error content returncode exit_code exitCode error Error fault errors status state result".split(),
+    ("outcome",),
 )
 """Keys with which a dictionary may be an error whatever else it holds."""
 ENVELOPE_STATUS_KEYS = frozenset(
@@ -166,11 +167,21 @@ class ResultChecker:
         return None
 
 
+class TextChecks(NamedTuple):
+    """What every text that a tool returns is checked with."""
+
+    may_report_failure: Callable[[str, ToolCategory], bool]
+    may_state_failure: Callable[[str], bool]
+    max_statement_chars: int
+
+
 @functools.cache
-def _load_report_check() -> Callable[[str, ToolCategory], bool]:
+def _load_text_checks() -> TextChecks:
     with fork_safety.import_lock:
-        from mulligan.classify.unflagged_failures import may_report_failure  # lazy: for results that are content only
-    return may_report_failure
+        from mulligan.classify import statements, unflagged_failures  # lazy: they read the rules
+    return TextChecks(
+        unflagged_failures.may_report_failure, statements.may_state_failure, statements.MAX_STATEMENT_CHARS
+    )
 
 
 def may_be_error(result: Any, content_category: ToolCategory | None = None) -> bool:
@@ -183,15 +194,17 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None) -> b
         keys = result.keys()
         if keys.isdisjoint(RESULT_STATUS_KEYS):
             is_envelope = not keys.isdisjoint(ENVELOPE_STATUS_KEYS) and ENVELOPE_KEYS.issuperset(keys)
+            is_envelope = is_envelope or not (keys.isdisjoint(DESCRIPTION_KEYS) or len(keys) > MAX_DESCRIPTION_KEYS)
             return is_envelope or (content_category is not None and not keys.isdisjoint(CONTENT_STATUS_KEYS))
         return True
     if kind is str:
         if content_category is not None:
-            return _load_report_check()(result, content_category)
+            return _load_text_checks().may_report_failure(result, content_category)
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is not None and result[:MAX_START_CHARS].lower().startswith(starts):
             return True
-        if len(result) <= MAX_STATEMENT_CHARS and may_state_failure(result):
+        checks = _load_text_checks()
+        if len(result) <= checks.max_statement_chars and checks.may_state_failure(result):
             return True
         # Otherwise an error is named before a colon.
         if result.find(":", 0, MAX_HEAD_CHARS) < 0:

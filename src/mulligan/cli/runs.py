@@ -28,7 +28,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
-from mulligan.report import conversation_text, memory_text, overview, recovery_costs, run_text
+from mulligan.report import conversation_text, impact_text, memory_text, overview, recovery_costs, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
@@ -305,8 +305,8 @@ def impact(context: CommandContext, markdown: bool, **filters: Any) -> None:
     report = impact_report.build_report(store, DEFAULT_TENANT, query, context.now)
     period = f"Since {format_timestamp(query.since)} UTC" if query.since is not None else "All time"
     if markdown:
-        print_lines(impact_report.render_markdown(report, period))
+        print_lines(impact_text.render_markdown(report, period))
     else:
-        context.print(impact_report.to_facts(report), impact_report.render_report(report, period, context.width))
+        context.print(impact_report.to_facts(report), impact_text.render_report(report, period, context.width))
     if any(row.verdict == "worse" for row in (*report.summary, *report.contributions)):
         raise SystemExit(1)

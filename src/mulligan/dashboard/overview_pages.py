@@ -36,6 +36,8 @@ from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_
 from mulligan.report import call_text
 from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
+from mulligan.report.differences import INTERVAL_NOTE
+from mulligan.report.impact_cases import HELP_NAMES
 from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.server.tenants import Tenants, Tokens
@@ -143,14 +145,14 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         # Limit of values offered for selection.
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:100],
         "comparison": comparison, "missing": missing, "how_to_set": HOW_TO_SET,
-        "note": stats_report.COMPARISON_NOTE,
+        "note": INTERVAL_NOTE,
     }  # fmt: skip
 
 
 def impact(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Compare failures with mulligan's help with those without it."""
     report = impact_report.build_report(store, tenant, page_query.query(IMPACT_SPEC), page_query.now)
-    return {"report": report, "help_names": impact_report.HELP_NAMES, "note": impact_report.IMPACT_NOTE}
+    return {"report": report, "help_names": HELP_NAMES, "note": impact_report.IMPACT_NOTE}
 
 
 def count_calls(by: str, parts: Mapping[str, Cell]) -> dict[str, int]:

@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
-from mulligan.core import fork_safety
 from mulligan.core.failure import MAX_LABEL_CHARS, to_error_code, to_label
 from mulligan.redaction import MAX_QUOTED_CHARS, quote_untrusted, to_plain_data
 from mulligan.redaction.regex import LazyRegex
@@ -74,11 +73,10 @@ class Sanitizer:
             return self._line(value, MAX_VALUE_CHARS)
         # Redacts by the names inside the value too.
         value = self._redactor.value(value)
-        if not isinstance(value, list | dict):
-            return self._line(repr(value), MAX_VALUE_CHARS)
-        with fork_safety.import_lock:
-            import json  # lazy: messages are rare
-        return self._line(json.dumps(value, ensure_ascii=False), MAX_VALUE_CHARS)
+        import json  # lazy: rarely needed
+
+        text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else repr(value)
+        return self._line(text, MAX_VALUE_CHARS)
 
     def _display_argument(self, value: Any) -> str:
         """Return a value to pass. A text that reads as a number is quoted: otherwise a model would pass the number."""

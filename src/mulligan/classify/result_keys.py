@@ -1,4 +1,4 @@
-"""Keys and words of results that may be failures, apart from the rules: every result is checked for them."""
+"""Keys of dictionaries that may be failures. Every result is checked for them, most without another rule."""
 
 from __future__ import annotations
 
@@ -19,23 +19,14 @@ ENVELOPE_KEYS = MESSAGE_KEYS.union(
     "messages response_metadata ResponseMetadata statusText headers body text extensions fields param params".split(),
 )
 """Keys that describe an error and its request. A dictionary with another key holds data."""
-MAX_STATEMENT_CHARS = 250
-FAILURE_PHRASES = (
-    "not ", "n't ", "nothing ", "timed out", "quota", "unavailable", "invalid", "unable", "expired", "unknown",
-    "missing", "no longer", "you ", "in to ", "down", "offline", "fail", "denied", "ended", "locked", "already",
-    "exceed", "limit", "requir", "must ", "refus", "reject", "block", "again", "too ", "full", "no ", "error", "busy",
-    "closed", "used ", "wrong", "conflict", "first",
-    "at most", "only", "need", "wait", "slow", "many", "allowed", "permi", "auth", "expect", "should",
-)  # fmt: skip
-"""Phrases of which one is in every short sentence that says in English what failed."""
-
-
-def may_state_failure(text: str) -> bool:
-    """Return whether a text has a word of a failure, or is in another language. Cheap: each short result is checked."""
-    if not text.isascii():
-        return True
-    sentence = text.lower()
-    for phrase in FAILURE_PHRASES:  # noqa: SIM110 - any() with a generator takes three times as long
-        if phrase in sentence:
-            return True
-    return False
+MAX_DESCRIPTION_KEYS = 6
+DESCRIPTION_KEYS = frozenset(
+    "message Message msg detail details info information Information note Note warning reason cause problem why "
+    "explanation errors error hint".split()
+)
+"""Keys of sentences about a call."""
+DONE_KEYS = frozenset(
+    "ok success created started sent saved booked updated moved cancelled canceled accepted executed applied written "
+    "scheduled delivered completed confirmed processed done deleted".split()
+)
+"""Keys whose `false` says that the call did not do what it was for."""
