@@ -326,7 +326,6 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list:
 
 
 def argument_type(value: Any) -> str:
-    """Return the JSON type of a value."""
     return _TYPES.get(type(value), "null")
 
 
