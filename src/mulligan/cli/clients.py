@@ -159,7 +159,6 @@ def find_folders() -> dict[str, Path]:
 
 
 def settings_path(file: SettingsFile) -> Path:
-    """Return the path of a settings file."""
     folders = find_folders()
     paths = [Path(path.format_map(folders)) for path in file.path.split("|")]
     return next((path for path in paths if path.exists()), paths[0])
