@@ -193,15 +193,16 @@ def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
     done = begun(tmp_path, loud(build_hook_command("claude-code")).replace(" claude-code", " nobody"))
     said, complained = done.communicate("{}", timeout=60)
     assert (done.returncode, said) == (1, "")  # 2 would stop an agent
-    assert "mulligan-hook claude-code|codex|gemini" in complained
+    assert "mulligan-hook claude-code|codex|copilot|gemini" in complained
 
 
-@pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode"}))  # its plugin sends no successes
+@pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode", "pi"}))  # their plugins send no successes
 def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
     called = {"tool_name": "Read", "tool_use_id": "t1", "tool_input": {}, "tool_response": "fine"}
     events = {
         "claude-code": {"hook_event_name": "PostToolBatch", "tool_calls": [called]},
         "codex": {"hook_event_name": "PostToolUse", **called},
+        "copilot": {"hook_event_name": "PostToolUse", **called},
         "gemini": {"hook_event_name": "AfterTool", **called},
     }
     shell = loud(build_hook_command(agent)).replace(" -ESP ", " -ESP -X importtime ")

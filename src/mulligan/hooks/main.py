@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from mulligan.hooks import session_files
+from mulligan.hooks import AGENTS, session_files
 
 TYPE_CHECKING = False  # importing typing would slow down the early exit
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 else:
     ModuleType = type(sys)
 
-AGENTS = ("claude-code", "codex", "gemini", "opencode")
 MAX_EVENT_BYTES = 32_000_000
 """Limit of an event. A larger one is ignored."""
 UNUSED_MODULES = ("ipaddress", "platform", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")
@@ -96,7 +95,7 @@ def should_process(agent: str, data: bytes) -> bool:
             return session_files.has_session_files(session)
         case b"BeforeAgent":
             return b"*" in session_files.read_open_tools(session)
-        case b"PostToolUseFailure" | b"ToolFailed" | b"SessionCompacted" | b"SessionIdle":
+        case b"PostToolUseFailure" | b"PreCompact" | b"ToolFailed" | b"SessionCompacted" | b"SessionIdle":
             return True
         case b"PostToolUse" | b"PostToolBatch" | b"AfterTool":
             calls = _parse_calls(data)
@@ -120,6 +119,8 @@ def _may_have_failed(agent: str, event: bytes, data: bytes) -> bool:
     if agent == "codex":
         id, log = find_field(data, b"tool_use_id"), find_field(data, b"transcript_path")
         return find_field(data, b"tool_name") == b"Bash" and session_files.find_exit_code(id, log) != 0
+    if agent == "copilot":
+        return data.count(b" completed with exit code ") != data.count(b" completed with exit code 0>")
     if (b'"error":' in data and b'"error":null' not in data) or b"cancelled because it exceeded the timeout" in data:
         return True
     _, mark, code = data.partition(b"Exit Code: ")
