@@ -44,8 +44,6 @@ FIRST_CHECK_SECONDS = 600.0
 """Delay of the first check, so that a server started for a short look removes nothing."""
 CHECK_INTERVAL_SECONDS = 600.0
 """Delay between two checks."""
-ROUND_INTERVAL_MS = DAY
-"""Time from the start of one round to the start of the next."""
 ROUND_TIMEOUT_MS = 3_600_000
 """A round without a heartbeat for this long counts as abandoned: its process was killed."""
 
@@ -384,7 +382,7 @@ class PruneLease(Record, frozen=True):
     def can_start(self, owner: str, now: int) -> bool:
         """Return whether this process may start a new round."""
         if self.ended_at is not None:
-            return now - self.started_at >= ROUND_INTERVAL_MS
+            return now - self.started_at >= DAY
         return self.owner == owner or now - self.heartbeat_at >= ROUND_TIMEOUT_MS
 
 
