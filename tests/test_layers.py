@@ -27,8 +27,8 @@ CONTRACT = ("contract", "core", "redaction")
 """What a store promises, in the words of `core`. The rules of learning know it, and every store builds on those."""
 BELOW = ("settings", "prompt", "classify", "recover", *CONTRACT)
 ALLOWED: dict[str, tuple[str, ...]] = {
-    # `python -m mulligan`
-    "__main__": ("cli",),
+    # The command. `proxy` starts the server behind it if `cli` cannot be imported.
+    "__main__": ("cli", "proxy"),
     # floor 7: what people and programs start
     "cli": ("dashboard", "server", "mcp", "proxy", "hooks", "api", "build", "logging", "transcripts", "report",
             "record", "journal", "store", "learn", "capture", *BELOW, ""),

@@ -1,25 +1,23 @@
-"""Simulated agents with a known true effect: whether `mulligan impact` and Compare say what is true.
-
-    python evals/impact/worlds.py [WORLDS]
+"""Simulated agents with a known true effect, and what the impact page and Compare say of them.
 
 A world has sessions with several failures each. Sessions differ in how often failures are recovered, and a fix adds its
-true effect. Each case is held out by chance. Prints a table, and exits 1 if a target is missed.
+true effect. Each case is held out by chance.
 """
 
 from __future__ import annotations
 
 import math
 import random
-import sys
-from collections.abc import Iterator
+from functools import cache
+from statistics import NormalDist
 from typing import NamedTuple
 
 from mulligan.contract.counters import Cell, merge
 from mulligan.report.differences import Rate, compare_amounts, compare_rates, design_effects
-from mulligan.report.impact import ImpactCase, ImpactRow, analyze
+from mulligan.report.impact import ImpactRow, analyze
+from mulligan.report.impact_cases import ImpactCase
 from mulligan.report.stats import compare_stats
 
-DEFAULT_WORLDS = 1000
 BASE_RATE = 0.55
 SESSION_SPREAD = 0.25
 """Standard deviation of the rate between sessions, as a share of its range."""
@@ -37,13 +35,13 @@ class World(NamedTuple):
 
 
 WORLDS = (
-    World("no effect, frequent failures", (0.0,) * 5, 400, 0.1),
-    World("no effect, rare failures", (0.0,) * 3, 60, 0.1, (1, 2)),
-    World("no effect, 20 fixes", (0.0,) * 20, 600, 0.05, (2, 10)),
-    World("small effect, 5 points", (0.05,) * 3, 400, 0.1),
-    World("large effect, 20 points", (0.2,), 500, 0.09, (2, 7)),
-    World("one fix of ten harms by 30 points", (*(0.1,) * 9, -0.3), 1300, 0.05, (2, 8)),
-    World("no effect, looked at on 14 days", (0.0,) * 3, 400, 0.1, (1, 8), 14),
+    World("no effect, frequent failures", (0.0,) * 5, 300, 0.15),
+    World("no effect, rare failures", (0.0,) * 3, 60, 0.25, (1, 2)),
+    World("no effect, 20 fixes", (0.0,) * 20, 300, 0.1, (2, 10)),
+    World("small effect, 5 points", (0.05,) * 3, 300, 0.1),
+    World("large effect, 20 points", (0.2,), 490, 0.09, (2, 7)),
+    World("one fix of ten harms by 30 points", (*(0.1,) * 9, -0.3), 650, 0.1, (2, 8)),
+    World("no effect, looked at on 14 days", (0.0,) * 3, 200, 0.2, (1, 8), 14),
 )
 HARMFUL = 0.3
 
@@ -77,22 +75,21 @@ def play(world: World, chance: random.Random) -> list[ImpactCase]:
     return cases
 
 
-def true_rate(world: World, effect: float) -> float:
+def true_rate(effect: float, points: int = 2000) -> float:
     """Return the mean recovery rate of cases with an effect, by the distribution of sessions."""
-    chance, total, count = random.Random(3), 0.0, 40_000
-    for _ in range(count):
-        session_rate = min(max(chance.gauss(BASE_RATE, SESSION_SPREAD), 0.05), 0.95)
-        total += min(max(session_rate + effect, 0.0), 1.0)
-    return total / count
+    session_rates = NormalDist(BASE_RATE, SESSION_SPREAD)
+    rates = (min(max(session_rates.inv_cdf((point + 0.5) / points), 0.05), 0.95) for point in range(points))
+    return sum(min(max(rate + effect, 0.0), 1.0) for rate in rates) / points
 
 
+@cache
 def true_difference(world: World) -> float:
     """Return the true difference of the summary's rate: the mean over fixes."""
-    return sum(true_rate(world, effect) - true_rate(world, 0.0) for effect in world.effects) / len(world.effects)
+    return sum(true_rate(effect) - true_rate(0.0) for effect in world.effects) / len(world.effects)
 
 
 def single_interval(cases: list[ImpactCase]) -> tuple[float, float]:
-    """Return the 95 % interval of the recovery rate alone, without other comparisons."""
+    """Return the 95 % interval of the recovery rate alone, at one look and without other comparisons."""
     groups: list[dict[str, list[bool]]] = [{}, {}]
     for case in cases:
         groups[case.has_help].setdefault(case.cluster, []).append(case.is_recovered)
@@ -118,40 +115,43 @@ def is_called(rows: list[ImpactRow]) -> bool:
     return any(row.verdict in ("better", "worse") for row in rows)
 
 
-class Tally(NamedTuple):
-    """Shares of worlds."""
+class WorldResult(NamedTuple):
+    """What was true of one world; means of them are shares of worlds."""
 
-    covered: float
-    amounts_covered: float
-    called: float
-    """Pages with any verdict."""
-    effect_called: float
-    """Pages whose first row is called in the right direction."""
-    harmful_first: float
-    ever_called: float
-    """Worlds in which any of the looks calls anything."""
+    is_covered: bool
+    """Whether the 95 % interval has the true difference of rates."""
+    are_amounts_covered: bool
+    is_page_covered: bool
+    """Whether the interval on the page has it too, at the last look."""
+    is_called: bool
+    """Whether the last page has a verdict."""
+    is_effect_called: bool
+    """Whether the first row of the last page is called in the right direction."""
+    is_last_fix_first: bool
+    """Whether the last fix, which harms in some worlds, is the first of what contributed."""
+    is_ever_called: bool
+    """Whether any look has a verdict."""
 
 
-def run(world: World, count: int, seed: int = 1) -> Tally:
+def measure_world(world: World, number: int) -> WorldResult:
     truth = true_difference(world)
-    covered = amounts = called = effect_called = first = ever = pages = 0
-    for number in range(count):
-        cases = play(world, random.Random(f"{seed} {world.name} {number}"))
-        low, high = single_interval(cases)
-        covered += low <= truth <= high
-        low, high = amount_interval(cases)
-        amounts += low <= 0 <= high
-        is_ever_called = False
-        for look in range(1, world.looks + 1):
-            summary, contributions, _ = analyze(cases[: len(cases) * look // world.looks])
-            pages += 1
-            is_page_called = is_called([*summary, *contributions])
-            called += is_page_called
-            is_ever_called |= is_page_called
-        ever += is_ever_called
-        effect_called += bool(summary) and summary[0].verdict == ("better" if truth > 0 else "worse")
-        first += bool(contributions) and contributions[0].subject == f"fix_{len(world.effects) - 1}"
-    return Tally(covered / count, amounts / count, called / pages, effect_called / count, first / count, ever / count)
+    cases = play(world, random.Random(f"{world.name} {number}"))
+    low, high = single_interval(cases)
+    low_amount, high_amount = amount_interval(cases)
+    looks = [analyze(cases[: len(cases) * look // world.looks]) for look in range(1, world.looks + 1)]
+    summary, contributions, _ = looks[-1]
+    row = summary[0]
+    assert row.low is not None
+    assert row.high is not None
+    return WorldResult(
+        low <= truth <= high,
+        low_amount <= 0 <= high_amount,
+        row.low <= 100 * truth <= row.high,
+        is_called([*summary, *contributions]),
+        row.verdict == ("better" if truth > 0 else "worse"),
+        contributions[0].subject == f"fix_{len(world.effects) - 1}",
+        any(is_called([*rows, *subjects]) for rows, subjects, _ in looks),
+    )
 
 
 # Compare
@@ -183,48 +183,13 @@ def sum_cells(cells: list[Cell]) -> Cell:
     return total
 
 
-def count_compared(count: int, failure_rate: float, sessions: int = 200) -> float:
-    """Return the share of pages that call a version with this failure rate better or worse than one with 15 %."""
-    called = 0
-    for number in range(count):
-        chance = random.Random(f"compare {number}")
-        groups = build_group(chance, sessions, 0.15), build_group(chance, sessions, failure_rate)
-        rows = compare_stats(sum_cells(groups[0]), sum_cells(groups[1]), clusters=groups)
-        called += any(row.verdict in ("better", "worse") for row in rows)
-    return called / count
-
-
-def measure(count: int) -> Iterator[tuple[str, float, str, bool]]:
-    """Yield name, measured share, target, and whether the target is met."""
-    for world in WORLDS:
-        tally = run(world, count)
-        yield f"{world.name}: 95 % interval covers the truth", tally.covered, ">= 93 %", tally.covered >= 0.93
-        yield f"{world.name}: the same of amounts", tally.amounts_covered, ">= 93 %", tally.amounts_covered >= 0.93
-        if not any(world.effects):
-            yield f"{world.name}: pages with a false verdict", tally.called, "<= 5 %", tally.called <= 0.05
-        if world.looks > 1:
-            yield f"{world.name}: worlds ever called", tally.ever_called, "(warned)", True
-        if world.effects == (0.2,):
-            yield f"{world.name}: called", tally.effect_called, ">= 80 %", tally.effect_called >= 0.8
-        if min(world.effects) <= -HARMFUL:
-            yield f"{world.name}: ranked first", tally.harmful_first, ">= 90 %", tally.harmful_first >= 0.9
-    yield (
-        "Compare, equal versions: pages with a verdict",
-        (share := count_compared(count, 0.15)),
-        "<= 5 %",
-        share <= 0.05,
-    )
-    yield "Compare, 25 % instead of 15 % failures", (share := count_compared(count, 0.25)), ">= 80 %", share >= 0.8
-
-
-def main() -> int:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else DEFAULT_WORLDS
-    has_missed = False
-    for name, share, target, is_met in measure(count):
-        has_missed |= not is_met
-        print(f"{'  ' if is_met else '! '}{name:<62} {share:7.1%}  {target}", flush=True)
-    return int(has_missed)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def is_compared_different(failure_rate: float, sessions: int, looks: int, number: int) -> bool:
+    """Return whether any look calls a version with this failure rate better or worse than one with 15 %."""
+    chance = random.Random(f"compare {number}")
+    groups = build_group(chance, sessions, 0.15), build_group(chance, sessions, failure_rate)
+    for look in range(1, looks + 1):
+        first, second = (group[: sessions * look // looks] for group in groups)
+        rows = compare_stats(sum_cells(first), sum_cells(second), clusters=(first, second))
+        if any(row.verdict in ("better", "worse") for row in rows):
+            return True
+    return False

@@ -146,6 +146,15 @@ class Tenacity(Client):
         return None if attempt >= 3 else self.random.random() * 0.5 * 2 ** (attempt - 1)
 
 
+class SparseClient(Client):
+    """A schedule that reaches 2.4 times the load in outages of 30 s where a process calls once a minute."""
+
+    name = "0.5 s, 17 s, 17 s"
+
+    def delay(self, attempt: int, retry_after: float | None, elapsed: float) -> float | None:
+        return {1: 0.5 * (1 - 0.5 * self.random.random()), 2: 17.0, 3: 17.0}.get(attempt)
+
+
 class MulliganClient(Client):
     """Mulligan itself: the request is a wrapped function, and each process has an instance of its own."""
 

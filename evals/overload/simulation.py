@@ -172,6 +172,12 @@ class Result:
     """Seconds after the trouble until the last call failed that began after it."""
     longest: float
     """Seconds that the longest call took."""
+    delay: float
+    """Seconds from the end of the outage to the answer, on average over the calls that began in it and succeeded."""
+
+
+MAX_SHORT_SECONDS = 45.0
+"""Outages up to so many seconds must not cost more calls than with what mulligan replaces."""
 
 
 @dataclass(frozen=True)
@@ -187,6 +193,11 @@ class Scenario:
     """Seconds that a call may take."""
     has_fallback: bool = False
     """Whether another server answers the calls that this one does not."""
+
+    @property
+    def is_short(self) -> bool:
+        """Return whether the trouble ends while calls are still retried."""
+        return self.window is None or self.window[1] - self.window[0] <= MAX_SHORT_SECONDS
 
     def run(self, contender: type[Client]) -> Result:
         """Play the scenario with one contender, once for each seed."""
@@ -220,12 +231,14 @@ class Scenario:
         start, end = self.window or (0.0, float("inf"))
         counted = [call for call in calls if start <= call.began < end and not call.is_innocent]
         innocent = [call for call in calls if call.is_innocent]
+        delays = [call.ended - end for call in counted if call.has_succeeded]
         return Result(
             success=_percent(counted),
             load=arrived / self.seeds if self.window else None,
             innocent=_percent(innocent) if innocent else None,
             recovery=max(ends) if ends else None,
             longest=max(call.ended - call.began for call in calls),
+            delay=sum(delays) / max(1, len(delays)),
         )
 
 

@@ -42,8 +42,6 @@ UNNAMED_SUFFIX = ".begun"
 """Suffix of a journal that is not locked yet."""
 UNNAMED_EXPIRY_SECONDS = 3600.0
 """Age after which an unnamed journal is a leftover of a process that died while creating it."""
-MAX_FRAME_BYTES = 64 * 1024 * 1024
-"""Maximum payload size. A larger length means a damaged frame."""
 EVENT_FRAME, SUCCESS_FRAME = 1, 4
 """Frame types: an event as JSON, and a call that succeeded at the first attempt, in the compact encoding."""
 READ_CHUNK_BYTES = 1024 * 1024
@@ -262,7 +260,8 @@ def _iterate_frames(file: BinaryIO, offset: int) -> Iterator[JournalFrame]:
             continue
         mark, frame_type, length, checksum = FRAME_HEADER.unpack_from(data, index)
         end = index + FRAME_HEADER.size + length
-        if mark == FRAME_MARK and length <= MAX_FRAME_BYTES:
+        # Maximum payload size. A larger length means a damaged frame.
+        if mark == FRAME_MARK and length <= 64 * 1024 * 1024:
             if end > len(data) and (more := file.read(max(READ_CHUNK_BYTES, end - len(data)))):
                 data, index = data[index:] + more, 0
                 continue

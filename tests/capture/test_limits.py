@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import selectors
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import force_setattr
+from simulated_time import SimulatedTime
 
 import mulligan
 from mulligan import AgentError, InfraError, Policy
@@ -29,40 +29,13 @@ from mulligan.testing import Sandbox, sandbox
 # A storm: many calls at once, on a virtual clock
 
 
-class Skipping(selectors.DefaultSelector):
-    """Waits for nothing, and says how long it would have waited."""
-
-    skipped = 0.0
-
-    def select(self, timeout: float | None = None) -> Any:
-        self.skipped += timeout or 0.0
-        return super().select(0)
-
-
-class Simulation:
-    """An event loop in which time passes only while everybody sleeps, and a mulligan that lives in it."""
+class Simulation(SimulatedTime):
+    """Calls of a service behind wrapped layers, counted."""
 
     def __init__(self, **policy: Any) -> None:
-        self._selector = Skipping()
-        self.loop = asyncio.SelectorEventLoop(self._selector)
-        self.loop.time = lambda: self._selector.skipped  # type: ignore[method-assign]
-        self.rehearsal = Sandbox(policy=Policy(**policy), record="off")
-        kit = self.rehearsal.components.capture
-        force_setattr(kit, "timer", lambda: self._selector.skipped)
-        force_setattr(kit, "async_sleep", asyncio.sleep)
+        super().__init__(**policy)
         self.executed = 0
         self.begun = 0
-
-    def run(self, main: Any) -> None:
-        async def at_once(function: Callable[..., Any], *args: Any) -> Any:
-            return function(*args)
-
-        before, asyncio.to_thread = asyncio.to_thread, at_once  # a thread would live on another clock
-        try:
-            self.loop.run_until_complete(main)
-        finally:
-            asyncio.to_thread = before
-            self.loop.close()
 
     def nested(self, depth: int, is_down: Callable[[float], bool]) -> Callable[[], Any]:
         """A service behind so many wrapped layers."""
@@ -70,7 +43,7 @@ class Simulation:
         async def service() -> str:
             self.executed += 1
             await asyncio.sleep(0.02)
-            if is_down(self._selector.skipped):
+            if is_down(self.now):
                 raise ConnectionError("reset by peer")
             return "ok"
 
@@ -83,7 +56,7 @@ class Simulation:
 
                 return call
 
-            layer = self.rehearsal.mulligan.tool(name=f"layer {number}", effects="none")(around())
+            layer = self.sandbox.mulligan.tool(name=f"layer {number}", effects="none")(around())
         return layer
 
     async def load(self, call: Callable[[], Any], rate: float, seconds: float) -> None:

@@ -341,7 +341,7 @@ def test_two_installations_in_one_file_are_removed_in_any_order(types, project):
 
 def test_uninstalling_without_a_record_of_the_old_text_edits_the_text(types, project):
     """As a colleague does who did not install it."""
-    entry = '{\n      "command": "\\u0075vx",\n      "args": [ "a", // one\n        "b" ]\n    }'
+    entry = '{\n      "command": "uvx",\n      "args": [ "\\u0061", // one\n        "b" ]\n    }'
     text = f'{{\n  "mcpServers": {{\n    "git": {entry}\n  }}\n}}\n'
     path = put(project / ".mcp.json", text)
     types("install", "proxy", "--client", "claude-code", "--project", "--all")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import heapq
+import sys
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from mulligan.core.failure import INFRA_ERROR, Failure, Kind, Remedy
@@ -118,6 +121,20 @@ def test_an_answer_releases_the_waiting_calls_oldest_first_over_as_long_as_the_o
     assert 0 <= delays[0] < delays[-1] <= 0.4
     clock.now = 1.0
     assert all(clock.take_turn(call) == RetryTurn() for call in calls)
+
+
+def test_a_released_call_goes_within_its_own_limit() -> None:
+    clock = Clock()
+    oldest = clock.fail(5)[0]
+    clock.take_turn(oldest)
+    clock.now = 20.0
+    late = clock.call(seconds=3)
+    clock.record(late, RESET)
+    clock.targets.states["db"].next_probe = 22.0
+    assert clock.take_turn(late).seconds
+    clock.now = 21.0
+    clock.record(clock.call(), None)
+    assert clock.take_turn(late).seconds <= 2
 
 
 def test_a_probe_that_runs_longer_than_the_failures_took_releases_the_others() -> None:
@@ -303,38 +320,51 @@ def test_on_any_schedule_tokens_probes_and_waits_stay_within_their_limits(
             assert len(state.waiting) == len({id(waiting) for waiting in state.waiting}) <= len(arrivals)
 
 
-@settings(max_examples=5, deadline=None)
-@given(st.integers(2, 8), st.integers(0, 20))
-def test_in_any_number_of_threads_there_is_one_probe_and_no_negative_token(threads, tokens) -> None:
-    policy, targets = Policy(retry_tokens=tokens, down_after=2), Targets()
-    probes, most, lowest, lock = [0], [0], [tokens], threading.Lock()
+def run_at_once(count: int, work: Callable[[int], object]) -> None:
+    """Run a function in so many threads that start together and interrupt one another as often as possible."""
+    barrier, interval = threading.Barrier(count), sys.getswitchinterval()
 
-    def hammer(number: int) -> None:
-        for index in range(60):
-            now = index / 10
-            call = TargetCall(now, now + 100)
-            targets.record("db", call, RESET, now, policy=policy, random=lambda: 0.0, is_retry=index % 2 == 0)
-            turn = targets.take_turn("db", call, now, policy=policy, random=lambda: 0.0)
-            if turn.is_probe:
-                with lock:
-                    probes[0] += 1
-                    most[0] = max(most[0], probes[0])
-                with lock:
-                    probes[0] -= 1
-                targets.record("db", call, RESET, now, policy=policy, random=lambda: 0.0, is_retry=True)
-            else:
-                targets.leave("db", call)
-            with lock:
-                lowest[0] = min(lowest[0], targets.states["db"].tokens)
+    def begin(number: int) -> None:
+        barrier.wait()
+        work(number)
 
-    workers = [threading.Thread(target=hammer, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert most[0] <= 1
-    assert lowest[0] >= 0
-    assert not targets.states["db"].waiting
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(begin, range(count)))
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_of_any_number_of_threads_one_probes() -> None:
+    for _ in range(30):
+        clock = Clock()
+        calls = clock.fail(8)
+        for call in calls:
+            clock.take_turn(call)
+        clock.now = 10.0  # so late that each of the waiting calls may probe
+        turns: list[RetryTurn] = []
+
+        def ask(
+            number: int, clock: Clock = clock, calls: list[TargetCall] = calls, turns: list[RetryTurn] = turns
+        ) -> None:
+            turns.append(clock.take_turn(calls[number]))
+
+        run_at_once(8, ask)
+        assert [turn.is_probe for turn in turns].count(True) == 1
+
+
+def test_threads_take_every_token_once_and_none_that_is_not_there() -> None:
+    for tokens in (15, 1000):
+        clock = Clock(Policy(retry_tokens=tokens, down_after=0))
+
+        def fail(number: int, clock: Clock = clock) -> None:
+            for _ in range(100):
+                clock.record(clock.call(), RESET, is_retry=True)
+                assert clock.tokens >= 0
+
+        run_at_once(8, fail)
+        assert clock.tokens == max(0, tokens - 800)
 
 
 # What an answer is, and which target a call has

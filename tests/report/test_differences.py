@@ -16,11 +16,13 @@ from mulligan.report.differences import (
     compare_amounts,
     compare_rates,
     design_effects,
+    error_of_look,
     t_quantile,
 )
 from mulligan.store.sqlite import MemoryStore
 
 RUNS, WORLDS = 150, 200
+RANDOM_WALKS = 200
 
 
 def test_interval_of_two_rates_is_newcombes():
@@ -34,7 +36,7 @@ def test_interval_of_two_rates_is_newcombes():
 
 def test_interval_is_wider_with_more_comparisons_and_with_clusters():
     plain = compare_rates(Rate(40, 100), Rate(60, 100))
-    page = compare_rates(Rate(40, 100), Rate(60, 100), comparisons=10)
+    page = compare_rates(Rate(40, 100), Rate(60, 100), error=0.005)
     clustered = compare_rates(Rate(40, 100, 3.0), Rate(60, 100, 3.0))
     assert max(page.low, clustered.low) < plain.low < plain.high < min(page.high, clustered.high)
     assert plain.is_clear
@@ -65,7 +67,26 @@ def test_amounts_are_compared_without_regard_to_one_outlier():
 
 def test_cases_for_power_are_those_of_the_formula():
     # 60 % against 40 % with equal groups: 95 of each by the usual table without continuity correction
-    assert cases_for_power(0.4, 0.2, share=0.5, design_effect=1, comparisons=1) == pytest.approx(190, abs=6)
+    # for one look; the intervals of a page hold at all looks, and are wider
+    assert cases_for_power(0.4, 0.2, share=0.5, design_effect=1, error=0.05) == pytest.approx(
+        190 * (3.05 + 0.84) ** 2 / (1.96 + 0.84) ** 2, rel=0.03
+    )
+
+
+def test_intervals_hold_at_all_looks_together():
+    """Two groups without a difference grow to 600 cases each, and someone looks after every 20."""
+    missed_once = missed_at_last = 0
+    for seed in range(RANDOM_WALKS):
+        chance, parts, is_clear = random.Random(seed), [0, 0], []
+        for cases in range(1, 601):
+            parts = [part + (chance.random() < 0.4) for part in parts]
+            if cases % 20 == 0:
+                rates = [Rate(part, cases) for part in parts]
+                is_clear.append(compare_rates(*rates, error_of_look(0.05, cases, cases)).is_clear)
+                missed_at_last += cases == 600 and compare_rates(*rates, 0.05).is_clear
+        missed_once += any(is_clear)
+    assert missed_once <= 0.05 * RANDOM_WALKS
+    assert missed_at_last > 0, "without the correction even the last look alone misses some"
 
 
 def build_session(chance: random.Random, failure_rate: float = 0.15) -> Cell:

@@ -110,6 +110,8 @@ MODULE_TESTS = {
     "redaction.secret_formats": "redaction/test_corpus.py: corpus.SECRETS",
     "redaction.secret_hints": "redaction/test_redactor.py: password",
     "redaction.secret_sentences": "redaction/test_corpus.py: corpus.SECRETS",
+    "report.impact_cases": "report/test_impact.py",
+    "report.impact_text": "report/test_impact.py: --markdown",
     "report.memory_text": "cli/test_fixes.py",
     "report.recovery_costs": "core/test_episodes.py: model_recovery",
     "report.scan_text": "report/test_scan_report.py",

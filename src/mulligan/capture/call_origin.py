@@ -21,7 +21,6 @@ The number is None if the run reported the exception without a call.
 """
 FAILED_STEPS = "__mulligan_steps__"
 """The attribute of an exception with the innermost step of each run that it has left."""
-MAX_FAILED_CALLS = 8
 MAX_EXCEPTION_CHAIN = 16
 """Exceptions of a chain that are examined."""
 
@@ -64,7 +63,7 @@ def mark_exception(error: BaseException, run: str, call: int | None = None) -> b
     try:
         marks = vars(error)
         earlier = marks.get(FAILED_CALLS, ())
-        marks[FAILED_CALLS] = (*earlier, (run, call))[-MAX_FAILED_CALLS:]
+        marks[FAILED_CALLS] = (*earlier, (run, call))[-8:]
         return any(marked == run for marked, _ in earlier)
     except Exception:  # noqa: BLE001 - an exception without a dictionary cannot be marked
         return False

@@ -24,9 +24,6 @@ from mulligan.core.records import Step, SuspectedFailure, new_id, pooled_run_id
 from mulligan.core.value_snapshots import IMMUTABLE_TYPES, restore_value, snapshot_value
 from mulligan.recover.target_state import TargetCall
 
-MAX_LEARNED_NAMES = 200
-"""Limit of remembered argument names beyond the parameters of a function that accepts any name."""
-
 
 class FirstAttempt(msgspec.Struct, eq=False):
     """The first attempt of a call, with what recovery needs of it if it fails."""
@@ -220,7 +217,8 @@ class FirstAttempt(msgspec.Struct, eq=False):
         elif (
             signature.is_unrestricted
             and template.lookup_name is not None
-            and len(template.recordable_names) < MAX_LEARNED_NAMES
+            # Limit of remembered argument names beyond the parameters of a function that accepts any name.
+            and len(template.recordable_names) < 200
         ):
             template.recordable_names = template.recordable_names.union(
                 name for name in call.kwargs if signature.can_name(name) and template.is_recordable(name)

@@ -82,7 +82,6 @@ FRAMEWORK_PAGES = {
     "claude_agent_sdk": "claude_agent_sdk",
 }
 """The packages of agent frameworks, and their pages in docs/frameworks."""
-MAX_ANNOTATION_DEPTH = 8
 
 
 def class_name(cls: type) -> str:
@@ -165,7 +164,7 @@ def is_injected(annotation: Any, default: Any, names: Collection[str]) -> bool:
 
 
 def _is_injected_type(annotation: Any, names: Collection[str], depth: int) -> bool:
-    if depth > MAX_ANNOTATION_DEPTH:
+    if depth > 8:
         return False
     origin, type_args = typing.get_origin(annotation), typing.get_args(annotation)
     if origin is typing.Annotated:

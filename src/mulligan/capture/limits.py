@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 
 DEADLINE_EXCEEDED = "the deadline has passed"
-PROCESS_EXITS = "the process exits"
 
 
 class CallLimits(msgspec.Struct):
@@ -214,7 +213,7 @@ class CallLimits(msgspec.Struct):
     def find_obstacle(self) -> str:
         """Return why no attempt may follow any more, or an empty string."""
         if self._capture.is_exiting():
-            return PROCESS_EXITS
+            return "the process exits"
         seconds = self.seconds_left()
         return DEADLINE_EXCEEDED if seconds is not None and seconds <= 0 else ""
 

@@ -23,7 +23,6 @@ MAX_RUN_MESSAGES = 2000
 """Different messages of one run that are recorded."""
 MAX_PENDING_BYTES = 1_000_000
 """New messages that one step brings. Older ones beyond it are recorded with the next call that sends them."""
-_DIGEST_BYTES = 16
 
 
 def parse_conversation(arguments: Mapping[str, Any]) -> list[RecordedMessage]:
@@ -236,7 +235,7 @@ class RunMessages:
         new: dict[bytes, tuple[RecordedMessage, int]] = {}
         for message in messages:
             encoded = encode(message)
-            keys.append(digest(encoded, _DIGEST_BYTES))
+            keys.append(digest(encoded, 16))
             if keys[-1] not in self._numbers:
                 new[keys[-1]] = message, len(encoded)
         accepted: set[bytes] = set()

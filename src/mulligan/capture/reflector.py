@@ -48,23 +48,13 @@ from mulligan.recover.schema import compile_schema
 from mulligan.recover.tokens import estimate_tokens
 from mulligan.redaction import to_plain_data
 
-MAX_CACHED_ANSWERS = 512
 CACHE_SECONDS = 3600.0
 MAX_PENDING_RUNS = 200
 """Runs whose reflections wait for the end of the run, to see whether they were right."""
 MAX_FAILURES = 3
 """Failed requests in a row that open the circuit breaker."""
 OPEN_SECONDS = 60.0
-MAX_OPEN_SECONDS = 3600.0
-ANSWER_TOKENS = 500
-"""Tokens that an answer is expected to take."""
-MIN_TIMEOUT_SECONDS = 0.05
-DAY_SECONDS = 86_400
-MAX_STORE_ATTEMPTS = 5
-EXIT_SECONDS = 1.0
-"""Seconds that the end of a process waits until outcomes are stored."""
 ENDPOINT_TIMEOUT_SECONDS = 120.0
-MAX_RESPONSE_BYTES = 1_000_000
 EVENT_LOOP_REASON = "the call is not async and runs on the event loop, which a request would block"
 
 LoadEntry = Callable[[str], bytes | None]
@@ -242,11 +232,11 @@ class Reflector:
         of the call. `options` are passed to `_call_model`.
         """
         timeout = self.timeout if seconds is None else min(self.timeout, seconds)
-        if timeout < MIN_TIMEOUT_SECONDS:
+        if timeout < 0.05:  # too little time for an answer
             return "the deadline of the call is too near"
-        estimate = ReflectionUsage(1, int(estimate_tokens(text)) + ANSWER_TOKENS)
+        estimate = ReflectionUsage(1, int(estimate_tokens(text)) + 500)  # tokens that an answer is expected to take
         now = self._clock()
-        day = f"usage {int(now // DAY_SECONDS)}"
+        day = f"usage {int(now // 86_400)}"
         day_usage = self._read(day, ReflectionUsage) or ReflectionUsage()
         with self._lock:
             day_usage.add(self._reserved)
@@ -289,7 +279,7 @@ class Reflector:
         self._failures += 1
         if self._failures >= MAX_FAILURES:
             self._open_until = self._clock() + self._open_seconds
-            self._open_seconds = min(2 * self._open_seconds, MAX_OPEN_SECONDS)
+            self._open_seconds = min(2 * self._open_seconds, 3600.0)
 
     def _call_model(
         self, text: str, timeout: float, estimate: int, context: contextvars.Context | None = None
@@ -338,7 +328,7 @@ class Reflector:
 
     def cache(self, key: str, reflection: Reflection) -> None:
         with self._lock:
-            while len(self._cache) >= MAX_CACHED_ANSWERS:
+            while len(self._cache) >= 512:
                 del self._cache[next(iter(self._cache))]
             self._cache[key] = self._clock(), reflection
 
@@ -409,7 +399,7 @@ class Reflector:
 
     def _update(self, key: str, entry_type: Any, change: Callable[[Any], None]) -> None:
         """Change an entry. Without a usable store it is kept in memory."""
-        for _ in range(MAX_STORE_ATTEMPTS):
+        for _ in range(5):  # other processes may write at the same time
             try:
                 stored = self._load(key) if self._load is not None else None
                 entry = _decode(stored or self._entries.get(key), entry_type) or entry_type()
@@ -429,7 +419,7 @@ _writers: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
 
 
 def _finish_writes() -> None:
-    deadline = time.monotonic() + EXIT_SECONDS
+    deadline = time.monotonic() + 1.0  # seconds that the end of a process waits until outcomes are stored
     for thread in list(_writers):
         thread.join(max(0.0, deadline - time.monotonic()))
 
@@ -501,7 +491,7 @@ def build_endpoint_model(address: str, key: str = "") -> Callable[[str], Any]:
         # The thread of the reflector has its own time limit. This one frees the thread.
         opener = urllib.request.build_opener(RedirectGuard)
         with opener.open(request, timeout=ENDPOINT_TIMEOUT_SECONDS) as response:
-            return msgspec.json.decode(response.read(MAX_RESPONSE_BYTES))
+            return msgspec.json.decode(response.read(1_000_000))
 
     return ask
 

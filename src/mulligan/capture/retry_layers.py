@@ -31,9 +31,7 @@ LAYER_ATTRIBUTE = "__mulligan_retry_layer__"
 CLIENT_MODULE = "._base_client"
 """End of the name of the module that retries requests in the OpenAI and Anthropic clients, and in others made with the
 same generator."""
-MAX_FRAMES_BELOW = 200
 MAX_CHAINED_EXCEPTIONS = 10
-MAX_DECORATORS = 10
 
 _GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
@@ -65,7 +63,7 @@ def set_layer(error: BaseException, layer: RetryLayer) -> None:
 
 def find_decorator_below(function: object) -> RetryLayer | None:
     """Return the decorator of a function that retries by its result, if it may have done so."""
-    for _ in range(MAX_DECORATORS):
+    for _ in range(10):  # never without an end
         module = getattr(function, "__globals__", {}).get("__name__", "")
         if module.startswith("tenacity"):
             count = getattr(function, "statistics", {}).get("attempt_number", 0)
@@ -99,7 +97,7 @@ def _read_traceback(traceback: TracebackType | None) -> list[tuple[str, int]]:
     """
     counts: list[tuple[str, int]] = []
     caller: FrameType | None = None
-    for _ in range(MAX_FRAMES_BELOW):
+    for _ in range(200):  # never without an end
         if traceback is None:
             break
         frame = traceback.tb_frame

@@ -27,8 +27,6 @@ DEFAULT_MAX_SUMMARY_CALLS = 10
 DEFAULT_MAX_SUMMARY_TOKENS = 100_000
 MIN_SUMMARY_CHARS = 400
 MAX_SUMMARY_CHARS = 2000
-CHARS_PER_SUMMARY_CHAR = 8
-"""How many characters of a text one character of its summary stands for."""
 MAX_CACHED_SUMMARIES = 256
 """Summaries of one function that are reused by later calls: a conversation that grows overflows again and again."""
 UNSUMMARIZED_ARGUMENTS = frozenset(
@@ -204,7 +202,8 @@ class ModelSummarizer:
 
 def choose_summary_chars(text: str) -> int:
     """Return how long the summary of a text may be, in characters."""
-    return min(max(len(text) // CHARS_PER_SUMMARY_CHAR, MIN_SUMMARY_CHARS), MAX_SUMMARY_CHARS)
+    # How many characters of a text one character of its summary stands for.
+    return min(max(len(text) // 8, MIN_SUMMARY_CHARS), MAX_SUMMARY_CHARS)
 
 
 def _step_name(execution: CallExecution) -> str:

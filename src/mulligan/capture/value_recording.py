@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 MAX_QUOTED_TEXTS = 200
 """Texts of a call that are removed from the message of its failure."""
-MAX_NESTING = 6
 MAX_LISTED_MESSAGES = 200
 """The latest messages that are listed one by one. Earlier ones are only counted."""
 MAX_CACHED_SUMMARIES = 5000
@@ -34,7 +33,6 @@ MAX_USER_CHARS = 300
 """Characters of the last user message."""
 MAX_ANSWER_CHARS = 2000
 """Characters of a model's answer."""
-MAX_MODEL_NAME_CHARS = 200
 States = dict[str, list[Any]]
 """What plain objects hold, by the name of their argument: see `to_plain_data`."""
 
@@ -157,7 +155,7 @@ class ValueRecorder:
             for name, value in summary.items()
         }
         if isinstance(model := arguments.get("model"), str):
-            reduced["model"] = model[:MAX_MODEL_NAME_CHARS]  # tokens and costs are grouped by it
+            reduced["model"] = model[:200]  # tokens and costs are grouped by it
         return reduced, None
 
     def values(self, arguments: Mapping[str, Any], states: States | None = None) -> dict[str, Any] | None:
@@ -256,7 +254,7 @@ def _texts(arguments: Mapping[str, Any]) -> list[tuple[str, str]]:
             # Shorter texts of a call are not removed from the message of its failure: they would match everywhere.
             if len(value) >= 4:
                 texts.append((name, str(value)))
-        elif depth < MAX_NESTING and isinstance(value, dict | list | tuple):
+        elif depth < 6 and isinstance(value, dict | list | tuple):
             members = list(value.values() if isinstance(value, dict) else value)[:MAX_QUOTED_TEXTS]
             pending.extend((name, member, depth + 1) for member in members)
     return sorted(texts, key=lambda entry: -len(entry[1]))

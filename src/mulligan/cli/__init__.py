@@ -70,8 +70,6 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
 """Command name to module, function and one-line help. The help page imports no command module."""
 MAX_ERROR_CHARS = 2000
 """Maximum length of an error message. A longer one is cut in the middle: the command to type is at its end."""
-MAX_HELP_CHARS = 1000
-"""Longer than any help sentence, so that click does not shorten them."""
 COMMANDS = {name: entry for commands in SECTIONS.values() for name, entry in commands.items()}
 
 
@@ -96,7 +94,8 @@ class CommandGroup(click.Group):
         commands = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
         with formatter.section("Commands"):
             formatter.write_dl(
-                [(name, command.get_short_help_str(MAX_HELP_CHARS)) for name, command in commands if command]
+                # Longer than any help sentence, so that click does not shorten them.
+                [(name, command.get_short_help_str(1000)) for name, command in commands if command]
             )
 
 

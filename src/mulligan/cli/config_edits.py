@@ -32,7 +32,6 @@ _FORMAT_NAMES = {"json": "JSON", "toml": "TOML", "yaml": "YAML"}
 
 _SECRET_TABLES = frozenset({"env", "headers", "http_headers"})
 """Tables of a server's entry whose values a diff does not show, whatever their names."""
-_MASK = "[redacted]"
 
 
 def _find_secrets(path: Path, text: str | None) -> frozenset[str]:
@@ -74,7 +73,7 @@ def _mask_values(line: str, secrets: frozenset[str]) -> str:
         for literal in {secret, json.dumps(secret)[1:-1], json.dumps(secret, ensure_ascii=False)[1:-1]}:
             if literal and not re.fullmatch(r"\$\{?\w+(:-[^}]*)?\}?", literal):
                 # A whole value, or the end of one: a short value stands in other words too.
-                line = re.sub(rf"(?<![\w.-]){re.escape(literal)}(?=[\"'\s,}}\]]|$)", _MASK, line)
+                line = re.sub(rf"(?<![\w.-]){re.escape(literal)}(?=[\"'\s,}}\]]|$)", "[redacted]", line)
     return line
 
 

@@ -1,20 +1,18 @@
 """Settings files edited as text: comments, order of keys, escapes, indentation and line ends stay as they are.
 
-`JsonText` here, `TomlText` and `YamlText` in `toml_text.py` hold the text of a file and `value`, what it says. `set`,
-`remove`, `prepend` and `drop_first` return the edited document. A text that would say something else than intended is
-refused. JSON may have comments, trailing commas and a byte order mark.
+`JsonText` here, `TomlText` and `YamlText` in `toml_text.py` hold the text of a file and `value`, what it says. `set`
+and `remove` return the edited document. A text that would say something else than intended is refused. JSON may have
+comments, trailing commas and a byte order mark.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Self
 
 Path = tuple[str | int, ...]
-MAX_DEPTH = 200
-"""Limit of nested values. Settings files are far below it."""
 
 
 class ConfigSyntaxError(ValueError):
@@ -84,21 +82,18 @@ class ConfigText:
         if self.read(path) == value and self.has(path):
             return self
         node = self.find(path)
-        if node is not None:
-            indent = self._indent_at(node.entry_start)
-            is_compact = "\n" not in self.text
-            text = self._replace(node.start, node.end, self.dump(value, indent, is_compact))
-        else:
-            text = self._insert(path, value)
+        text = self._replace_value(node, value) if node is not None else self._insert(path, value)
         return self._check(text, with_value(self.value, path, value))
 
-    def set_literal(self, path: Path, literal: str) -> Self:
-        """Return the document with this value, as it stands in the text, in place of another."""
-        node = self.find(path)
-        if node is None:
-            raise ConfigSyntaxError(f"cannot find {'.'.join(map(str, path))} in the text")
-        text = self._replace(node.start, node.end, literal)
-        return self._check(text, with_value(self.value, path, self._parse_literal(literal)))
+    def _replace_value(self, node: Node, value: Any) -> str:
+        items = list((node.children or {}).values())
+        if added := count_added(node.value, value):
+            literals = "".join(f"{self.dump(item)}, " for item in value[:added])
+            return self._replace(items[0].start, items[0].start, literals)
+        if removed := count_added(value, node.value):
+            return self._replace(items[0].start, items[removed].start, "")
+        is_compact = "\n" not in self.text[node.start : node.end]
+        return self._replace(node.start, node.end, self.dump(value, self._indent_at(node.entry_start), is_compact))
 
     def remove(self, path: Path) -> Self:
         """Return the document without the value at this path."""
@@ -112,44 +107,6 @@ class ConfigText:
             except ConfigSyntaxError:  # a comment would hide what follows
                 continue
         return self._check(last_text, expected)
-
-    def prepend(self, path: Path, literals: Sequence[str]) -> Self:
-        """Return the document with these literals, as they stand in the text, before the items of a list."""
-        node = self._require_list(path)
-        items = list((node.children or {}).values())
-        separator = self.text[node.start + 1 : items[0].start] if items else ""
-        if separator.strip():
-            separator = " "
-        position = items[0].start if items else node.start + 1
-        inserted = ", ".join(literals) + (f",{separator or ' '}" if items else "")
-        text = self._replace(position, position, inserted)
-        values = [self._parse_literal(literal) for literal in literals] + self.read(path)
-        return self._check(text, with_value(self.value, path, values))
-
-    def drop_first(self, path: Path, count: int) -> Self:
-        """Return the document without the first items of a list."""
-        items = list((self._require_list(path).children or {}).values())
-        end = items[count].start if count < len(items) else items[-1].end
-        if count == len(items):
-            end = max(end, end + len(re.match(r"[ \t]*,?", self.text[end:])[0]))  # type: ignore[index]
-        text = self._replace(items[0].start, end, "")
-        return self._check(text, with_value(self.value, path, self.read(path)[count:]))
-
-    def literal(self, path: Path) -> str:
-        """Return a value as it stands in the text."""
-        node = self.find(path)
-        if node is None:
-            raise ConfigSyntaxError(f"cannot find {'.'.join(map(str, path))} in the text")
-        return self.text[node.start : node.end]
-
-    def _require_list(self, path: Path) -> Node:
-        node = self.find(path)
-        if node is None or not isinstance(self.read(path), list):
-            raise ConfigSyntaxError(f"cannot find the list {'.'.join(map(str, path))} in the text")
-        return node
-
-    def _parse_literal(self, literal: str) -> Any:
-        raise NotImplementedError
 
     def _insert(self, path: Path, value: Any) -> str:
         raise NotImplementedError
@@ -243,7 +200,8 @@ class JsonText(ConfigText):
     def _scan_value(self, start: int, depth: int, entry_start: int | None = None) -> Node:
         text, first = self.text, self.text[start : start + 1]
         entry_start = start if entry_start is None else entry_start
-        if depth > MAX_DEPTH:
+        # Limit of nested values. Settings files are far below it.
+        if depth > 200:
             raise ConfigSyntaxError("nested too deeply", text, start)
         if first and first in "{[":
             return self._scan_container(start, depth, entry_start)
@@ -299,9 +257,6 @@ class JsonText(ConfigText):
             text = json.dumps(value, indent=None if is_compact else self.unit)
         return text.replace("\n", self.newline + indent)
 
-    def _parse_literal(self, literal: str) -> Any:
-        return json.loads(literal)
-
     def _insert(self, path: Path, value: Any) -> str:
         depth = next(depth for depth in range(len(path), -1, -1) if self.find(path[:depth]) is not None)
         parent = self.find(path[:depth])
@@ -338,6 +293,14 @@ class JsonText(ConfigText):
 
 
 # Values by path
+
+
+def count_added(old: Any, new: Any) -> int:
+    """Return how many items a list has before those of another, so that their comments can stay; 0 if it has others."""
+    if not (isinstance(old, list) and isinstance(new, list) and old):
+        return 0
+    added = len(new) - len(old)
+    return added if added > 0 and new[added:] == old else 0
 
 
 def _has_path(value: Any, path: Path) -> bool:

@@ -15,8 +15,6 @@ from mulligan.core.events import AnyEvent, RecoveryPlanned, StepEnded
 from mulligan.prompt import Prompt
 from mulligan.report.tables import format_duration, to_line
 
-WIDTH = 80
-
 
 class Narrator:
     """Prints each step of the demo from the events that mulligan publishes."""
@@ -38,7 +36,7 @@ class Narrator:
             indent = len(line) - len(line.lstrip(" "))
             has_symbol = line[indent : indent + 2] in ("x ", "> ", "+ ", '" ')
             continuation = " " * (indent + 2 * has_symbol)
-            for wrapped in textwrap.wrap(line, WIDTH, subsequent_indent=continuation, break_long_words=False) or [""]:
+            for wrapped in textwrap.wrap(line, 80, subsequent_indent=continuation, break_long_words=False) or [""]:
                 click.echo(wrapped if is_color_off() else click.style(wrapped, **style))
 
     def title(self, text: str) -> None:

@@ -30,10 +30,6 @@ from mulligan.learn.session import Session
 
 PAYMENT_TIMEOUT_SECONDS = 0.4
 """Shorter than the service takes to confirm a payment, so that every payment times out."""
-MAX_MESSAGES = 8
-"""Messages after which the agent compacts its conversation. Real agents count tokens."""
-ANSWER_TIMEOUT_SECONDS = 30.0
-"""Generous limit for all other requests, which the service answers immediately."""
 
 
 class DemoService:
@@ -95,9 +91,7 @@ class DemoService:
         self._server.shutdown()
         self._server.server_close()
 
-    def send_request(
-        self, path: str, method: str = "GET", timeout: float = ANSWER_TIMEOUT_SECONDS, **query: Any
-    ) -> Any:
+    def send_request(self, path: str, method: str = "GET", timeout: float = 30.0, **query: Any) -> Any:
         url = f"{self.address}{path}?{urllib.parse.urlencode(query)}"
         try:
             with urllib.request.urlopen(urllib.request.Request(url, method=method), timeout=timeout) as reply:
@@ -277,7 +271,8 @@ class ScriptedAgent:
             payments = self._call("The model checks first", "list_payments").value
             paid = "paid once" if payments.count(invoice) == 1 else "not confirmed as paid"
         forecast = self._find_forecast(request.city)
-        if is_long := len(self._messages) > MAX_MESSAGES:
+        # Messages after which the agent compacts its conversation. Real agents count tokens.
+        if is_long := len(self._messages) > 8:
             self._compact()
         self._repeat_forecast(request.city, is_compacted=is_long)
         self._call_mcp("A wrong type, at an MCP server behind mulligan proxy", "read_ticket", ticket="7")

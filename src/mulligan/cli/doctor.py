@@ -31,9 +31,6 @@ from mulligan.store.remote import ADDRESS_FILE, RemoteStore
 
 MAX_SHOWN_TABLES = 5
 """Number of tables, and of tools without retry tokens, shown as text. The JSON output has all of them."""
-MAX_SHOWN_TENANTS = 10
-"""Number of other tenants that are named as text. The JSON output has all of them."""
-MAX_CLOCK_DIFFERENCE_SECONDS = 30
 MAX_RECENT_RUNS = 500
 """Number of recent runs that are checked for a task description and for used-up retry tokens."""
 MIN_CONTEXT_SHARE = 0.5
@@ -192,7 +189,7 @@ def _problems(facts: dict[str, Any]) -> list[str]:
     server = facts.get("server")
     if server is not None and server["send_denial"]:
         problems.append(f"No records can be sent: {server['send_denial']}")
-    if server is not None and abs(server["clock_difference"]) > MAX_CLOCK_DIFFERENCE_SECONDS:
+    if server is not None and abs(server["clock_difference"]) > 30:
         problems.append(f"{_describe_clock(server['clock_difference'])} Times of runs are wrong: set the clocks.")
     for waiting in facts["waiting"]:
         purpose = f" for {trusted_line(waiting['server'])}" if waiting["server"] else ""
@@ -276,7 +273,8 @@ def _describe_records(facts: dict[str, Any]) -> str:
         return f"{text}; other tenants are not counted while a worker does not answer"
     if not others:
         return text
-    names = [tenant["name"] for tenant in others[:MAX_SHOWN_TENANTS]]
+    # Number of other tenants that are named as text. The JSON output has all of them.
+    names = [tenant["name"] for tenant in others[:10]]
     names += [f"{len(others) - len(names):,} more"] if len(others) > len(names) else []
     runs = format_count(sum(tenant["runs"] for tenant in others), "run")
     return f"{text}; {runs} of {format_count(len(others), 'other tenant')}: {', '.join(names)}"

@@ -20,8 +20,6 @@ from mulligan.redaction import sanitize
 MAX_INPUT_BYTES = 64 * 1024 * 1024
 """Limit for one text or one line. The classifier reads only both ends, but must find them."""
 TRACEBACK_HEADER = "Traceback (most recent call last):"
-NOTE_START = "mulligan: "
-"""Start of the note that mulligan adds to an exception. It is not part of the error."""
 FILE_SUFFIXES = (".log", ".txt", ".out", ".err", ".json", ".jsonl")
 DECLARED_ERRORS: dict[str, type[AgentError | InfraError]] = {
     f"{cls.__module__}.{cls.__name__}": cls for cls in (AgentError, InfraError)
@@ -136,5 +134,6 @@ def _parse_exception(block: str) -> tuple[str, str] | None:
     match = _EXCEPTION_LINE.fullmatch(lines[0].rstrip()) if lines else None
     if match is None:
         return None
-    message_lines = [match[2] or "", *itertools.takewhile(lambda line: not line.startswith(NOTE_START), lines[1:])]
+    # Start of the note that mulligan adds to an exception. It is not part of the error.
+    message_lines = [match[2] or "", *itertools.takewhile(lambda line: not line.startswith("mulligan: "), lines[1:])]
     return match[1], "\n".join(message_lines).strip()

@@ -41,8 +41,6 @@ HOOK_AGENTS_BY_FORMAT = {"claude-code": "claude-code", "codex": "codex", "gemini
 """Log formats of agents that may have hooks, with the agent's name in the hooks."""
 MAX_PROXY_RUNS = 100
 """Runs of a session that are searched for calls through our proxy."""
-RESUMABLE_FORMATS = (EXPORT_NAME, CALLS_NAME)
-"""Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow."""
 
 
 class Importer:
@@ -79,7 +77,8 @@ class Importer:
         """
         journal = _journal_name(lines, format)
         stored_offset = self._store.offset(DEFAULT_TENANT, journal)
-        if should_skip_stored and format.name in RESUMABLE_FORMATS:
+        # Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow.
+        if should_skip_stored and format.name in (EXPORT_NAME, CALLS_NAME):
             lines.skip(stored_offset)
             self.skipped += stored_offset > 0
         batch: list[AnyEvent] = []

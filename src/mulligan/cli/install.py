@@ -41,10 +41,6 @@ from mulligan.core.failure import INSTALL_EXTRA, SettingsError
 from mulligan.hooks.event_processing import store_path
 from mulligan.settings import load_settings
 
-HOOK_TIMEOUT_SECONDS = 10
-"""Time limit after which an agent continues without the hook. A hook takes about 0.1 seconds."""
-SESSION_END_TIMEOUT_SECONDS = 3
-"""Time limit at the end of a session. No agent waits longer."""
 MAX_DIFF_LINE_CHARS = 400
 """Longest line of a diff on the terminal. Of a longer one the middle is left out: both ends name the command."""
 EXAMPLES = (
@@ -206,7 +202,9 @@ def _add_hooks(document: ConfigText, agent: Client, path: Path) -> ConfigText:
 
 
 def _build_handler(agent: Client, event: str, command: str) -> dict[str, Any]:
-    seconds = SESSION_END_TIMEOUT_SECONDS if event == "SessionEnd" else HOOK_TIMEOUT_SECONDS
+    # Time after which an agent continues without the hook, which takes about 0.1 seconds. At the end of a session no
+    # agent waits longer than 3 seconds.
+    seconds = 3 if event == "SessionEnd" else 10
     return {"type": "command", "command": command, "timeout": seconds * agent.timeout_units_per_second}
 
 

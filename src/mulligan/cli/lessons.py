@@ -40,7 +40,6 @@ from mulligan.report.tables import SHOWN_ID_CHARS, TableColumn, format_count, re
 from mulligan.settings import Settings, load_settings
 from mulligan.store.sqlite import SqliteStore
 
-MAX_EXPORTED_LESSONS = 5000
 VERDICT_HELP: dict[LessonVerdict, str] = {
     "approve": "Activate a lesson, whatever its evidence. It applies nothing automatically.",
     "disable": "Disable a lesson. The fix behind it is still used.",
@@ -170,7 +169,7 @@ def _redact_lesson(lesson: Lesson, settings: Settings) -> Lesson:
 @filter_options(LESSON_SPEC)
 def export(context: CommandContext, folder: Path, **filters: Any) -> None:
     """Export each lesson to its own file, for version control and review."""
-    query = LESSON_SPEC.build_query(filters, now=context.now, limit=MAX_EXPORTED_LESSONS)
+    query = LESSON_SPEC.build_query(filters, now=context.now, limit=5000)
     matching_lessons = context.require_store().lessons(DEFAULT_TENANT, query)
     written_count, unchanged_count = lesson_files.write_folder(folder, matching_lessons)
     files = f"{format_count(written_count, 'file')} written to {to_line(folder, 300)}"

@@ -39,10 +39,6 @@ from mulligan.report.tables import (
 from mulligan.settings import Settings
 from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store, redact_password
 
-MIN_SHOWN_BYTES = 1024 * 1024
-"""Smaller inputs finish before their progress is useful."""
-MAX_PROGRESS_LABEL_CHARS = 44
-"""A longer label could wrap the line of a progress bar."""
 _STORE_HELP = "Use another store than the settings: a path, postgresql://HOST/DATABASE, or a server's address."
 
 Decorator = Callable[[Any], Any]
@@ -240,14 +236,10 @@ def _import_spools(path: Path) -> None:
 
 # Runs
 
-LAST_RUN_NAMES = ("last", "latest")
-MAX_COMPARED_RUNS = 500
-"""Newest runs whose ids and agents are compared with a text that matches no run."""
-
 
 def find_run(store: Store, text: str, now: int) -> History:
     """Return the run that a user names: `last`, an id or the start of one, or an agent for its newest run."""
-    if text in LAST_RUN_NAMES:
+    if text in ("last", "latest"):
         for history in store.runs(DEFAULT_TENANT, RunQuery(limit=1)):
             return store.run(DEFAULT_TENANT, history.run.id) or history
         raise SettingsError("No runs yet. Wrap a function with @mulligan.tool, or try: mulligan demo")
@@ -274,7 +266,8 @@ def _suggest_runs(store: Store, text: str, now: int) -> str:
     """Name the agents and runs that are closest to a text, or else the newest runs."""
     import difflib  # lazy: rarely needed
 
-    runs = [history.run for history in store.runs(DEFAULT_TENANT, RunQuery(limit=MAX_COMPARED_RUNS))]
+    # Newest runs whose ids and agents are compared with a text that matches no run.
+    runs = [history.run for history in store.runs(DEFAULT_TENANT, RunQuery(limit=500))]
     agents = difflib.get_close_matches(text, {run.agent for run in runs if run.agent}, n=1)
     if agents:
         return f"Did you mean the agent {to_line(agents[0])!r}?"
@@ -444,10 +437,11 @@ def show_progress_bar(label: str) -> Iterator[Progress]:
 @contextlib.contextmanager
 def show_read_progress(label: str, total_bytes: int) -> Iterator[Callable[[int], None]]:
     """Show the progress of reading an input of this size. Yield the function to call with the bytes read so far."""
-    with show_progress_bar(sanitize(label, MAX_PROGRESS_LABEL_CHARS)) as report_progress:  # it may name a file
+    # A longer label could wrap the line of a progress bar.
+    with show_progress_bar(sanitize(label, 44)) as report_progress:  # it may name a file
 
         def report_bytes(bytes_read: int) -> None:
-            if total_bytes >= MIN_SHOWN_BYTES:
+            if total_bytes >= 1024 * 1024:  # smaller inputs finish before their progress is useful
                 report_progress(bytes_read, total_bytes)
 
         yield report_bytes

@@ -21,7 +21,6 @@ from mulligan.prompt import DEFAULT_LESSON_TOKENS, Prompt, estimate_prompt_token
 from mulligan.report.tables import format_count
 from mulligan.store.urls import is_remote
 
-HEADING = "### {}"
 FORMATS = ("text", "skill", "agents-md")
 BUILT_IN_TOOLS = {
     "claude": frozenset(
@@ -133,7 +132,7 @@ def _render_lessons(
     words = Prompt(build_redactor(context.settings, "local", personal=False))
     options: dict[str, Any] = {"requested_tools": tools, "server": url if is_remote(url) else ""}
     if wrap is not None:
-        options |= {"heading": HEADING, "wrap": wrap}
+        options |= {"heading": "### {}", "wrap": wrap}
         min_tokens = estimate_prompt_tokens(wrap(""))
         if min_tokens > budget:
             raise SettingsError(

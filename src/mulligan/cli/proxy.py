@@ -12,8 +12,9 @@ from typing import Any
 import click
 
 from mulligan.cli import CommandGroup
-from mulligan.core.failure import SettingsError
+from mulligan.core.failure import MulliganError, SettingsError
 from mulligan.proxy import ServerTarget, start_server_process
+from mulligan.proxy.plain_server import run_plain_server
 
 SESSION_VARIABLES = ("CLAUDE_CODE_SESSION_ID", "CODEX_SESSION_ID", "GEMINI_SESSION_ID")
 """Environment variables in which agents pass the session id to their servers."""
@@ -161,28 +162,48 @@ def proxy(
                 advice = f"Remove the quotes: mulligan proxy -- {target.command[0]}"
             reason = (error.strerror or str(error)).lower()
             raise SettingsError(f"Cannot start {target.command[0]!r}: {reason}. {advice}") from None
-    # Imported after the server's start, so that both load at the same time.
-    from mulligan.proxy.config import read_config
-    from mulligan.proxy.relay import ProxyOptions
-    from mulligan.proxy.serving import ServingOptions, serve
+    try:
+        # Imported after the server's start, so that both load at the same time.
+        from mulligan.proxy.relay import ProxyOptions
+        from mulligan.proxy.serving import prepare_proxy
+
+        settings = _load_proxy_settings(store)
+        options = ProxyOptions(
+            **proxy_options,
+            name=target.name if target is not None else name or "",
+            mode="repair" if repair else mode or settings.mode,
+            should_restart=not no_restart,
+            rules=settings.tools,
+        )
+        serve = prepare_proxy(options, settings, _build_serving(target, process, config, listen, allow_remote_clients))
+    except MulliganError:
+        raise
+    except Exception as error:
+        if target is None or process is None:
+            raise
+        sys.exit(run_plain_server(target, error, process))
+    sys.exit(serve())
+
+
+def _load_proxy_settings(store: str | None) -> Any:
+    """Load the user's settings. Without valid ones nothing is recorded."""
+    from mulligan.proxy.serving import UNRECORDED
     from mulligan.settings import Settings
 
-    settings = Settings(enabled=False)
     try:
-        settings = _load_user_settings(store)
+        return _load_user_settings(store)
     except SettingsError as error:
-        click.echo(f"mulligan: {error} Until this is fixed, calls are forwarded without being recorded.", err=True)
-    mode = "repair" if repair else mode or settings.mode
-    if not settings.enabled:
-        # Without valid settings nothing is recorded: the unreadable file may define redaction rules.
-        settings, mode = Settings(store="memory:", record="off"), "observe"
-    options = ProxyOptions(
-        **proxy_options,
-        name=target.name if target is not None else name or "",
-        mode=mode,
-        should_restart=not no_restart,
-        rules=settings.tools,
-    )
+        click.echo(f"mulligan: {error} {UNRECORDED}", err=True)
+        return Settings(enabled=False)
+
+
+def _build_serving(
+    target: ServerTarget | None, process: Any, config: str | None, listen: str | None, is_remote_allowed: bool
+) -> Any:
+    """Build the servers behind the proxy. An invalid file ends the command, and so does one without servers."""
+    from mulligan.proxy.config import read_config
+    from mulligan.proxy.serving import ServingOptions
+
     address = None
     if listen is not None:
         from mulligan.proxy.listener import parse_address
@@ -194,12 +215,11 @@ def proxy(
         config_path=Path(config) if config else None,
         read_targets=lambda: read_config(Path(config or ""), os.environ),
         address=address,
-        is_remote_allowed=allow_remote_clients,
+        is_remote_allowed=is_remote_allowed,
     )
-    # An invalid file ends the command before anything starts, and so does one without servers.
     if config and not serving.read_targets():
         raise SettingsError(f"{config} has no enabled server. Add one to mcpServers.")
-    sys.exit(serve(options, settings, serving))
+    return serving
 
 
 def _build_target(ctx: click.Context, url: str | None, headers: tuple[str, ...], name: str | None) -> ServerTarget:

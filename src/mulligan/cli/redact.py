@@ -18,12 +18,8 @@ from mulligan.cli.options import CommandContext, command, show_read_progress
 from mulligan.redaction import Redactor
 from mulligan.report.tables import format_count
 
-_MAX_LINE_BYTES = 64 * 1024 * 1024
-"""Limit for one line. A longer line is processed in parts."""
 _MAX_PIECE_CHARS = 8000
 """Length of text that a redactor reads without truncation."""
-_MAX_KEY_LINES = 400
-"""Longest private key. After that, lines are processed one by one again."""
 _ESCAPES = {code: 0x10F700 + code - 0xDC00 for code in range(0xDC80, 0xDD00)}
 """Bytes that are not UTF-8 (lone surrogates when decoded), as private-use characters, which a redactor preserves."""
 _UNESCAPES = {escape: code for code, escape in _ESCAPES.items()}
@@ -110,7 +106,8 @@ def _join_private_keys(lines: Iterator[str]) -> Iterator[str]:
     for line in lines:
         if key_lines or ("-----BEGIN " in line and "PRIVATE KEY" in line and "-----END " not in line):
             key_lines.append(line)
-            if "-----END " not in line and len(key_lines) < _MAX_KEY_LINES:
+            # Longest private key. After that, lines are processed one by one again.
+            if "-----END " not in line and len(key_lines) < 400:
                 continue
             line = "".join(key_lines)
             key_lines.clear()
@@ -163,7 +160,8 @@ def _decode_lines(lines: IO[bytes], report_bytes: Callable[[int], None]) -> Iter
     """Decode lines. `_write_text` restores bytes that are not UTF-8."""
     has_terminal_output = sys.stdout.isatty()  # There, the output itself shows the progress.
     bytes_read = 0
-    while line := lines.readline(_MAX_LINE_BYTES):
+    # Limit for one line. A longer line is processed in parts.
+    while line := lines.readline(64 * 1024 * 1024):
         text = line.decode("utf-8", "surrogateescape")
         yield text if text.isascii() else text.translate(_ESCAPES)
         bytes_read += len(line)

@@ -28,7 +28,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, to_builtins
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
-from mulligan.report import conversation_text, memory_text, overview, recovery_costs, run_text
+from mulligan.report import conversation_text, impact_text, memory_text, overview, recovery_costs, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
@@ -40,10 +40,6 @@ POLL_INTERVAL_SECONDS = 0.5
 """Interval between two reads of the store by `mulligan tail`."""
 MAX_LISTED_FIXES = 1000
 """Fixes of a tool among which `mulligan show` looks for those that a model read."""
-MAX_EXPLAINED_CALLS = 20
-"""Unrecovered calls of a run for which `mulligan show` looks up facts about successful calls, the latest."""
-DEFAULT_ROW_LIMIT = 20
-"""Rows of `mulligan stats --by` as text."""
 FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
 
 
@@ -126,7 +122,8 @@ def _find_value_facts(store: Store, history: History) -> dict[int, list[str]]:
     failed_calls = [
         call for call in group_attempts(history.steps) if call.last.failure and call.id not in recovered_ids
     ]
-    for call in failed_calls[-MAX_EXPLAINED_CALLS:]:
+    # Unrecovered calls of a run for which `mulligan show` looks up facts about successful calls, the latest.
+    for call in failed_calls[-20:]:
         step, failure = call.last, call.last.failure
         if failure is not None and isinstance(step.arguments, dict):
             profiles = find_facts(store, DEFAULT_TENANT, call.name, step.tool_key, failure, step.arguments)
@@ -227,7 +224,7 @@ def stats(
             click.echo(f"\nNot declared: {', '.join(map(to_line, undeclared_kinds[:10]))}.")
             click.echo(f'To give one a remedy and a hint: [kinds."{to_line(undeclared_kinds[0])}"] in mulligan.toml.')
     else:
-        _print_by_dimension(context, store, query, answer, limit or DEFAULT_ROW_LIMIT)
+        _print_by_dimension(context, store, query, answer, limit or 20)  # rows of `mulligan stats --by` as text
     if not (answer.total.calls or started_runs(answer.total) or query.since is None):
         if store is not None:
             older = count_older_runs(store, DEFAULT_TENANT, query.now, query.since)
@@ -308,8 +305,8 @@ def impact(context: CommandContext, markdown: bool, **filters: Any) -> None:
     report = impact_report.build_report(store, DEFAULT_TENANT, query, context.now)
     period = f"Since {format_timestamp(query.since)} UTC" if query.since is not None else "All time"
     if markdown:
-        print_lines(impact_report.render_markdown(report, period))
+        print_lines(impact_text.render_markdown(report, period))
     else:
-        context.print(impact_report.to_facts(report), impact_report.render_report(report, period, context.width))
+        context.print(impact_report.to_facts(report), impact_text.render_report(report, period, context.width))
     if any(row.verdict == "worse" for row in (*report.summary, *report.contributions)):
         raise SystemExit(1)

@@ -32,10 +32,6 @@ from mulligan.server.tenants import Tenant, Tenants, update_entry
 from mulligan.settings import Level
 from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store
 
-ALERT_LOG_KEY = "alerts"
-ALERTS_CLOSE_SECONDS = 5.0
-"""Time to send queued alerts when the server stops."""
-
 
 @command(
     "mulligan serve",
@@ -299,7 +295,7 @@ class TenantAlerts:
 
     def close(self) -> None:
         """Send the queued alerts. Give up after a few seconds."""
-        deadline = time.monotonic() + ALERTS_CLOSE_SECONDS
+        deadline = time.monotonic() + 5.0  # time to send queued alerts when the server stops
         for _, alerts in self._alerts_by_tenant.values():
             if alerts is not None:
                 alerts.close(max(0.0, deadline - time.monotonic()))
@@ -309,4 +305,4 @@ class TenantAlerts:
             changed_log = change(decode(stored_value, AlertLog) if stored_value else AlertLog())
             return encode(changed_log) if changed_log is not None else None
 
-        update_entry(self._store, tenant, ALERT_LOG_KEY, update)
+        update_entry(self._store, tenant, "alerts", update)

@@ -127,7 +127,7 @@ class ServerList:
             if start is None:
                 self._wrap_url(server, words)
             else:
-                self._wrap_command(server, [*words, "--"])
+                self._write_start(server, StartCommand(words[0], (*words[1:], "--", start.command, *start.args)))
 
     def _has_current_proxy(self, server: str, options: Sequence[str]) -> bool:
         start = self.read_start(server)
@@ -136,17 +136,11 @@ class ServerList:
         expected = self._proxy_words(server, options)
         return words[: len(expected)] == expected and words[len(expected)] in ("--", "--url")
 
-    def _wrap_command(self, server: str, words: Sequence[str]) -> None:
-        keys, path, document = self.client.keys, (*self.key, server), self.document
-        literals = [document.dump(word) for word in words]
-        if keys.args is None:
-            self._update(document.prepend((*path, keys.command), literals))
-            return
-        if document.read((*path, keys.args)) is None:
-            document = document.set((*path, keys.args), [])
-        command = document.literal((*path, keys.command))
-        document = document.prepend((*path, keys.args), [*literals[1:], command])
-        self._update(document.set((*path, keys.command), words[0]))
+    def _write_start(self, server: str, start: StartCommand) -> None:
+        document = self.document
+        for key, value in start.to_entry(self.client.keys).items():
+            document = document.set((*self.key, server, key), value)
+        self._update(document)
 
     def _wrap_url(self, server: str, words: Sequence[str]) -> None:
         """Replace the URL of a server by the proxy. Headers go into variables, where the client may expand them."""
@@ -177,18 +171,12 @@ class ServerList:
         start = self.read_start(server)
         assert start is not None
         words = parse_mulligan_arguments(start) or ()
-        keys, path, document = self.client.keys, (*self.key, server), self.document
         with _explain_layout(self.path, server, None):
             if "--" not in words:
                 self._unwrap_url(server, words)
-                return
-            count = len(start.args) - len(words) + words.index("--") + 1
-            if keys.args is None:
-                self._update(document.drop_first((*path, keys.command), count + 1))
-                return
-            literal = document.literal((*path, keys.args, count))
-            document = document.drop_first((*path, keys.args), count + 1)
-            self._update(document.set_literal((*path, keys.command), literal))
+            else:
+                command, *arguments = words[words.index("--") + 1 :]
+                self._write_start(server, StartCommand(command, tuple(arguments)))
 
     def _unwrap_url(self, server: str, words: Sequence[str]) -> None:
         keys, path, document = self.client.keys, (*self.key, server), self.document

@@ -16,10 +16,6 @@ from mulligan.learn.tracker import SESSION_KIND, TrackedFailure, Tracker
 from mulligan.report.tables import TableColumn, format_age, format_count, render_table, to_line
 
 MAX_NAMED_SESSIONS = 5
-MAX_MATCHING_SESSIONS = 1000
-"""Sessions of which the ids are compared with a prefix."""
-HOOK_KIND = "hook"
-"""Key-value kind of hook state, stored next to the session's failures."""
 COLUMNS = (
     TableColumn("session", lambda row: to_line(row["session"])),
     TableColumn("agent", lambda row: to_line(row["agent"]) or "-"),
@@ -70,7 +66,7 @@ def show(context: CommandContext, session: str) -> None:
     summaries: dict[str, SessionSummary] = {}
     ids: list[str] = []
     if store is not None:
-        query = SessionQuery(text=session, limit=MAX_MATCHING_SESSIONS)
+        query = SessionQuery(text=session, limit=1000)  # sessions of which the ids are compared with a prefix
         summaries = {summary.id: summary for summary in store.sessions(DEFAULT_TENANT, query)}
         ids = sorted({*store.keys(DEFAULT_TENANT, SESSION_KIND), *summaries})
     matches = [id for id in ids if id == session] or [id for id in ids if id.startswith(session)]
@@ -126,7 +122,8 @@ def _load_tracker(store: Store, id: str) -> Tracker:
 
 
 def _facts(store: Store, id: str, session_tracker: Tracker, summary: SessionSummary | None) -> dict[str, Any]:
-    data = store.get(DEFAULT_TENANT, HOOK_KIND, id)
+    # Key-value kind of hook state, stored next to the session's failures.
+    data = store.get(DEFAULT_TENANT, "hook", id)
     decoded = msgspec.json.decode(data) if data else {}
     hook_state: dict[str, Any] = decoded if isinstance(decoded, dict) else {}
     latest = max((failure.step.started_at for failure in session_tracker.failures), default=0)

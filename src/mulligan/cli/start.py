@@ -4,6 +4,7 @@
 """
 
 import os
+import runpy
 import site
 import sys
 
@@ -20,9 +21,7 @@ def run() -> None:
     if folder not in sys.path:
         sys.path.append(folder)
 
-    from mulligan.cli import main
-
-    main()
+    runpy.run_module("mulligan", run_name="__main__")
 
 
 if __name__ == "__main__":

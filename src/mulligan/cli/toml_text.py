@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
-from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, Node, Path, with_value, without_value
+from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, Node, Path, count_added, with_value, without_value
 
 if TYPE_CHECKING:
     import tomlkit
@@ -39,12 +39,6 @@ class TomlText(ConfigText):
         mark = self.text[: len(self.text) - len(self.text.removeprefix(_BYTE_ORDER_MARK))]
         return self._check(mark + document.as_string(), expected)
 
-    def literal(self, path: Path) -> str:
-        import tomlkit
-
-        literal: str = tomlkit.item(_find_item(self._read_document(), path)).as_string()
-        return literal.strip()
-
     def dump(self, value: Any, indent: str = "", is_compact: bool = True) -> str:
         return str(_to_item(value).as_string())
 
@@ -56,16 +50,18 @@ class TomlText(ConfigText):
         if parent is None or (isinstance(value, dict) and not self._is_inline(path[:-1])):
             return self._check(self._append_table(path, value), expected)
 
+        old = self.read(path)
+        added, removed = count_added(old, value), count_added(value, old)
+
         def set_key(table: Any) -> None:
-            table[path[-1]] = _to_item(value)
+            if not added and not removed:
+                table[path[-1]] = _to_item(value)
+            for item in reversed(value[:added] if added else ()):
+                table[path[-1]].insert(0, _to_item(item))
+            for _ in range(removed):
+                del table[path[-1]][0]
 
         return self._edit(path[:-1], set_key, expected)
-
-    def set_literal(self, path: Path, literal: str) -> Self:
-        def set_key(table: Any) -> None:
-            table[path[-1]] = _parse_item(literal)
-
-        return self._edit(path[:-1], set_key, with_value(self.value, path, _read_literal(literal)))
 
     def remove(self, path: Path) -> Self:
         if not self.has(path):
@@ -75,21 +71,6 @@ class TomlText(ConfigText):
             del table[path[-1]]
 
         return self._edit(path[:-1], remove_key, without_value(self.value, path))
-
-    def prepend(self, path: Path, literals: Sequence[str]) -> Self:
-        def insert(array: Any) -> None:
-            for literal in reversed(literals):
-                array.insert(0, _parse_item(literal))
-
-        values = [*map(_read_literal, literals), *self.read(path)]
-        return self._edit(path, insert, with_value(self.value, path, values))
-
-    def drop_first(self, path: Path, count: int) -> Self:
-        def drop(array: Any) -> None:
-            for _ in range(count):
-                del array[0]
-
-        return self._edit(path, drop, with_value(self.value, path, self.read(path)[count:]))
 
     def _is_inline(self, path: Path) -> bool:
         import tomlkit.items
@@ -141,16 +122,6 @@ def _to_item(value: Any) -> Any:
     return tomlkit.item(value)
 
 
-def _parse_item(literal: str) -> Any:
-    import tomlkit
-
-    return tomlkit.parse(f"value = {literal}")["value"]
-
-
-def _read_literal(literal: str) -> Any:
-    return TomlText(f"value = {literal}").value["value"]
-
-
 def _without_empty_tables(value: Any) -> Any:
     """Return the value without empty tables: a table that only a header declares goes with its last key."""
     if not isinstance(value, dict):
@@ -195,18 +166,6 @@ class YamlText(ConfigText):
 
     def dump(self, value: Any, indent: str = "", is_compact: bool = True) -> str:
         return json.dumps(value, ensure_ascii=False)
-
-    def literal(self, path: Path) -> str:
-        return self.dump(self.read(path))
-
-    def set_literal(self, path: Path, literal: str) -> Self:
-        return self.set(path, json.loads(literal))
-
-    def prepend(self, path: Path, literals: Sequence[str]) -> Self:
-        return self.set(path, [json.loads(literal) for literal in literals] + self.read(path))
-
-    def drop_first(self, path: Path, count: int) -> Self:
-        return self.set(path, self.read(path)[count:])
 
     def find(self, path: Path) -> Node | None:
         key = self._keys.get(path)

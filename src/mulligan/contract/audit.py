@@ -153,7 +153,6 @@ def matches_query(entry: AuditEntry, query: AuditQuery) -> bool:
 # Database access
 
 Read = Callable[[str, Iterable[Any]], list[Any]]
-AFTER_NEWEST = (2**62, "")
 READ_BATCH_ROWS = 500
 
 
@@ -169,7 +168,7 @@ def find_entries(read: Read, tenant: str, query: AuditQuery) -> list[AuditEntry]
     Author and action are filtered in Python: the log holds manual changes only, so it is small.
     """
     entries: list[AuditEntry] = []
-    after = query.before or (AFTER_NEWEST if query.until is None else (query.until, ""))
+    after = query.before or ((2**62, "") if query.until is None else (query.until, ""))
     while len(entries) < query.limit:
         rows = read(
             "SELECT at, id, body FROM audit WHERE tenant = ? AND (at, id) < (?, ?) AND at >= ? "

@@ -62,7 +62,6 @@ REFLECTION_KIND = "reflection"
 """Kind of the entries of a reflector: its usage per day, and the outcomes of its answers per tool."""
 ITEMS_KIND = "items"
 """Kind of the key-value entries with the arguments of a tool that name items, by tool key."""
-MAX_ITEM_ARGUMENTS = 100
 
 
 def parse_items(value: bytes | None) -> frozenset[str]:
@@ -74,7 +73,7 @@ def merge_items(value: bytes | None, arguments: Collection[str]) -> bytes | None
     """Return the entry with these arguments added; None if it has them all."""
     existing = parse_items(value)
     added = [argument for argument in arguments if argument not in existing]
-    return msgspec.json.encode(sorted({*existing, *added})[:MAX_ITEM_ARGUMENTS]) if added else None
+    return msgspec.json.encode(sorted({*existing, *added})[:100]) if added else None
 
 
 def journals_of(store: Path) -> Path:
@@ -325,7 +324,6 @@ ArgumentTypes = tuple[tuple[str, str], ...]
 """The argument names of a call with their JSON types, sorted by name."""
 ArgumentHashes = tuple[tuple[str, str], ...]
 """The argument names of a call with hashes of their values; empty for values without one."""
-MAX_HASHED_CHARS = 10_000
 _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
 
 
@@ -360,7 +358,8 @@ def hash_arguments(arguments: Mapping[str, Any] | None) -> ArgumentHashes:
 
 def _hash_scalar(value: Any) -> str:
     """Return the hash of a short text, a number or a similar value. Empty for others: lists may contain each other."""
-    is_hashed = len(value) <= MAX_HASHED_CHARS if type(value) is str else type(value) in (bool, float, NoneType)
+    # Longer texts are not hashed.
+    is_hashed = len(value) <= 10_000 if type(value) is str else type(value) in (bool, float, NoneType)
     if type(value) is int:
         is_hashed = abs(value) < 2**63
     return hash_value(value) if is_hashed else ""

@@ -19,11 +19,8 @@ from markupsafe import Markup
 from mulligan.dashboard import formatting
 
 CHART_WIDTH, PLOT_HEIGHT, LEFT_MARGIN, TOP_MARGIN, BOTTOM_MARGIN = 700, 220, 54, 8, 22
-MAX_BAR_WIDTH = 56
-"""Width limit of one bar."""
 MAX_BARS = 62
 """Limit of bars in a chart. More hours or days are merged into wider buckets."""
-MAX_AXIS_LABELS = 8
 TEMPLATES = Path(__file__).parent / "templates"
 Box = tuple[float, float, float, float, str]
 """Left, top, width, height and class of a rectangle."""
@@ -88,7 +85,7 @@ def render_stacked_bars(
     totals = [f"{sum(int(bucket.values[index] or 0) for bucket in buckets):,}" for index in range(len(parts))]
     top, ticks = choose_scale(max((sum(value or 0 for value in bucket.values) for bucket in buckets), default=0))
     slot_width = _slot_width(buckets)
-    bar_width = min(slot_width * 0.72, MAX_BAR_WIDTH)
+    bar_width = min(slot_width * 0.72, 56)  # width limit of one bar
     bars = []
     for index, bucket in enumerate(buckets):
         x, y = LEFT_MARGIN + slot_width * index + (slot_width - bar_width) / 2, float(PLOT_HEIGHT + TOP_MARGIN)
@@ -149,7 +146,7 @@ def render_lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence
 
 
 def _render_figure(chart: dict[str, Any], buckets: Sequence[Bucket]) -> Markup:
-    indexes = range(0, len(buckets), max(1, -(-len(buckets) // MAX_AXIS_LABELS)))
+    indexes = range(0, len(buckets), max(1, -(-len(buckets) // 8)))
     bottom = PLOT_HEIGHT + TOP_MARGIN
     frame = {"width": CHART_WIDTH, "height": bottom + BOTTOM_MARGIN, "left": LEFT_MARGIN, "bottom": bottom}
     labels = [(_center(buckets, index), buckets[index].label) for index in indexes]

@@ -24,8 +24,6 @@ MAX_TEXT_CHARS = 900
 """Default limit of untrusted text in a template."""
 MAX_TRACE_CHARS = 6000
 """Limit of a stack trace. Those of other programs may be longer than mulligan's own."""
-MAX_JSON_CHARS = 4000
-"""Limit of arguments or a result as JSON."""
 NONE = Markup('<span class="quiet">\u2013</span>')
 _PATH_SAFE_NAME = re.compile(r"[A-Za-z0-9_@][A-Za-z0-9_@.:-]*")
 
@@ -70,7 +68,7 @@ def plain_line(value: Any, limit: int) -> str:
     return line(value, limit).unescape()
 
 
-def data(value: Any, limit: int = MAX_JSON_CHARS) -> Markup:
+def data(value: Any, limit: int = 4000) -> Markup:  # limit of arguments or a result as JSON
     """Return arguments or a result as JSON."""
     return escape(sanitize(encode(value).decode(), limit))
 

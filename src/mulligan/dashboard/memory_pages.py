@@ -22,8 +22,6 @@ from mulligan.report.resources import LESSON_SPEC, PATTERN_SPEC
 from mulligan.report.run_text import explain_trials, status_of
 
 MAX_SHOWN_PATTERNS = 50
-MAX_EXAMPLE_RUNS = 20
-"""Newest runs of a pattern that are read for examples, recovery times and versions."""
 MAX_SHOWN_FIXES = 25
 MAX_SEARCHED_FIXES = 100_000
 MAX_SHOWN_LESSONS = 50
@@ -105,7 +103,8 @@ def pattern(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[s
     if stored_pattern is None:
         return None
     tool, fingerprint, now = stored_pattern.tool, stored_pattern.fingerprint, page_query.now
-    newest = store.runs(tenant, RunQuery(pattern=stored_pattern.id, limit=MAX_EXAMPLE_RUNS))
+    # Newest runs of a pattern that are read for examples, recovery times and versions.
+    newest = store.runs(tenant, RunQuery(pattern=stored_pattern.id, limit=20))
     occurrences = [(history, call) for history in newest for call in _find_matching_calls(history, stored_pattern)]
     recovery_times = sorted(filter(None, (_recovery_seconds(history, call) for history, call in occurrences)))
     days = _daily_occurrences(stored_pattern, now, TREND_DAYS)

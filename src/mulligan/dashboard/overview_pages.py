@@ -36,15 +36,15 @@ from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_
 from mulligan.report import call_text
 from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
+from mulligan.report.differences import INTERVAL_NOTE
+from mulligan.report.impact_cases import HELP_NAMES
 from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.server.tenants import Tenants, Tokens
 from mulligan.settings import hook_folder
 
 MAX_SHOWN_PATTERNS = 10
-MAX_SHOWN_TOOLS = 8
 MAX_SHOWN_RESULTS = 20
-MAX_SHOWN_ENTRIES = 100
 DIMENSIONS = {
     "version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
     "time": "periods",
@@ -54,20 +54,12 @@ HOW_TO_SET = {
     "version": 'mulligan.run("agent", version="1.4")', "environment": 'mulligan.run("agent", environment="production")',
 }  # fmt: skip
 """How a program sets the value of a dimension that a run need not have."""
-MAX_CHOICES = 100
-"""Limit of values offered for selection."""
-CONTEXT_SAMPLE_RUNS = 200
-"""Newest runs checked for a task description."""
 MIN_CONTEXT_SHARE = 0.8
 """Target share of runs with a task description."""
 POLL_INTERVAL_SECONDS = 1.0
 """Minimum time between two polls of the store."""
 POLL_DELAY_FACTOR = 5
 """Delay after a poll, as a multiple of its duration, so that a live page cannot keep a busy store busy."""
-MAX_POLLED_RUNS = 50
-"""Newest runs read per poll."""
-MAX_INITIAL_EVENTS = 30
-"""Limit of recent events sent at the start."""
 MAX_POLLS = 600
 """Limit of polls per connection. The browser then reconnects, so forgotten tabs hold no connection."""
 
@@ -87,7 +79,7 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
         "has_runs": metric_cards.has_runs(page_query),
         **metric_cards.metric_context(store, tenant, page_query, series),
         "costs": metric_cards.costs(cell),
-        "tools": metric_cards.metric_rows(tools, MAX_SHOWN_TOOLS),
+        "tools": metric_cards.metric_rows(tools, 8),
         "all_tools": len(tools.parts),
         "patterns": build_pattern_rows(store, tenant, page_query, patterns),
         "grain": series.grain,
@@ -150,16 +142,17 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
             side for side, cell in zip(sides, cells, strict=True) if not (cell.calls or stats_report.started_runs(cell))
         ]
     return {
-        "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:MAX_CHOICES],
+        # Limit of values offered for selection.
+        "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:100],
         "comparison": comparison, "missing": missing, "how_to_set": HOW_TO_SET,
-        "note": stats_report.COMPARISON_NOTE,
+        "note": INTERVAL_NOTE,
     }  # fmt: skip
 
 
 def impact(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Compare failures with mulligan's help with those without it."""
     report = impact_report.build_report(store, tenant, page_query.query(IMPACT_SPEC), page_query.now)
-    return {"report": report, "help_names": impact_report.HELP_NAMES, "note": impact_report.IMPACT_NOTE}
+    return {"report": report, "help_names": HELP_NAMES, "note": impact_report.IMPACT_NOTE}
 
 
 def count_calls(by: str, parts: Mapping[str, Cell]) -> dict[str, int]:
@@ -187,7 +180,8 @@ def _parse_period(text: str, side: str, now: int) -> dict[str, Any]:
 
 
 def build_tail_reader(tenant: str, page_query: PageQuery) -> TailReader:
-    return TailReader(page_query.query(STEP_SPEC), page_query.now - START_LOOKBACK_MS, MAX_POLLED_RUNS, tenant)
+    # Newest runs read per poll.
+    return TailReader(page_query.query(STEP_SPEC), page_query.now - START_LOOKBACK_MS, 50, tenant)
 
 
 async def stream_events(poll: Callable[[], Any], should_stop: Callable[[], bool]) -> AsyncIterator[str]:
@@ -199,7 +193,7 @@ async def stream_events(poll: Callable[[], Any], should_stop: Callable[[], bool]
         poll_started = time.monotonic()
         events = await poll()
         poll_seconds = time.monotonic() - poll_started
-        for event, agent in events if number else events[-MAX_INITIAL_EVENTS:]:
+        for event, agent in events if number else events[-30:]:  # limit of recent events sent at the start
             yield f"data: {encode(to_live_event(event, agent)).decode()}\n\n"
         if number == 0:
             yield "event: ready\ndata: {}\n\n"
@@ -243,7 +237,7 @@ def to_live_event(event: StepEnded | RunEnded, agent: str) -> dict[str, Any]:
 def health(store: Store, tenant: str, retention: Retention) -> dict[str, Any]:
     """Return the state and size of the store, dropped records, hook errors and retention."""
     store_health = store.health(tenant)
-    recent = store.runs(tenant, RunQuery(limit=CONTEXT_SAMPLE_RUNS))
+    recent = store.runs(tenant, RunQuery(limit=200))  # newest runs checked for a task description
     runs_with_context = sum(history.run.context is not None for history in recent)
     path = Path(store_health.where)
     is_default_tenant = tenant == DEFAULT_TENANT
@@ -282,7 +276,7 @@ def _format_retention(millis: int | None) -> str:
 
 def audit(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """List changes by a tenant's operators, newest first, of all time. It requires the role admin."""
-    entries, pages = page_query.read_page(store, tenant, AUDIT_SPEC, MAX_SHOWN_ENTRIES, since=None, until=None)
+    entries, pages = page_query.read_page(store, tenant, AUDIT_SPEC, 100, since=None, until=None)
     return {"rows": entries, "pages": pages}
 
 

@@ -40,8 +40,6 @@ View = Callable[[Store, str, PageQuery], dict[str, Any]]
 DetailView = Callable[[Store, str, PageQuery, str], dict[str, Any] | None]
 DecisionFunction = Callable[[Store, str, int, str, dict[str, str]], Any]
 """Applies a form to the item with this name. The result is falsy if the item does not exist."""
-MAX_FILTER_CHOICES = 200
-"""Limit of values offered by a filter."""
 ERROR_TITLES = {403: "Not allowed", 404: "Not found", 429: "Too many requests", 503: "Store unavailable"}
 FOLDER = Path(__file__).parent / "static"
 TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -412,5 +410,6 @@ def choices(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     all_query = page_query._replace(filters={})
     parts = {name: store.stats(tenant, all_query.stats_query(by=name)).parts for name in names}
     return {
-        "choices": {name: sorted(overview_pages.count_calls(name, parts[name]))[:MAX_FILTER_CHOICES] for name in names}
+        # Limit of values offered by a filter.
+        "choices": {name: sorted(overview_pages.count_calls(name, parts[name]))[:200] for name in names}
     }

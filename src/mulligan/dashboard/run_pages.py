@@ -42,8 +42,6 @@ CALLS_PER_PAGE = 100
 """Limit of calls per page."""
 ENTRIES_PER_PAGE = 200
 """Limit of messages, failures and recoveries of a conversation per page."""
-MAX_SHOWN_DEPTH = 4
-"""Levels of calls within calls that are indented."""
 MAX_SESSION_RUNS = 50
 """Latest runs of a session that its page shows."""
 TOOK_EFFECT_LABELS = {
@@ -244,7 +242,8 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
 def _depth(call: Call, by_seq: Mapping[int, Call]) -> int:
     """Return how many calls enclose this one."""
     depth, parent = 0, call.first.parent
-    while depth < MAX_SHOWN_DEPTH and parent is not None and (enclosing := by_seq.get(parent)) is not None:
+    # Levels of calls within calls that are indented.
+    while depth < 4 and parent is not None and (enclosing := by_seq.get(parent)) is not None:
         depth, parent = depth + 1, enclosing.first.parent
     return depth
 

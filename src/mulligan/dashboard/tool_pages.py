@@ -30,8 +30,6 @@ VAGUE_MESSAGE = re.compile(
     re.IGNORECASE,
 )
 """Messages that report a failure without naming its cause."""
-MIN_MESSAGE_CHARS = 12
-"""Shorter messages can hardly name a remedy."""
 ARGUMENT_SENTENCES = {
     "cast": ("State the type of `{path}`.", "`{path}` has type {value}."),
     "rename": ("State the exact name of the argument that is often called `{path}`.",
@@ -49,9 +47,6 @@ ARGUMENT_SENTENCES = {
     "substitute": ("", "Use `{path}={value}`: it succeeded where other values failed."),
 }  # fmt: skip
 """Sentences about an argument by change operation: without and with the value that succeeded."""
-MAX_SENTENCES = 4
-MAX_CORRECTED_TOOLS = 8
-"""Tools with the most recovered calls whose arguments are examined."""
 MAX_SHOWN_LESSONS = 10
 MAX_FIXES = 50
 
@@ -98,7 +93,7 @@ def _most_corrected_arguments(
     rows = metric_cards.metric_rows(tool_stats)
     names = [row["name"] for row in sorted(rows, key=lambda row: -row["cell"].recovered) if row["cell"].recovered]
     arguments: list[dict[str, Any]] = []
-    for tool in names[:MAX_CORRECTED_TOOLS]:
+    for tool in names[:8]:  # tools with the most recovered calls whose arguments are examined
         if wrong := _corrected_arguments(store.stats(tenant, page_query.narrow(tool=tool).stats_query()).total):
             fixes = store.fixes(tenant, FixQuery(tool=tool, now=page_query.now, limit=MAX_FIXES))
             values = _working_values(fixes)
@@ -202,7 +197,7 @@ def suggest_sentences(name: str, cell: Cell, fixes: Sequence[Fix] = ()) -> Itera
     sentence_count = 0
     for path, operation, _ in stats_report.list_corrected_arguments(cell):
         suggested_sentence = _suggest_sentence(name, path, operation, working_values)
-        if suggested_sentence and (path == TOOL_NAME_PATH or sentence_count < MAX_SENTENCES):
+        if suggested_sentence and (path == TOOL_NAME_PATH or sentence_count < 4):
             sentence_count += path != TOOL_NAME_PATH
             yield suggested_sentence
 
@@ -233,7 +228,8 @@ def _suggest_sentence(tool: str, path: str, operation: str, working_values: dict
 def is_vague(message: str) -> bool:
     """Return whether an error message contains nothing that a model could act on."""
     text = " ".join(message.split())
-    return not text or VAGUE_MESSAGE.fullmatch(text) is not None or len(text) < MIN_MESSAGE_CHARS
+    # Shorter messages can hardly name a remedy.
+    return not text or VAGUE_MESSAGE.fullmatch(text) is not None or len(text) < 12
 
 
 def _timeouts(cell: Cell) -> Iterator[dict[str, Any]]:

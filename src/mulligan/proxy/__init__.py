@@ -29,15 +29,19 @@ class ServerTarget:
     """Whether the server is known to speak the first protocol version. Otherwise the first answer tells."""
 
 
-def start_server_process(target: ServerTarget) -> subprocess.Popen[bytes]:
-    """Start the server's process. It inherits our standard error, but not our settings: they may contain a token."""
-    environment = {name: value for name, value in target.environment.items() if not name.startswith("MULLIGAN_")}
+def remove_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a server, without our settings: they may contain a token."""
+    return {name: value for name, value in environment.items() if not name.startswith("MULLIGAN_")}
+
+
+def start_server_process(target: ServerTarget, *, is_connected: bool = True) -> subprocess.Popen[bytes]:
+    """Start the server's process. It inherits our standard error, and unless it is connected all of our streams."""
+    pipe = subprocess.PIPE if is_connected else None
+    environment = remove_settings(target.environment)
     command: Sequence[str] | str = target.command
     if sys.platform == "win32":
         command = find_windows_command(target.command, environment.get("PATH"))
-    return subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env=environment, cwd=target.folder
-    )
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, bufsize=0, env=environment, cwd=target.folder)
 
 
 def find_windows_command(words: Sequence[str], search_path: str | None) -> Sequence[str] | str:

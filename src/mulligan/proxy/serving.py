@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 SWITCH_INTERVAL_SECONDS = 0.0001
 """Switch interval of threads while the proxy runs."""
+UNRECORDED = "Until this is fixed, calls are forwarded without being recorded."
 RECORD_SECONDS = 1.0
 """Time to store the last records at exit. Those that are not stored stay in the journal."""
 
@@ -61,48 +63,68 @@ def build_connect(
     return connect
 
 
-def serve(options: ProxyOptions, settings: Settings, serving: ServingOptions) -> int:
-    """Run the proxy until its client or server ends, or until a signal arrives. Return the exit code."""
+def prepare_proxy(options: ProxyOptions, settings: Settings, serving: ServingOptions) -> Callable[[], int]:
+    """Return the function that runs the proxy and returns its exit code. So far, no message has been read."""
     if serving.address is not None:
         from mulligan.core.listening import is_loopback
-        from mulligan.proxy.listener import Listener
 
         if not serving.is_remote_allowed and not is_loopback(serving.address[0]):
             raise SettingsError(
                 f"{serving.address[0]!r} is not a loopback address. Everyone who reaches it could use the servers with "
                 "your credentials. If you want that, add --allow-remote-clients."
             )
+    options, components = _build_components(options, settings)
+    components.recall.open_early()
+    connect = build_connect(serving.target, settings, serving.process) if serving.target is not None else None
     # The recorder thread computes for milliseconds at a time. Messages must not wait that long for the GIL.
     sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    return lambda: asyncio.run(_serve(options, settings, serving, components, connect))
 
-    async def run() -> int:
-        loop = asyncio.get_running_loop()
-        components = Components(settings, max_lookup_seconds=MAX_STORE_DELAY_SECONDS, mode=options.mode)
-        components.recall.open_early()
 
-        def open_endpoint(client: ClientConnection) -> Relay | ServerGroup:
-            """Connect a client to the servers."""
-            if connect is None:
-                from mulligan.proxy.server_group import ServerGroup
+def _build_components(options: ProxyOptions, settings: Settings) -> tuple[ProxyOptions, Components]:
+    """Build the parts that record and recover. Settings that they refuse, or that disable us, record nothing."""
+    try:
+        if settings.enabled:
+            return options, Components(settings, max_lookup_seconds=MAX_STORE_DELAY_SECONDS, mode=options.mode)
+    except SettingsError as error:
+        print(f"mulligan: {error} {UNRECORDED}", file=sys.stderr, flush=True)
+    # Without valid settings nothing is recorded: those that cannot be read may define redaction rules.
+    options = dataclasses.replace(options, mode="observe")
+    return options, Components(Settings(store="memory:", record="off"), mode="observe")
 
-                assert serving.config_path is not None
-                return ServerGroup(
-                    loop, options, components, client, serving.config_path, serving.read_targets,
-                    lambda target: build_connect(target, settings),
-                )  # fmt: skip
-            relay = Relay(loop, options, client, connect)
-            relay.calls = ToolCallRelay(relay, components)
-            return relay
 
-        connect = build_connect(serving.target, settings, serving.process) if serving.target is not None else None
-        try:
-            if serving.address is None:
-                return await serve_standard_streams(loop, open_endpoint)
-            return await Listener(*serving.address, open_endpoint, is_remote_allowed=serving.is_remote_allowed).serve()
-        finally:
-            components.close(RECORD_SECONDS)
+async def _serve(
+    options: ProxyOptions,
+    settings: Settings,
+    serving: ServingOptions,
+    components: Components,
+    connect: Callable[[Relay], ServerConnection] | None,
+) -> int:
+    """Run the proxy until its client or server ends, or until a signal arrives. Return the exit code."""
+    loop = asyncio.get_running_loop()
 
-    return asyncio.run(run())
+    def open_endpoint(client: ClientConnection) -> Relay | ServerGroup:
+        """Connect a client to the servers."""
+        if connect is None:
+            from mulligan.proxy.server_group import ServerGroup
+
+            assert serving.config_path is not None
+            return ServerGroup(
+                loop, options, components, client, serving.config_path, serving.read_targets,
+                lambda target: build_connect(target, settings),
+            )  # fmt: skip
+        relay = Relay(loop, options, client, connect)
+        relay.calls = ToolCallRelay(relay, components)
+        return relay
+
+    try:
+        if serving.address is None:
+            return await serve_standard_streams(loop, open_endpoint)
+        from mulligan.proxy.listener import Listener
+
+        return await Listener(*serving.address, open_endpoint, is_remote_allowed=serving.is_remote_allowed).serve()
+    finally:
+        components.close(RECORD_SECONDS)
 
 
 async def serve_standard_streams(

@@ -41,18 +41,12 @@ from mulligan.store.urls import StoreLocation, is_remote
 
 LOCK_TIMEOUT_SECONDS = 0.05
 """Seconds that a failed call waits for a locked file: once for its own record, once to note the schema of its tool."""
-MEMORY_FLUSH_SECONDS = 2.0
-"""Wait for the recorder of a store in memory. Such a store never hangs: only a busy machine delays it."""
 FLUSH_TIMEOUT_SECONDS = 0.25
 """Seconds that a failed call waits until its own record is stored and a store in the network is open."""
 LOOKUP_TIMEOUT_SECONDS = 0.1
 """Time limit of a fix query. When it expires, the query returns what it has found so far."""
-CONNECT_SECONDS = 10.0
-"""Time for a store in the network to open in advance. Nothing waits for it."""
 DATABASE_TIMEOUT_SECONDS = 1.0
 """Seconds that a failed call waits for a database, which may hang without an error."""
-MAX_PROMPT_FIXES = 50
-"""Fixes of one tool in prompts that are remembered, the latest."""
 
 T = TypeVar("T")
 
@@ -97,7 +91,8 @@ class MemoryLookup:
             self._recorder.open_early()
 
             def connect() -> None:
-                deadline = time.monotonic() + CONNECT_SECONDS
+                # Time for a store in the network to open in advance. Nothing waits for it.
+                deadline = time.monotonic() + 10.0
                 while self._recorder.store is None and time.monotonic() < deadline:
                     time.sleep(0.01)
                 with contextlib.suppress(StoreError):  # the recorder reports the same error
@@ -268,14 +263,16 @@ class MemoryLookup:
     def note_prompt_fixes(self, tool: str, fixes: Sequence[str]) -> None:
         """Note the fixes that a prompt tells about a tool, by id."""
         all_fixes = dict.fromkeys((*self.prompt_fixes.get(tool, ()), *fixes))
-        self.prompt_fixes[tool] = tuple(all_fixes)[-MAX_PROMPT_FIXES:]
+        # Fixes of one tool in prompts that are remembered, the latest.
+        self.prompt_fixes[tool] = tuple(all_fixes)[-50:]
 
     def _flush_recorder(self) -> None:
         # After one timeout, do not wait for the recorder again until it has caught up.
         is_networked = self._location is not None and self._location.is_networked
         seconds = FLUSH_TIMEOUT_SECONDS if is_networked else LOCK_TIMEOUT_SECONDS
         if self._location is None:
-            seconds = MEMORY_FLUSH_SECONDS
+            # Wait for the recorder of a store in memory. Such a store never hangs: only a busy machine delays it.
+            seconds = 2.0
         if self._max_delay_seconds is not None:
             seconds = min(seconds, self._max_delay_seconds / 2)
         self._is_recorder_current = self._recorder.flush(seconds if self._is_recorder_current else 0)
@@ -434,7 +431,6 @@ def find_facts(
     return profiles.select_facts(find_profiles(store, tenant, tool, key), failure, arguments)
 
 
-MAX_MATCHED_PATTERNS = 200
 _CLASS_NAME = LazyRegex(r"^\s*(?:[A-Za-z_]\w{0,80}\.){0,8}[A-Z]\w{0,80}:\s+")
 
 
@@ -445,7 +441,7 @@ def match_recorded_failure(
 
     The caller has only the text, with or without the exception class. The recorder had the exception, too.
     """
-    patterns = store.patterns(tenant, PatternQuery(tool=tool, limit=MAX_MATCHED_PATTERNS))
+    patterns = store.patterns(tenant, PatternQuery(tool=tool, limit=200))
     fingerprints = {pattern.fingerprint for pattern in patterns}
     if failure.fingerprint in fingerprints:
         return failure

@@ -27,8 +27,6 @@ log = get_logger(__name__)
 
 MAX_QUEUED_RECORDS = 50_000
 """Records held in memory while the store is unavailable. Further records are in the journal only."""
-CALLER_SPILL_RATIO = 1.5
-"""Multiple of `MAX_QUEUED_RECORDS` above which callers spill: a busy program may starve the recorder thread."""
 JOURNAL_ROTATE_BYTES = 4 * 1024 * 1024
 """Journal size above which the journal is rotated while the store keeps up."""
 JOURNALS_PER_LIMIT = 4
@@ -190,7 +188,8 @@ class RecordQueue:
             self.queued.append((position, record))
         finally:
             self._release()
-        if len(self.queued) > CALLER_SPILL_RATIO * MAX_QUEUED_RECORDS:
+        # Multiple of `MAX_QUEUED_RECORDS` above which callers spill: a busy program may starve the recorder thread.
+        if len(self.queued) > 1.5 * MAX_QUEUED_RECORDS:
             self._spill()
         if self.is_worker_idle:
             self.wake_worker()

@@ -19,8 +19,6 @@ from mulligan.redaction.shell_syntax import ESCAPE_FILLER, Command, Word, parse_
 
 MAX_MESSAGE_WORDS = 8
 """Words of a message before a command that it repeats."""
-MAX_NESTED_COMMANDS = 3
-"""Depth of commands in the quotes of another command."""
 
 # Programs by what their arguments are
 _AMBIGUOUS_PROGRAMS = word_set("net http https exp imp su mount security passwd fly cf hey ab influx mc rar zip 7z")
@@ -139,7 +137,7 @@ def _read_text(text: str, offset: int, depth: int, is_document: bool, findings: 
     for command in parse_commands(text):
         reader = _CommandReader(text, offset, command, is_document or command.is_document, findings)
         reader.read(previous)
-        if depth < MAX_NESTED_COMMANDS and reader.program not in _TEXT_PROGRAMS:
+        if depth < 3 and reader.program not in _TEXT_PROGRAMS:  # depth of commands in the quotes of another command
             for word in command.words:
                 if word.end - word.start == len(word.text):  # fast path: without quotes
                     continue

@@ -20,16 +20,10 @@ _Position = Literal["top", "quantity", "inside"]
 SensitiveSpan = tuple[str, int, int]
 """Kind, start and end of a sensitive span in a text."""
 
-MAX_JOINED_CHARS = 8_000
-"""Characters of texts that are searched together."""
 _SEPARATOR = f"\n{BARRIER} \n"
 
 _PLACEHOLDER = LazyRegex(rf"\[redacted [a-z0-9_]{{1,40}}\]|{HIDDEN_VALUE_PATTERN}")
 _PLACEHOLDER_SPLIT = LazyRegex(rf"({_PLACEHOLDER.pattern})")
-_MAX_TEXT_CHARS = 20_000
-"""Longer than any text after truncation."""
-MAX_REPEATED_FINDINGS = 60
-"""Findings in a record above which no second pass is made."""
 QUANTITY_NAMES = word_set(
     """limit perpage pagesize batchsize chunksize topk topn maxresults numresults maxitems maxtokens maxretries maxdepth
     timeout timeoutseconds timeoutms"""
@@ -47,8 +41,6 @@ _COMMON = word_set(
     guest demo postgres mysql redis oracle"""
 )
 """Words that stay elsewhere in a record, even if they are a password of it. Many are names of users."""
-_MAX_WORD_CHARS = 7
-"""Letters of a secret that is removed only as a whole word elsewhere: "pony" stays in "ponytail"."""
 
 
 class Redactor:
@@ -165,7 +157,7 @@ class Redactor:
         It is redacted before truncation, and again if sanitizing changed it: a hidden character may split a secret.
         """
         hidden = self.text(text)
-        displayed = sanitize(hidden, _MAX_TEXT_CHARS)
+        displayed = sanitize(hidden, 20_000)  # longer than any text after truncation
         if displayed != hidden:
             displayed = self.text(displayed)
         return sanitize(displayed, limit)
@@ -208,7 +200,8 @@ class Redactor:
             # Repeat if a removed value may have hidden the name of another secret or touched it, but not after very
             # many findings.
             findings_count = sum(len(spans) for _, spans in secrets.texts.values())
-            if not secrets.spread and not 0 < findings_count <= MAX_REPEATED_FINDINGS:
+            # Findings in a record above which no second pass is made.
+            if not secrets.spread and not 0 < findings_count <= 60:
                 break
             secrets = self._collect_secrets(parts)
         return parts
@@ -366,7 +359,8 @@ class _RecordSecrets:
         kinds: dict[str, str] = {}
         for value in present_values:
             half = kinds.setdefault(self.values[value], chr(0xD800 + len(kinds)))
-            if len(value) <= _MAX_WORD_CHARS and value.isalpha():
+            # Letters of a secret that is removed only as a whole word elsewhere: "pony" stays in "ponytail".
+            if len(value) <= 7 and value.isalpha():
                 unmarked_text = re.sub(rf"(?<![^\W_]){value}(?![^\W_])", half, unmarked_text)
             else:
                 unmarked_text = unmarked_text.replace(value, half)
@@ -443,7 +437,7 @@ def find_in_texts(texts: Iterable[str]) -> dict[str, list[SensitiveSpan]]:
 
 
 def _search_group(group: list[str], findings: dict[str, list[SensitiveSpan]]) -> None:
-    if len(group) > 1 and sum(map(len, group)) > MAX_JOINED_CHARS:
+    if len(group) > 1 and sum(map(len, group)) > 8_000:  # characters of texts that are searched together
         middle = len(group) // 2
         _search_group(group[:middle], findings)
         _search_group(group[middle:], findings)

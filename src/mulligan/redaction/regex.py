@@ -92,17 +92,10 @@ def required_words(pattern: str) -> tuple[str, ...]:
 
     A substring search for them is much faster than the pattern, and spares its compilation for most texts.
     """
-    return next(iter(_required_word_sets(pattern)), ())
-
-
-@functools.cache
-def _required_word_sets(pattern: str) -> tuple[tuple[str, ...], ...]:
-    """Return sets of words: every match contains at least one word of each set. The most specific set comes first."""
     groups: list[tuple[str, list[set[str]], set[str], int]] = []
     # The current group: its opening, the words of its finished alternatives, and those of the last one.
     opening, branches, best, best_chars = "(", [], set[str](), 0
     literal = ""
-    sequence, has_alternatives = list[set[str]](), False  # of the pattern itself
     for token, minimum, maximum in iter_repetitions(f"(?:{pattern})"):
         first = token[0]
         if first not in "|()[.^$" and minimum:
@@ -111,8 +104,6 @@ def _required_word_sets(pattern: str) -> tuple[tuple[str, ...], ...]:
                 best, best_chars = {literal}, len(literal)
             if maximum == 1 and (first != "\\" or _read_escape(token)):
                 continue
-        if literal and len(groups) == 1:
-            sequence.append({literal})
         literal = ""
         if first == "|":
             branches.append(best)
@@ -123,22 +114,12 @@ def _required_word_sets(pattern: str) -> tuple[tuple[str, ...], ...]:
         elif first == ")":
             branches.append(best)
             words = set().union(*branches) if all(branches) and opening[-1] not in "=!)" else set()
-            has_alternatives = len(branches) > 1  # at the end: of the pattern itself
             opening, branches, best, best_chars = groups.pop()
             chars = min(map(len, words)) if words and minimum else 0
-            if chars and len(groups) == 1:
-                sequence.append(words)
             # Long words are rare in texts, and few words are searched faster.
             if chars > best_chars or (chars == best_chars and len(words) < len(best)):
                 best, best_chars = words, chars
-    if not best:
-        return ()
-    others = [] if has_alternatives else [words for words in sequence if words != best and min(map(len, words)) > 2]
-    return tuple(map(_without_longer_words, (best, *others)))
-
-
-def _without_longer_words(words: set[str]) -> tuple[str, ...]:
-    return tuple(word for word in words if not any(part in word for part in words if len(part) < len(word)))
+    return tuple(word for word in best if not any(part in word for part in best if len(part) < len(word)))
 
 
 def _read_escape(escape: str) -> str:
@@ -257,13 +238,10 @@ def _is_literal(pattern: str) -> bool:
 
 def _find_start(pattern: str, text: str, lower: str) -> int:
     """Return the index of the first match, or -1."""
-    lower_pattern, more_words = _prepare_search(pattern)
-    for words in more_words:
-        if not any(map(lower.__contains__, words)):
-            return -1
+    lower_pattern = _to_lower(pattern)
     if not text.isascii():
         match = compile_regex(pattern, re.IGNORECASE | re.MULTILINE).search(text)
-    elif not more_words and _is_literal(lower_pattern):
+    elif _is_literal(lower_pattern):
         return lower.find(lower_pattern)
     else:
         # Without IGNORECASE a search skips to the first character of the pattern.
@@ -274,12 +252,9 @@ def _find_start(pattern: str, text: str, lower: str) -> int:
 
 
 @functools.cache
-def _prepare_search(pattern: str) -> tuple[str, tuple[tuple[str, ...], ...]]:
-    """Return a pattern for texts in lower case, and further sets of words of which each match contains one."""
-    if _is_literal(pattern):
-        return pattern.lower(), ()
-    lower_pattern = re.sub(r"\\.|[A-Z]+", lambda match: match[0] if "\\" in match[0] else match[0].lower(), pattern)
-    return lower_pattern, _required_word_sets(pattern)[1:]
+def _to_lower(pattern: str) -> str:
+    """Return a pattern for texts in lower case."""
+    return re.sub(r"\\.|[A-Z]+", lambda match: match[0] if "\\" in match[0] else match[0].lower(), pattern)
 
 
 def compile_user_pattern(pattern: str) -> re.Pattern[str]:
@@ -300,10 +275,6 @@ def compile_user_pattern(pattern: str) -> re.Pattern[str]:
     return expression
 
 
-_MIN_UNBOUNDED_REPEATS = 256
-"""A repetition with at least this maximum counts as unbounded."""
-
-
 def _has_nested_repetition(pattern: str) -> bool:
     openings, has_repetition = [""], [False]  # of each open group
     for token, _, maximum in iter_repetitions(pattern):
@@ -315,7 +286,7 @@ def _has_nested_repetition(pattern: str) -> bool:
             # No backtracking into an atomic group or a possessive repetition: an outer one cannot split it again.
             is_atomic = openings.pop() == "(?>" or maximum < 0
             is_repeated = has_repetition.pop() and not is_atomic
-        if maximum >= _MIN_UNBOUNDED_REPEATS:
+        if maximum >= 256:  # a repetition with at least this maximum counts as unbounded
             if is_repeated:
                 return True
             is_repeated = True

@@ -378,7 +378,6 @@ def _is_wallet(address: str) -> bool:
     return hashlib.sha256(hashlib.sha256(raw[:21]).digest()).digest()[:4] == raw[21:]
 
 
-_MIN_KEY_CHARS = 40
 _KEY_LINE = LazyRegex(rf"-----(BEGIN|END) [A-Z0-9 ]{{0,40}}PRIVATE KEY(?: BLOCK)?-----|\n{hints.BARRIER} |\Z")
 _KEY_BODY = LazyRegex(r"[A-Za-z0-9+/=]{16,}+\s{0,4}")
 
@@ -393,7 +392,7 @@ def find_private_keys(text: str) -> Iterator[tuple[str, int, int]]:
         if header[1] == "BEGIN":
             begin_line = begin_line or header
         elif begin_line is not None:
-            if header.start() - begin_line.end() > _MIN_KEY_CHARS:
+            if header.start() - begin_line.end() > 40:
                 yield "private_key", begin_line.start(), header.end() if header[1] else header.start()
             begin_line = None
         elif header[1]:

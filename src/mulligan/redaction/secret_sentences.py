@@ -72,7 +72,6 @@ _KEY_KINDS = tuple(
 """Words before "key" that make it a credential."""
 _SYNTAX_WORDS = ("unexpected", "unrecognized", "unknown", "illegal", "expected", "undefined", "reserved")
 """Words before "token" that make it a part of a program."""
-_PLAIN_TOKEN_KINDS = (*hints.CURSORS, *_SYNTAX_WORDS)
 _SENTENCE_WORDS = ("pass", "pwd", "secret", "token", "key", "cred", "identified by")
 
 # Words for a password and for a key or token in other languages: first those in ASCII, then the others.
@@ -92,8 +91,6 @@ _OTHER_PARTS = tuple(
     re.sub(r"[a-z' -]+", "", word) if word[0].isascii() else word[1:] for word in (*_OTHER_WORDS, *_OTHER_KEYS)
 )
 """Parts of them without letters that may be capitals."""
-_MAX_FOREIGN_WORDS = 60
-"""Occurrences of one word that are read. A word may have two characters, and what follows it is read each time."""
 # What follows such a word: a few words, a verb or a sign, and the value. Or the value at once.
 _FOREIGN_VALUE = LazyRegex(
     r"(?:[^\n:=\uff1a]{0,24}?(?:[:=\uff1a]|[\u2013\u2014-](?=[ \t])"
@@ -123,7 +120,7 @@ def _can_name_secret(word: str, before: str, text: str, position: int) -> bool:
     if word == "key":
         return before.endswith(_KEY_KINDS) or _is_constant(text, position)
     # Not a list cursor, `nextPageToken`, and not a token of a parser.
-    return word != "token" or not before.endswith(_PLAIN_TOKEN_KINDS)
+    return word != "token" or not before.endswith((*hints.CURSORS, *_SYNTAX_WORDS))
 
 
 def _is_constant(text: str, position: int) -> bool:
@@ -140,7 +137,8 @@ def find_in_foreign_sentences(text: str, lower_text: str, findings: list[tuple[s
     for word in words:
         position = lower_text.find(word)
         attempts = 0
-        while position >= 0 and attempts < _MAX_FOREIGN_WORDS:
+        # Occurrences of one word that are read. A word may have two characters, and what follows it is read each time.
+        while position >= 0 and attempts < 60:
             attempts += 1
             end = position + len(word)
             if hit := _FOREIGN_VALUE.match(text, end):

@@ -16,8 +16,6 @@ MAX_QUOTED_CHARS = 900
 """Maximum characters of untrusted text in one quotation."""
 
 CUT_MARK = "[... cut ...]"
-MIN_MARKED_CHARS = 17
-"""Shorter texts are cut without a mark: they are starts of ids, which a command accepts."""
 MAX_CUT_WORD_CHARS = 20
 
 # Look-alike characters that survive NFKC: readable, but no markup for a chat template or a page.
@@ -28,8 +26,6 @@ _INVISIBLE = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u180b\u180c\u180d\u180f\u
     chr(code) for code in (*range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
 }
 _HIDDEN = frozenset(("Cc", "Cf", "Cs", "Co", "Cn"))
-_MAX_COMBINING_MARKS = 4
-"""Combining marks in a row. Reordering a long run has quadratic cost."""
 
 # Cursor movements, colors, titles, links.
 _ANSI = LazyRegex(
@@ -67,7 +63,8 @@ def _truncate(text: str, limit: int) -> str:
         return text
     available_chars = limit - len(CUT_MARK) - 2
     if available_chars < 20:
-        return f"{text[: limit - 3].rstrip()}..." if limit >= MIN_MARKED_CHARS else text[: max(0, limit)].strip()
+        # Shorter texts are cut without a mark: they are starts of ids, which a command accepts.
+        return f"{text[: limit - 3].rstrip()}..." if limit >= 17 else text[: max(0, limit)].strip()
     return _keep_ends(text, available_chars - available_chars // 3, available_chars // 3)
 
 
@@ -88,10 +85,8 @@ def _remove_invisible(text: str) -> str:
     if text.isascii():
         return text if text.isprintable() else "".join(c for c in text if c in "\n\t" or " " <= c <= "~")
     # Remove hidden characters before and after normalization: one may separate two others, and joining may lengthen a
-    # run of marks. NFKC expands some characters to eighteen, so cut again.
-    return _without_hidden(
-        _keep_ends(unicodedata.normalize("NFKC", _without_hidden(text, 30)), 4096, 2048), _MAX_COMBINING_MARKS
-    )
+    # run of marks, which takes quadratic time to order. NFKC expands some characters to eighteen, so cut again.
+    return _without_hidden(_keep_ends(unicodedata.normalize("NFKC", _without_hidden(text, 30)), 4096, 2048), 4)
 
 
 def _without_hidden(text: str, marks: int) -> str:

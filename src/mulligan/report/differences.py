@@ -7,7 +7,9 @@ in Medicine 17, 1998, method 10) with effective sample sizes (Korn and Graubard,
 are compared as logarithms, so that an outlier counts little, with the interval of Welch (Biometrika 34, 1947).
 
 A page with several comparisons divides the permitted error among them (Bonferroni), so that all its intervals hold
-together, and an interval that excludes 0 and the verdict of its row never disagree.
+together, and an interval that excludes 0 and the verdict of its row never disagree. People look at a page while its
+cases grow, every day or more often. So an interval is that of a confidence sequence, which holds at all looks together
+(Waudby-Smith and others, Annals of Statistics 52, 2024, theorem 2.2).
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 ERROR_RATE = 0.05
-"""Probability that any interval of a page misses the true value."""
-LOOK_WARNING = (
-    "Each look at these figures has its own 5 % chance of a false alarm. Choose the end of the period before you look."
-)
+"""Probability that any interval of a page ever misses the true value, however often people look."""
+INTERVAL_NOTE = "With 95 % confidence, all intervals of this page hold together, also if you look every day."
+_NARROWEST_AT = 100
+"""Effective cases at which confidence sequences are narrowest: as many as a difference of 20 points needs."""
 _MIN_CLUSTERS = 20
 """A group with fewer clusters takes the design effect of both groups, if that is larger."""
 
@@ -37,6 +39,11 @@ class Rate(NamedTuple):
     def value(self) -> float:
         return self.part / self.total
 
+    @property
+    def effective_total(self) -> float:
+        """The number of independent cases that would be as certain."""
+        return self.total / self.design_effect
+
 
 class GroupDifference(NamedTuple):
     """An estimated difference and its interval."""
@@ -51,9 +58,21 @@ class GroupDifference(NamedTuple):
         return self.low > 1e-9 or self.high < -1e-9
 
 
-def compare_rates(first: Rate, second: Rate, comparisons: int = 1) -> GroupDifference:
-    """Return second minus first, as a share from -1 to 1, with the interval for a page of so many comparisons."""
-    z = normal_quantile(1 - ERROR_RATE / comparisons / 2)
+def error_of_look(error: float, first_cases: float, second_cases: float) -> float:
+    """Return the error permitted to one look at two groups, so that all looks together keep `error`.
+
+    Cases are those that would be as certain if they were independent. Looks may come at any time while they grow.
+    """
+    cases = first_cases * second_cases / (first_cases + second_cases)
+    log_error = -2 * math.log(error)
+    information = cases * (log_error + math.log(log_error) + 1) / _NARROWEST_AT
+    quantile = math.sqrt((1 + 1 / information) * (log_error + math.log1p(information)))
+    return max(math.erfc(quantile / math.sqrt(2)), 1e-15)  # less has no quantile
+
+
+def compare_rates(first: Rate, second: Rate, error: float = ERROR_RATE) -> GroupDifference:
+    """Return second minus first, as a share from -1 to 1. The interval misses the truth with this probability."""
+    z = normal_quantile(1 - error / 2)
     (low, high), (other_low, other_high) = (_wilson_interval(rate, z) for rate in (first, second))
     p, q = first.value, second.value
     difference = q - p
@@ -65,7 +84,7 @@ def compare_rates(first: Rate, second: Rate, comparisons: int = 1) -> GroupDiffe
 
 
 def _wilson_interval(rate: Rate, z: float) -> tuple[float, float]:
-    total, p = rate.total / rate.design_effect, rate.value
+    total, p = rate.effective_total, rate.value
     middle = p + z * z / (2 * total)
     spread = z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
     return (middle - spread) / (1 + z * z / total), (middle + spread) / (1 + z * z / total)
@@ -108,7 +127,7 @@ Amounts = Sequence[Sequence[float]]
 """The amounts of each cluster, not negative."""
 
 
-def compare_amounts(first: Amounts, second: Amounts, unit: float, comparisons: int = 1) -> GroupDifference | None:
+def compare_amounts(first: Amounts, second: Amounts, unit: float, error: float = ERROR_RATE) -> GroupDifference | None:
     """Return the relative difference of two geometric means: -0.2 for a fifth less. None with too few clusters.
 
     `unit` is added to each amount: the smallest that matters, so that 0 has a logarithm.
@@ -119,7 +138,7 @@ def compare_amounts(first: Amounts, second: Amounts, unit: float, comparisons: i
     (mean, variance, df), (other_mean, other_variance, other_df) = (_log_mean(group, unit) for group in groups)
     total = variance + other_variance
     degrees = total**2 / (variance**2 / df + other_variance**2 / other_df) if total else df + other_df
-    spread = t_quantile(1 - ERROR_RATE / comparisons / 2, degrees) * math.sqrt(total)
+    spread = t_quantile(1 - error / 2, degrees) * math.sqrt(total)
     middle = other_mean - mean
     return GroupDifference(*(math.expm1(min(bound, 700)) for bound in (middle, middle - spread, middle + spread)))
 
@@ -133,15 +152,19 @@ def _log_mean(clusters: Amounts, unit: float) -> tuple[float, float, int]:
     return mean, squares / count**2 * k / (k - 1), k - 1
 
 
-def cases_for_power(rate: float, effect: float, share: float, design_effect: float, comparisons: int) -> int:
+def cases_for_power(rate: float, effect: float, share: float, design_effect: float, error: float) -> int:
     """Return how many cases a clear result needs with 80 % probability, if `share` of them is in the smaller group.
 
     Normal approximation (Fleiss, Statistical Methods for Rates and Proportions, 2003, section 4.2).
     """
-    z = normal_quantile(1 - ERROR_RATE / comparisons / 2) + normal_quantile(0.8)
     other_rate = min(max(rate + effect, 0.0), 1.0)
     variance = other_rate * (1 - other_rate) / (1 - share) + rate * (1 - rate) / share
-    return math.ceil(design_effect * variance * (z / effect) ** 2)
+    cases = _NARROWEST_AT / share
+    for _ in range(10):  # the error of a look depends on the number of cases, a little
+        groups = [max(cases / design_effect * part, 1.0) for part in (share, 1 - share)]
+        z = normal_quantile(1 - error_of_look(error, *groups) / 2) + normal_quantile(0.8)
+        cases = design_effect * variance * (z / effect) ** 2
+    return math.ceil(cases)
 
 
 @lru_cache(maxsize=256)

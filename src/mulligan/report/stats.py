@@ -29,7 +29,14 @@ from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.episodes import list_requests
 from mulligan.core.failure import KIND_PROPERTIES, Kind
 from mulligan.core.records import History
-from mulligan.report.differences import LOOK_WARNING, GroupDifference, Rate, compare_rates, design_effects
+from mulligan.report.differences import (
+    ERROR_RATE,
+    GroupDifference,
+    Rate,
+    compare_rates,
+    design_effects,
+    error_of_look,
+)
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 
 MIN_SUSPECTED_RATIO = 0.2
@@ -309,9 +316,6 @@ REQUESTED_CALLS = "tool calls it requested that failed"
 """The row that only a comparison of models has. It counts the runs from which design effects are estimated."""
 MAX_COMPARISONS = len(COMPARED_RATES) + MAX_COMPARED_KINDS + 1
 """Comparisons of one page, whose intervals hold together."""
-COMPARISON_NOTE = (
-    f"With 95 % confidence, all intervals hold together. {LOOK_WARNING}"  # the verdict is that the interval excludes 0
-)
 
 
 class StatComparison(NamedTuple):
@@ -471,7 +475,9 @@ def _compare_rates(
     shares = format_share(*first), format_share(*second)
     if min(first[1], second[1]) < 2 * MIN_SAMPLE_SIZE:
         return StatDifference(name, *shares, TOO_FEW_SAMPLES)
-    difference = compare_rates(Rate(*first, effects[0]), Rate(*second, effects[1]), comparisons)
+    rates = Rate(*first, effects[0]), Rate(*second, effects[1])
+    error = error_of_look(ERROR_RATE / comparisons, *(rate.effective_total for rate in rates))
+    difference = compare_rates(*rates, error)
     verdict = "better" if (difference.estimate > 0) is is_higher_better else "worse"
     points = [round(100 * share, 2) for share in difference]
     return StatDifference(

@@ -47,9 +47,6 @@ REJECTION_REASONS = {
 }  # fmt: skip
 """Statuses of requests that an operator wants to know about."""
 TLS_REASON = "TLS on the plain HTTP port"
-REJECTION_LOG_SECONDS = 60.0
-MAX_LOGGED_ADDRESSES = 1000
-"""Addresses and reasons for which the last log line is remembered."""
 
 
 class Caller(NamedTuple):
@@ -231,12 +228,12 @@ class Rejections:
         self.counts[reason] += 1
         logged_at, count = self._addresses.pop((address, reason), (float("-inf"), 0))
         count += 1
-        if (now := self._monotonic()) - logged_at >= REJECTION_LOG_SECONDS:
+        if (now := self._monotonic()) - logged_at >= 60.0:
             number = "request" if count == 1 else f"{count:,} requests"
             log.warning("Rejected %s from %s: %s%s", number, address, reason, f" ({request})" if request else "")
             logged_at, count = now, 0
         self._addresses[address, reason] = logged_at, count
-        while len(self._addresses) > MAX_LOGGED_ADDRESSES:
+        while len(self._addresses) > 1000:  # addresses and reasons for which the last log line is remembered
             self._addresses.popitem(last=False)
 
 

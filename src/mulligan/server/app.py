@@ -49,8 +49,6 @@ T = TypeVar("T")
 WARNING_INTERVAL_SECONDS = 60.0
 """Minimum seconds between two log warnings about an unavailable store."""
 PARTLY_STORED = "A part of this request is stored. Send all of it again: each record is stored once."
-READER_THREADS = 4
-"""Reader threads. Each holds its own store connection, and more threads would only wait for each other."""
 
 
 class _GuardedEndpoint:
@@ -118,7 +116,8 @@ class Server:
         self._warned_at = self._refreshed_at = float("-inf")
         self._refresh_lock = asyncio.Lock()
         self._reload: asyncio.Task[None] | None = None
-        self._readers = ThreadPoolExecutor(READER_THREADS, thread_name_prefix="mulligan-reader")
+        # Reader threads. Each holds its own store connection, and more threads would only wait for each other.
+        self._readers = ThreadPoolExecutor(4, thread_name_prefix="mulligan-reader")
 
     def refresh(self) -> None:
         """Reload tokens, tenants and signed-out sessions from the store."""

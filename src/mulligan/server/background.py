@@ -37,11 +37,6 @@ MAX_COMMIT_WEIGHT = 2000
 """Batches join a transaction until it has this weight. A success weighs 1, a failure `FAILURE_WEIGHT`."""
 FAILURE_WEIGHT = 40
 """Weight of a failure: what it costs to classify, redact and count it, compared with a success."""
-SLICE_SECONDS = 0.004
-"""How long one piece of work runs before the next caller's turn."""
-PAUSE_FACTOR = 2.0
-"""Pause after a slice as a multiple of its duration. A shorter pause doubles the latency of the other writers, because
-they wait for the interpreter lock."""
 WRITE_FAILURE_SECONDS = 15.0
 """How long the store counts as not writable after a failed write."""
 PRUNING_KEY = "pruning"
@@ -53,10 +48,6 @@ ROUND_INTERVAL_MS = DAY
 """Time from the start of one round to the start of the next."""
 ROUND_TIMEOUT_MS = 3_600_000
 """A round without a heartbeat for this long counts as abandoned: its process was killed."""
-HEARTBEAT_INTERVAL_MS = 60_000
-"""Interval of the heartbeat of a running round."""
-IDLE_TIME_FACTOR = 4
-"""Idle time after each transaction, as a multiple of its duration, so that other queries come first."""
 
 
 class FairQueue(Generic[T]):
@@ -134,11 +125,14 @@ class SliceWorker:
                     return
                 pending_work = self._pending.pop()
             started_at = time.monotonic()
-            if not pending_work.result.cancelled() and not self._run_slice(pending_work, started_at + SLICE_SECONDS):
+            # How long one piece of work runs before the next caller's turn.
+            if not pending_work.result.cancelled() and not self._run_slice(pending_work, started_at + 0.004):
                 with self._condition:
                     self._pending.push(pending_work.caller, pending_work)
             if not self._is_closing:
-                time.sleep(PAUSE_FACTOR * (time.monotonic() - started_at))
+                # Pause after a slice as a multiple of its duration. A shorter pause doubles the latency of the other
+                # writers, because they wait for the interpreter lock.
+                time.sleep(2.0 * (time.monotonic() - started_at))
 
     def _run_slice(self, pending_work: _PendingWork, until: float) -> bool:
         """Work until this time. Return whether the work has ended."""
@@ -490,11 +484,12 @@ class Pruner:
         """Raise `_PruneStoppedError` if the server stops or another process took over. Renew a due heartbeat."""
         if self._stop_event.is_set():
             raise _PruneStoppedError
-        if self._clock() - self._lease.heartbeat_at >= HEARTBEAT_INTERVAL_MS:
+        if self._clock() - self._lease.heartbeat_at >= 60_000:  # interval of the heartbeat of a running round
             self._renew_lease()
 
     def _throttle(self, completed: int, total: int) -> None:
         """Pause between two transactions."""
         self._check_not_stopped()
-        self._stop_event.wait(IDLE_TIME_FACTOR * (time.monotonic() - self._work_started))
+        # Idle time after each transaction, as a multiple of its duration, so that other queries come first.
+        self._stop_event.wait(4 * (time.monotonic() - self._work_started))
         self._work_started = time.monotonic()

@@ -41,30 +41,17 @@ MAX_OTLP_BODY_BYTES = 20 * 1024 * 1024
 """Limit of an OTLP export as sent. OpenTelemetry collectors send large batches."""
 MAX_OTLP_INFLATED_BYTES = 64 * 1024 * 1024
 """Limit of an OTLP export after decompression."""
-INFLATED_PIECE_BYTES = 1024 * 1024
-"""Decompression continues in pieces of this size, so that a bomb is refused before it fills the memory."""
 ZSTD_SLICE_BYTES = 256
 """Compressed bytes per step of zstd, which has no limit of its output: 64 blocks of 128 KB at most."""
-ZSTD_WINDOW_BYTES = 8 * 1024 * 1024
-"""Largest window of a zstd body. HTTP allows no larger one (RFC 9659)."""
-INFLATE_THREADS = 2
-"""Threads that decompress large bodies. Others wait, with their compressed bytes only."""
 MAX_RECEIVED_BYTES = 64 * 1024 * 1024
 """Limit of the bodies that a server is receiving and decompressing. Above it senders of large ones receive 429."""
 UNCOUNTED_BYTES = 64 * 1024
 """The first part of each body does not count, so that large uploads never keep out small requests."""
-MAX_FORM_BYTES = 64 * 1024
-"""Limit of a form body."""
 IS_BODY_COMPLETE = "is_body_complete"
 """Key in a request's state that says that all of its body has arrived."""
-MAX_DISCARDED_BYTES = 128 * 1024 * 1024
-"""Bytes of a body that is too large which are read and discarded, so that its sender gets the answer."""
-DISCARD_TIMEOUT_SECONDS = 20.0
 BODY_TIMEOUT_SECONDS = 60.0
 """Time limit for receiving a whole body."""
 MAX_JSON_DEPTH = 64
-MIN_THREADED_DECODE_BYTES = 256 * 1024
-"""Bodies above this size are decoded on a thread, so that the event loop stays free."""
 MAX_INLINE_BYTES = 128 * 1024
 """JSON up to this size is decoded at once, which takes about a millisecond."""
 MAX_BODY_ITEMS = 10_000
@@ -272,10 +259,11 @@ async def _discard_body(request: Request) -> None:
         return  # a client that waits for permission reads the answer
     discarded_bytes = 0
     with suppress(TimeoutError, ClientDisconnect):
-        async with asyncio.timeout(DISCARD_TIMEOUT_SECONDS):
+        async with asyncio.timeout(20.0):
             async for chunk in request.stream():
                 discarded_bytes += len(chunk)
-                if discarded_bytes > MAX_DISCARDED_BYTES:
+                # Bytes of a body that is too large which are read and discarded, so that its sender gets the answer.
+                if discarded_bytes > 128 * 1024 * 1024:
                     return
 
 
@@ -283,7 +271,8 @@ async def read_form(request: Request) -> dict[str, str]:
     """Read the fields of a URL-encoded form. Return no fields if it is too large or malformed."""
     try:
         body = bytearray()
-        await _receive(request, body, MAX_FORM_BYTES)  # too small to count
+        # Limit of a form body.
+        await _receive(request, body, 64 * 1024)  # too small to count
         if content_type(request) != "application/x-www-form-urlencoded":
             return {}
         return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=50))
@@ -308,7 +297,8 @@ async def _inflate(data: bytes, encoding: str, limit: int) -> bytes:
     """Decompress a body, a large one on a thread so that the event loop stays free."""
     pieces = _iter_inflated(data, encoding)
     out = bytearray()
-    if not _collect_pieces(pieces, out, limit, MIN_THREADED_DECODE_BYTES):
+    # Bodies above this size are decoded on a thread, so that the event loop stays free.
+    if not _collect_pieces(pieces, out, limit, 256 * 1024):
         await asyncio.get_running_loop().run_in_executor(_inflaters, _collect_pieces, pieces, out, limit, limit + 1)
     return bytes(out)
 
@@ -324,7 +314,8 @@ def _collect_pieces(pieces: Iterator[bytes], out: bytearray, limit: int, enough:
     return True
 
 
-_inflaters = ThreadPoolExecutor(INFLATE_THREADS, thread_name_prefix="mulligan-inflater")
+# Threads that decompress large bodies. Others wait, with their compressed bytes only.
+_inflaters = ThreadPoolExecutor(2, thread_name_prefix="mulligan-inflater")
 _DECOMPRESSION_ERRORS: tuple[type[Exception], ...] = (
     (zlib.error,) if zstandard is None else (zlib.error, zstandard.ZstdError)
 )
@@ -334,7 +325,8 @@ def _iter_inflated(data: bytes, encoding: str) -> Iterator[bytes]:
     """Yield the decompressed bytes in pieces. Raise `ApiError` unless the data is exactly one complete stream."""
     try:
         if encoding == "zstd":
-            stream: Any = zstandard.ZstdDecompressor(max_window_size=ZSTD_WINDOW_BYTES).decompressobj()
+            # Largest window of a zstd body. HTTP allows no larger one (RFC 9659).
+            stream: Any = zstandard.ZstdDecompressor(max_window_size=8 * 1024 * 1024).decompressobj()
             for at in range(0, len(data), ZSTD_SLICE_BYTES):
                 if stream.eof:
                     raise invalid("The body has data after the end of the zstd stream.")
@@ -343,7 +335,8 @@ def _iter_inflated(data: bytes, encoding: str) -> Iterator[bytes]:
             stream = zlib.decompressobj(wbits=_zlib_format(data, encoding))
             compressed, piece = data, data
             while piece and not stream.eof:
-                piece = stream.decompress(compressed, INFLATED_PIECE_BYTES)
+                # Decompression continues in pieces of this size, so that a bomb is refused before it fills the memory.
+                piece = stream.decompress(compressed, 1024 * 1024)
                 compressed = stream.unconsumed_tail
                 yield piece
     except _DECOMPRESSION_ERRORS:

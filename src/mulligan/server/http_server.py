@@ -22,15 +22,10 @@ log = logging.getLogger(__name__)
 
 GC_THRESHOLDS = (10_000, 10, 10)
 """Thresholds of the garbage collector. At the default of 700 it would scan one batch three times."""
-SHUTDOWN_GRACE_SECONDS = 10
-"""Time for requests in progress when the server stops."""
 REQUEST_TIMEOUT_SECONDS = 20.0
 """Time limit for a client to send a request after it connects."""
 MAX_HEAD_BYTES = 64 * 1024
 """Limit of what a client sends without the end of a head, of a part of a body or of a trailer."""
-TLS_HANDSHAKE = b"\x16\x03"
-"""First bytes of a client that speaks TLS."""
-HTTP2_PREFACE = b"PRI * HTTP/2.0"
 GRPC_MESSAGE = (
     "HTTP/2 request rejected, probably from OpenTelemetry's gRPC exporter. This server accepts OTLP over HTTP/1.1. "
     "Set OTEL_EXPORTER_OTLP_PROTOCOL=http/protobuf (see: mulligan env)"
@@ -71,7 +66,7 @@ class Http1Protocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         is_first, self._has_received_data = not self._has_received_data, True
-        if is_first and len(data) >= 4 and data.startswith(HTTP2_PREFACE[: len(data)]):
+        if is_first and len(data) >= 4 and data.startswith(b"PRI * HTTP/2.0"[: len(data)]):
             log.warning(GRPC_MESSAGE)
             message = GRPC_MESSAGE.encode()
             settings = b"\x00\x00\x00\x04\x00\x00\x00\x00\x00"
@@ -80,7 +75,7 @@ class Http1Protocol(HttpToolsProtocol):
             self.transport.write(settings + goaway)
             self.transport.close()
             return
-        if is_first and data.startswith(TLS_HANDSHAKE):
+        if is_first and data.startswith(b"\x16\x03"):  # first bytes of a client that speaks TLS
             self.on_tls(self.client[0] if self.client else "unknown")
             self.send_400_response("This is plain HTTP. Use http://, or a proxy with TLS before the server.")
             return
@@ -172,7 +167,7 @@ class _UvicornServer(uvicorn.Server):
 def build_server(
     application: ASGIApp,
     on_ready: Callable[[], None] = lambda: None,
-    grace: int = SHUTDOWN_GRACE_SECONDS,
+    grace: int = 10,  # time for requests in progress when the server stops
     on_stopping: Callable[[], None] = lambda: None,
     trusted_proxies: Sequence[str] = (),
     drain_seconds: float = 0.0,

@@ -56,12 +56,8 @@ MAX_INLINE_WEIGHT = 4 * FAILURE_WEIGHT
 """A body up to this weight is converted on the event loop, which is quicker than to wait for a turn."""
 MAX_UNNUMBERED_STEPS = 100
 """Limit of steps without a number in one body. They are stored in one transaction, so that none is appended twice."""
-MAX_INLINE_EVENTS = 1000
-"""A batch of a library up to this size is stored in one transaction."""
 MAX_RECALL_RESULTS = 200
 """Limit of precedents and of fixes in one response."""
-EXPORT_BATCH_RUNS = 20
-"""Runs read from the store per chunk of an export."""
 
 
 def build_routes(server: Server) -> Iterable[BaseRoute]:
@@ -141,7 +137,7 @@ def _build_ingest_routes(server: Server) -> Iterable[BaseRoute]:
         writer = caller
         if payload.journal.startswith(IMPORT_PREFIX):
             writer = caller._replace(principal=import_principal(caller.principal))
-        if len(payload.events) <= MAX_INLINE_EVENTS:
+        if len(payload.events) <= 1000:  # a batch of a library up to this size is stored in one transaction
             complete(check_events(payload.events))
             build_batch = partial(converter.build_journal_batch, writer.tenant, writer.principal, payload)
             weight = weigh_events(payload.events)
@@ -296,7 +292,8 @@ def _build_memory_routes(server: Server) -> Iterable[BaseRoute]:
         histories = iter(server.store.export(request.state.caller.tenant, max(0, min(since, YEAR_9999))))
 
         async def lines() -> AsyncIterator[bytes]:
-            while batch := await server.run_in_reader(lambda: list(itertools.islice(histories, EXPORT_BATCH_RUNS))):
+            # Runs read from the store per chunk of an export.
+            while batch := await server.run_in_reader(lambda: list(itertools.islice(histories, 20))):
                 yield b"".join(encode(history) + b"\n" for history in batch)
 
         return StreamingResponse(

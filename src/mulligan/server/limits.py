@@ -21,17 +21,10 @@ from mulligan.server.bodies import ApiError, rate_limited, store_unavailable
 from mulligan.server.tenants import MEASURES, SERVER_ENTRY_KIND, Measure, Tenant, update_entry
 
 USAGE_KEY = "usage"
-QUOTA_RESERVE_DIVISOR = 100
-"""A process reserves the quota divided by this number at a time."""
-MAX_USAGE_DAYS = 31
-"""Days of usage that the store holds."""
 MAX_RETRY_AFTER_SECONDS = 3600
 """Upper limit of Retry-After: an operator may raise the quota before the day ends."""
 DEFAULT_RECORDS_PER_SECOND = 20_000
 """Sustained records per second of one caller: several times what one process records."""
-BURST_SECONDS = 10
-"""Burst size as seconds of the sustained rate, for records queued while the server was unavailable."""
-MAX_TRACKED_CALLERS = 10_000
 MAX_ADDRESS_FAILURES = 10
 """Limit of failed sign-ins per minute from one address."""
 FAILURE_WINDOW_SECONDS = 60.0
@@ -127,7 +120,8 @@ class Quotas:
             amounts = {}
             for name, amount in missing.items():
                 quota = tenant.quotas[name]
-                amounts[name] = min(max(amount, quota // QUOTA_RESERVE_DIVISOR), max(0, quota - usage.get(name, 0)))
+                # A process reserves the quota divided by this number at a time.
+                amounts[name] = min(max(amount, quota // 100), max(0, quota - usage.get(name, 0)))
             return amounts
 
         return self._update_usage(tenant.name, day, choose_amounts)
@@ -148,7 +142,7 @@ class Quotas:
             days[day] = {
                 name: usage.get(name, 0) + added.get(name, 0) for name in MEASURES if name in usage or name in added
             }
-            return encode(Usage(days=dict(sorted(days.items())[-MAX_USAGE_DAYS:])))
+            return encode(Usage(days=dict(sorted(days.items())[-31:])))  # days of usage that the store holds
 
         if not update_entry(self._key_value_store, tenant, USAGE_KEY, add_amounts):
             raise store_unavailable("The quota could not be updated: too many concurrent updates. Retry later.")
@@ -174,7 +168,7 @@ class _CallerBuckets:
     def take(self, caller: object, tokens: float) -> None:
         self._buckets[caller] = (self.remaining(caller) - tokens, self._monotonic())
         self._buckets.move_to_end(caller)
-        while len(self._buckets) > MAX_TRACKED_CALLERS:
+        while len(self._buckets) > 10_000:
             self._buckets.popitem(last=False)
 
 
@@ -184,7 +178,8 @@ class RateLimiter:
     def __init__(
         self, rate: float = DEFAULT_RECORDS_PER_SECOND, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._buckets = _CallerBuckets(rate * BURST_SECONDS, rate, monotonic)
+        # Burst size as seconds of the sustained rate, for records queued while the server was unavailable.
+        self._buckets = _CallerBuckets(rate * 10, rate, monotonic)
 
     def take(self, tenant: str, principal: str, records: int) -> None:
         """Take tokens for the records or raise `ApiError`. A caller with tokens left may overdraw by one body."""

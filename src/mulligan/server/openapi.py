@@ -54,8 +54,6 @@ ALL_STATUSES = (401, 403, 421, 429, 503)
 BODY_STATUSES = (400, 408, 413, 415)
 RECALL_SUMMARY = "Return what recovered the same failure in earlier runs"
 OUTCOME_SUMMARY = "Report the outcome of a fix whose calls are not stored here"
-FIX_SUMMARY = "Approve or revoke a fix"
-LESSON_SUMMARY = "Approve, disable or revoke a lesson"
 PATTERN_SUMMARY = "Mute, unmute, resolve, reopen, merge or split a pattern"
 REVOCATION_SUMMARY = "Exclude all trials of a principal, of a tool or since a time from learning"
 FORGET_SUMMARY = "Delete a run, tool, session or text permanently, or all that was learned; a preview unless confirmed"
@@ -67,8 +65,8 @@ REQUESTS: tuple[tuple[str, str, Any, str, tuple[int, ...]], ...] = (
     ("/v1/batch", "Send events in the format of mulligan's journal", payloads.BatchPayload, "Stored", (409,)),
     ("/v1/recall", RECALL_SUMMARY, wire_protocol.RecallRequest, "RecallResponse", ()),
     ("/v1/outcomes", OUTCOME_SUMMARY, wire_protocol.OutcomeReport, "Outcome", (404,)),
-    ("/v1/fixes/{id}", FIX_SUMMARY, decisions.FixDecisionPayload, "FixSummary", (404, 409)),
-    ("/v1/lessons/{id}", LESSON_SUMMARY, decisions.LessonDecisionPayload, "Lesson", (404, 409)),
+    ("/v1/fixes/{id}", "Approve or revoke a fix", decisions.FixDecisionPayload, "FixSummary", (404, 409)),
+    ("/v1/lessons/{id}", "Approve, disable or revoke a lesson", decisions.LessonDecisionPayload, "Lesson", (404, 409)),
     ("/v1/patterns/{id}", PATTERN_SUMMARY, decisions.PatternDecisionPayload, "Pattern", (404, 409)),
     ("/v1/revocations", REVOCATION_SUMMARY, decisions.RevocationPayload, "Revoked", ()),
     ("/v1/forget", FORGET_SUMMARY, decisions.ForgetPayload, "Deleted", (404, 409)),

@@ -61,21 +61,14 @@ METRICS = "Metrics are not stored. mulligan derives its metrics from runs."
 LANGFUSE_PATH = "/api/public/otel/v1/traces"
 SPAN_DEPTH = 6
 """Levels of JSON around a span or log record."""
-MAX_SCOPES = 50
-"""Scopes of unrecognized spans that are counted separately for a tenant."""
 OTHER_SCOPES, UNNAMED_SCOPE = "(other scopes)", "(no scope)"
-MAX_SCOPE_CHARS = 80
 MAX_FAILED_SPANS = 10_000
 """Limit of failed spans in one export."""
 MAX_TRACE_CONFLICTS = 10
 """How often spans are stored again because another server had stored spans of their traces in between."""
-MAX_OPEN_TRACES = 2000
-"""Traces in memory. An evicted one is read from the store when more of its spans arrive."""
 SPAN_KEY, ATTEMPT_GROUP_KEY = "span", "of"
 """Keys in a step's metadata: its span id, and what its attempts have in common."""
 TOOL_EVENT, ERROR_EVENT, MODEL_EVENT = "tool_result", "api_error", "api_request"
-MCP_TOOL_NAME = "mcp_tool"
-"""Generic tool name that Claude Code reports for tools of MCP servers."""
 
 
 def build_routes(server: Server) -> Iterable[BaseRoute]:
@@ -158,7 +151,8 @@ def count_unrecognized(server: Server, tenant: str, counts: Counter[str]) -> Non
     """Add to the tenant's counts since the server started, for the dashboard and the metrics."""
     totals = server.unrecognized_spans.setdefault(tenant, Counter())
     for scope, count in counts.items():
-        totals[scope if scope in totals or len(totals) < MAX_SCOPES else OTHER_SCOPES] += count
+        # Scopes of unrecognized spans that are counted separately for a tenant.
+        totals[scope if scope in totals or len(totals) < 50 else OTHER_SCOPES] += count
 
 
 def describe_unrecognized(counts: Counter[str]) -> str:
@@ -252,7 +246,7 @@ class Traces:
         events = [event for id in by_trace for event in self._build_events(traces[id], sort_spans(by_trace[id]))]
         for id in by_trace:
             for scope, count in traces[id].trace.take_unrecognized().items():
-                unrecognized[to_line(scope, MAX_SCOPE_CHARS) or UNNAMED_SCOPE] += count
+                unrecognized[to_line(scope, 80) or UNNAMED_SCOPE] += count
         return events
 
     def forget(self, tenant: str, spans: Iterable[Span]) -> None:
@@ -317,7 +311,8 @@ class Traces:
             elif run != open_trace.stored_run:
                 _restore_run(open_trace, run)
         self._open_traces.update({(tenant, id): trace for id, trace in traces.items()})
-        while len(self._open_traces) > MAX_OPEN_TRACES:
+        # Traces in memory. An evicted one is read from the store when more of its spans arrive.
+        while len(self._open_traces) > 2000:
             self._open_traces.popitem(last=False)
         return traces
 
@@ -463,7 +458,8 @@ def _tool_attributes(facts: dict[str, Any]) -> dict[str, Any]:
         attributes["gen_ai.tool.call.arguments"] = tool_input
     if isinstance(facts.get("tool_use_id"), str):
         attributes["gen_ai.tool.call.id"] = facts["tool_use_id"]
-    if attributes["gen_ai.tool.name"] == MCP_TOOL_NAME and isinstance(parameters, str):
+    # Generic tool name that Claude Code reports for tools of MCP servers.
+    if attributes["gen_ai.tool.name"] == "mcp_tool" and isinstance(parameters, str):
         decoded_parameters = decode_line(parameters.encode("utf-8", "replace"), _parameters)
         if decoded_parameters is not None and decoded_parameters.tool:
             attributes["gen_ai.tool.name"] = decoded_parameters.tool

@@ -58,20 +58,15 @@ from mulligan.store.sent_records import needs_numbers
 log = get_logger(__name__)
 
 STEP_NUMBER_LIMIT = 2**31
-MAX_LOGGED_KINDS = 1000
 MAX_COST_NANOS = 10**15
 COPIED_RUN_FIELDS = ("agent", "version", "environment", "session", "parent", "traceparent", "context", "metadata")
 COPIED_STEP_FIELDS = ("parent", "type", "name", "server", "arguments", "result", "duration_seconds")
 MAX_PART_WEIGHT = 1000
 """Weight at which a large body is stored in parts, each in a transaction of its own: 25 failures."""
-REDACTED_WEIGHT = 25
-"""Weight of the events that are redacted without a pause."""
 SENT_RUN_FIELDS = (*COPIED_RUN_FIELDS, "started_at", "ended_at", "end_reason")
 YEAR_9999 = 253_402_300_799_999
 MIN_UNIX_SECONDS, MAX_UNIX_SECONDS = 10**8, 10**11
 """Numbers that are a time in seconds from 1973 to 5138. As milliseconds, they would be before 1974."""
-MAX_CLOCK_LEAD_MS = DAY
-"""How far the sender's clock may be ahead of the server's."""
 Id = Annotated[str, Meta(min_length=1, max_length=200, description="Opaque id chosen by the sender.")]
 Name = Annotated[str, Meta(max_length=200)]
 Trace = Annotated[str, Meta(pattern="^00-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
@@ -262,7 +257,7 @@ class PayloadConverter:
         """
         linked_events = events if is_linked else (yield from link_complete_runs(events))
         redacted_events: list[AnyEvent] = []
-        for part in split_events(linked_events, REDACTED_WEIGHT):
+        for part in split_events(linked_events, 25):  # weight of the events that are redacted without a pause
             redacted_events += self._redact(tenant, part)
             yield
         if weigh_events(redacted_events) <= MAX_PART_WEIGHT or needs_numbers(redacted_events):
@@ -437,7 +432,7 @@ class PayloadConverter:
                 trace=payload.trace,
             )
         kind, warning = name_kind(payload.type, payload.code, self.kinds, source=source)
-        if warning and kind not in self._logged_kinds and len(self._logged_kinds) < MAX_LOGGED_KINDS:
+        if warning and kind not in self._logged_kinds and len(self._logged_kinds) < 1000:
             self._logged_kinds.add(kind)
             log.warning("%s", warning)
         return Failure.of(
@@ -581,7 +576,7 @@ def find_time_error(timestamp: int, now: int) -> str:
         return f"it is in seconds ({format_timestamp(timestamp * 1000)}). Use UTC milliseconds: {timestamp * 1000}."
     if timestamp > YEAR_9999:
         return "it is in microseconds or nanoseconds. Use UTC milliseconds."
-    if timestamp > now + MAX_CLOCK_LEAD_MS:
+    if timestamp > now + DAY:  # how far the sender's clock may be ahead of the server's
         times = f"{format_timestamp(timestamp)} is after {format_timestamp(now)}, the time of the server"
         return f"{times}. Check the sender's clock, and use UTC milliseconds."
     return ""

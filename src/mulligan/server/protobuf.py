@@ -19,7 +19,6 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 from mulligan.transcripts.otlp import Span
 from mulligan.transcripts.span_attributes import READ_ATTRIBUTES, has_error
 
-MAX_ARRAY_ITEMS = 100
 INVALID_ARGUMENT = 3
 """Code of google.rpc.Status."""
 M = TypeVar("M", bound=Message)
@@ -76,7 +75,7 @@ def _read_value(value: Any) -> Any:
     """Return a text, number or list. Other values are None."""
     value_type = value.WhichOneof("value")
     if value_type == "array_value":
-        return [_read_value(item) for item in value.array_value.values[:MAX_ARRAY_ITEMS]]
+        return [_read_value(item) for item in value.array_value.values[:100]]
     return None if value_type in (None, "kvlist_value", "bytes_value") else getattr(value, value_type)
 
 

@@ -29,8 +29,6 @@ from mulligan.server.openapi import QueryEndpoint
 from mulligan.store.sql import DatabaseStore
 
 MAX_PARAMETER_CHARS = 1000
-MAX_POSITION = 2**62
-"""Limit of the numbers in a cursor: those that a database can compare."""
 NOW = Parameter("now", "Reference time of ages, in UTC milliseconds. Default: the server's clock.", "clock")
 FORMAT = Parameter("format", "Response format.", "choice", ("json", "csv"))
 CURSOR = Parameter("cursor", "Start of the next page: the value of next in the previous response.", "cursor")
@@ -310,7 +308,8 @@ def decode_cursor(text: str, type: Any) -> tuple[Any, ...]:
         position: tuple[Any, ...] = msgspec.json.decode(
             base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=type
         )
-        if all("\0" not in part if isinstance(part, str) else abs(part) <= MAX_POSITION for part in position):
+        # Limit of the numbers in a cursor: those that a database can compare.
+        if all("\0" not in part if isinstance(part, str) else abs(part) <= 2**62 for part in position):
             return position
     except (binascii.Error, ValueError):
         pass

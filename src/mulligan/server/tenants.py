@@ -35,7 +35,6 @@ SECRET_PREFIX = "mul_"
 """Start of every token."""
 REFRESH_INTERVAL_SECONDS = 1.0
 """Time until entries are read again. A revoked token stops working within it."""
-MAX_UPDATE_ATTEMPTS = 1000
 TENANT_NAME_PATTERN = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
 """Allowed tenant names."""
 Measure = Literal["requests", "records", "bytes"]
@@ -68,7 +67,7 @@ def update_entry(
 
     `update` returns the new value, or `None` to leave the entry as it is.
     """
-    for _ in range(MAX_UPDATE_ATTEMPTS):
+    for _ in range(1000):  # other processes may update it at the same time
         stored_value = key_value_store.get(tenant, SERVER_ENTRY_KIND, key)
         value = update(stored_value)
         if value is None or key_value_store.compare_and_set(

@@ -22,7 +22,6 @@ PARTIAL_INFIX = ".mulligan-part-"
 """Part of the name of an incomplete backup."""
 MIN_STALE_SECONDS = 5.0
 """An incomplete backup that was changed more recently may not be locked yet."""
-BATCH_PAGES = 2000
 _FILE_SUFFIXES = ("", "-journal", "-wal", "-shm")
 
 
@@ -49,7 +48,7 @@ def back_up(connection: sqlite3.Connection, to: Path, progress: Progress | None,
         stack.callback(connection.execute, "ROLLBACK")
         contents = _summarize(connection)
         with contextlib.closing(sqlite3.connect(partial, isolation_level=None)) as copy:
-            connection.backup(copy, pages=BATCH_PAGES, progress=report, sleep=0.01)
+            connection.backup(copy, pages=2000, progress=report, sleep=0.01)
             (mode,) = copy.execute("PRAGMA journal_mode=DELETE").fetchone()  # one file, complete by itself
             (check_result,) = copy.execute("PRAGMA integrity_check(1)").fetchone()
             if check_result == "ok" and (mode != "delete" or _summarize(copy) != contents):

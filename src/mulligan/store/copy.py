@@ -32,8 +32,6 @@ from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, ORDERED
 
 BATCH_ROWS = 2000
 """Rows that are read at a time and written in one transaction."""
-MAX_NAMED_ROWS = 5
-"""Rows that a difference names."""
 DIGEST_BYTES = 16
 ROW_NUMBER = "rowid"
 """The column that orders the rows of `tables.ORDERED` by arrival."""
@@ -500,7 +498,7 @@ class StoreCopy:
         named_rows: list[str] = []
         for change, row in self._find_changes(part):
             counts[change] += 1
-            if len(named_rows) < MAX_NAMED_ROWS:
+            if len(named_rows) < 5:  # rows that a difference names
                 named_values = list(zip(table.columns, row, strict=True))[1 : table.key_size or None]
                 fields = ", ".join(f"{name} {value!r}"[:100] for name, value in named_values)
                 named_rows.append(f"{change}: {fields}")

@@ -24,9 +24,6 @@ from mulligan.store import fix_queries, fix_votes, queries
 from mulligan.store.connection import RowReader, upsert
 from mulligan.store.rows import decode_step
 
-MAX_PATTERNS_PER_TRANSACTION = 50
-"""Patterns per transaction, so that other writers are not blocked for long."""
-
 _UPSERT_LESSON = upsert("lessons", "tenant id", "tool pattern source body")
 _AFFECTED_RUNS_SQL = (
     "SELECT run FROM run_failures WHERE tenant = ?2 AND pattern = ?1 AND started_at >= ?3 "
@@ -219,7 +216,8 @@ def consolidate(
     while consolidated_count < target_count:
         changed_ids: list[str] = []
         with open_transaction(tenant) as writer:
-            limit = min(MAX_PATTERNS_PER_TRANSACTION, target_count - consolidated_count)
+            # Patterns per transaction, so that other writers are not blocked for long.
+            limit = min(50, target_count - consolidated_count)
             sql = "SELECT pattern FROM pending_patterns WHERE tenant = ? ORDER BY pattern LIMIT ?"
             rows = writer.execute(sql, (tenant, limit)).fetchall()
             context = fix_queries.load_context(RowReader(writer), tenant, FixQuery(now=now))

@@ -208,8 +208,6 @@ def store_decision(writer: Connection, tenant: str, fix: str, approved: bool, at
 
 # Precedents
 
-MAX_READ_LINKS = 200
-"""Newest links that are read for one query."""
 _PRECEDENTS_SQL = (
     "SELECT run, body, CAST(count AS BIGINT) FROM (SELECT run, body, NULL AS count FROM links WHERE tenant = ?1 "
     "AND name = ?2 AND fingerprint = ?3 ORDER BY rowid DESC LIMIT ?4) AS latest "
@@ -226,7 +224,8 @@ METHOD_KEY = b'"method":'
 def find_precedents(read: RowReader, tenant: str, query: RecallQuery) -> list[Precedent]:
     """Return what recovered a failure in earlier runs, with one statement."""
     pattern = pattern_id(query.tool, query.fingerprint)
-    rows = read(_PRECEDENTS_SQL, (tenant, query.tool, query.fingerprint, MAX_READ_LINKS, pattern, query.run))
+    # Newest links that are read for one query.
+    rows = read(_PRECEDENTS_SQL, (tenant, query.tool, query.fingerprint, 200, pattern, query.run))
     links = [(run, body) for run, body, _ in rows if body is not None]
     if not links:
         return []
@@ -277,8 +276,6 @@ def _find_revoked_runs(
     }
 
 
-MAX_PAST_FAILURES = 40
-"""Newest failed calls that are read for one query."""
 MAX_STEPS_TO_RECOVERY = 60
 _PAST_FAILURES_SQL = (
     "SELECT s.run, s.seq, s.name, s.started_at, s.body, l.body, l.recovering_call, v.fix, d.body "
@@ -294,7 +291,8 @@ def find_past_failures(read: RowReader, tenant: str, failed: Step, run_suffix: s
     """Return the same failure in other runs whose id ends so, each with what recovered it, the oldest first."""
     assert failed.failure is not None
     fingerprint = failed.failure.fingerprint
-    rows = read(_PAST_FAILURES_SQL, (tenant, failed.name, fingerprint, f"%{run_suffix}", failed.run, MAX_PAST_FAILURES))
+    # Newest failed calls that are read for one query.
+    rows = read(_PAST_FAILURES_SQL, (tenant, failed.name, fingerprint, f"%{run_suffix}", failed.run, 40))
     revocations = fix_votes.revocations(read, tenant) if rows else []
     revoked_runs = _find_revoked_runs(read, tenant, failed.name, pattern_id(failed.name, fingerprint), revocations)
     past_failures = []

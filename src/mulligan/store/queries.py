@@ -195,10 +195,6 @@ _ORDER_COLUMNS = {
 _PERIOD_COLUMNS = _COLUMNS.replace("occurrences, recovered", "n, o")
 MAX_SHOWN_DAYS = 5000
 """Latest days of a pattern that are returned."""
-MAX_ENUMERATED_DAYS = 100
-"""Up to this many days, the query looks up each day by key."""
-MAX_TOP_PATTERNS = 100
-"""Up to this limit, the most frequent patterns are found from the top patterns of each day."""
 
 
 def find_patterns(read: RowReader, tenant: str, query: PatternQuery, can_fold_case: bool = True) -> list[Pattern]:
@@ -295,12 +291,13 @@ def _build_counts_query(
     start = patterns.start_of_day(query.since or 0)
     ((latest,),) = read("SELECT max(day) FROM pattern_days WHERE tenant = ?", (tenant,))
     days = range(start, (start if latest is None else latest) + 1, DAY)
-    if 0 < len(days) <= MAX_ENUMERATED_DAYS:
+    if 0 < len(days) <= 100:  # up to this many days, the query looks up each day by key
         days_json = encode(list(days)).decode()
         candidates_query: tuple[str, tuple[Any, ...]] | None = None
         if any(getattr(query, name) is not None for name in ("state", "tool", "kind", "agent", "text", "new_since")):
             candidates_query = f"SELECT p.id FROM patterns p WHERE {where}", tuple(where.values)
-        elif query.order in ("occurrences", "unrecovered") and limit <= MAX_TOP_PATTERNS and query.after is None:
+        # Up to this limit, the most frequent patterns are found from the top patterns of each day.
+        elif query.order in ("occurrences", "unrecovered") and limit <= 100 and query.after is None:
             counts = "d.occurrences" if query.order == "occurrences" else "d.occurrences - d.recovered"
             candidates_query = _build_frequent_query(read, tenant, where, days_json, days, limit, counts)
         if candidates_query is not None:

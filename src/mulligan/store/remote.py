@@ -61,8 +61,6 @@ ADDRESS_FILE = "address"
 """File in a spool folder with the address of its server."""
 MAX_REQUEST_BYTES = 4 * 1024 * 1024
 """Limit of uncompressed JSON in one request."""
-MIN_GZIP_BYTES = 2048
-"""Bodies up to this size are sent uncompressed."""
 TOKEN_REQUIRED_HINT = (
     "Set MULLIGAN_TOKEN to a token with role ingest (send), read (query) or admin (both, and decisions)."
 )
@@ -163,7 +161,8 @@ class RemoteStore:
         if waits and self._monotonic() < self.away_until:
             raise type(self._unavailable_error)(str(self._unavailable_error))
         headers = {**self._headers, "Content-Type": content_type}
-        if len(body) > MIN_GZIP_BYTES and self._host not in ("127.0.0.1", "localhost", "::1"):
+        # Bodies up to this size are sent uncompressed.
+        if len(body) > 2048 and self._host not in ("127.0.0.1", "localhost", "::1"):
             body = gzip.compress(body, 1)
             headers["Content-Encoding"] = "gzip"
         while True:

@@ -37,9 +37,6 @@ from mulligan.store.rows import (
 
 MAX_ROWS_PER_TRANSACTION = 1000
 """Limit of deleted rows per transaction, which bounds how long other writers wait."""
-MAX_RUNS_PER_SIZE_CHECK = 100
-MESSAGE_ROW_BYTES = 500
-"""Estimated size of a recorded message."""
 MESSAGE_USE_BYTES = 120
 """Estimated size of the rows and index entries of a message, without its body."""
 NO_CUTOFF_MS = -(2**62)
@@ -323,7 +320,7 @@ class PruneRound:
         )
         message_bytes = remove_run(writer, self._tenant, history)
         self.on_run_removed(history, message_bytes)
-        return 1 + len(history.steps) + message_bytes // MESSAGE_ROW_BYTES
+        return 1 + len(history.steps) + message_bytes // 500  # estimated size of a recorded message
 
     def _note_horizon(self, writer: Connection, history: History) -> None:
         """Store the time up to which counters cover more than the remaining rows."""
@@ -344,7 +341,7 @@ class PruneRound:
                     if self.used_bytes(connection) <= size:
                         return
                 with self._writing(self._tenant) as writer:
-                    rows = runs_since(writer, self._tenant, after, MAX_RUNS_PER_SIZE_CHECK)
+                    rows = runs_since(writer, self._tenant, after, 100)
                     budget = MAX_ROWS_PER_TRANSACTION
                     for row in rows:
                         if budget <= 0:

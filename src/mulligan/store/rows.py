@@ -110,11 +110,8 @@ FACTS = Insert.of(
 )
 """Adds to the facts of a run. The duration is replaced."""
 _STORED_FACTS = Lookup.of("run_facts", "tenant started_at run", " ".join(counters.RunFacts._fields))
-MAX_COMPLETED_RUNS = 500
-"""Runs of an earlier version that get their facts in one transaction."""
 MESSAGE = Insert.of("messages", "tenant digest body")
 RUN_MESSAGE = Insert.of("run_messages", "tenant run number digest")
-MESSAGE_DIGEST_BYTES = 16
 _ONLY_OF_RUN = (
     "FROM messages WHERE tenant = ? AND digest IN (SELECT digest FROM run_messages WHERE tenant = ? AND run = ?) "
     "AND NOT EXISTS (SELECT 1 FROM run_messages r WHERE r.tenant = ? AND r.digest = messages.digest AND r.run <> ?)"
@@ -313,7 +310,7 @@ def message_rows(tenant: str, messages: Iterable[tuple[str, RecordedMessage]]) -
     usages = []
     for run, message in messages:
         body = encode(replace(message, number=0))
-        content_digest = b64encode(digest(body, MESSAGE_DIGEST_BYTES), b"-_").decode().rstrip("=")
+        content_digest = b64encode(digest(body, 16), b"-_").decode().rstrip("=")
         bodies[content_digest] = body
         usages.append((tenant, run, message.number, content_digest))
     # Sorted: concurrent writers insert equal messages in the same order, so that none waits for the other.
@@ -392,7 +389,8 @@ def delete_usages(writer: Connection, tenant: str, history: History) -> None:
 def complete_facts(writer: Connection, tenant: str) -> None:
     """Compute the facts of some runs that an earlier version stored."""
     sql = "SELECT body FROM runs WHERE tenant = ? AND has_facts = 0 LIMIT ?"
-    runs = [decode_body(body, Run) for (body,) in writer.execute(sql, (tenant, MAX_COMPLETED_RUNS)).fetchall()]
+    # Runs of an earlier version that get their facts in one transaction.
+    runs = [decode_body(body, Run) for (body,) in writer.execute(sql, (tenant, 500)).fetchall()]
     keys = [(tenant, run.started_at, run.id) for run in runs]
     facts = [counters.RunFacts.of(run, history_of(writer, tenant, run).steps) for run in runs]
     writer.executemany("DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?", keys)

@@ -75,8 +75,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READ_BATCH_RUNS = 500
-"""Runs that one statement reads."""
 
 _POSITION_LOOKUP = Lookup.of("journals", "tenant journal", "position", is_locking=True)
 _POSITION_INSERT = Insert.of(
@@ -288,7 +286,7 @@ class DatabaseStore(abc.ABC):
     def export(self, tenant: str, since: int = 0) -> Iterator[History]:
         after: tuple[int, str] = (since, "")
         sql = "SELECT body FROM runs WHERE tenant = ? AND (started_at, id) > (?, ?) ORDER BY started_at, id LIMIT ?"
-        while run_rows := self.read_rows(tenant, sql, (tenant, *after, READ_BATCH_RUNS)):
+        while run_rows := self.read_rows(tenant, sql, (tenant, *after, 500)):  # runs that one statement reads
             for (body,) in run_rows:
                 history = self.ask(tenant, partial(_read_history, tenant=tenant, run_body=body))
                 after = (history.run.started_at, history.run.id)

@@ -36,10 +36,6 @@ BUSY_MS = 5000
 WAL_RETRY_DELAY_MS = 10
 MMAP_BYTES = 2**31 - 2**16
 """Limit of the memory-mapped part of the file for readers, the maximum of SQLite. Copying pages is ten times slower."""
-VACUUM_BATCH_PAGES = 2000
-"""Free pages that are released at a time."""
-CHECKPOINT_TIMEOUT_SECONDS = 5.0
-"""Seconds to wait until no reader uses the write-ahead log."""
 
 MOUNT_TABLE_PATH = Path("/proc/self/mountinfo")
 """The mount table of Linux. On other systems the file does not exist, and every path counts as local."""
@@ -101,7 +97,8 @@ class SqliteConnection(sqlite3.Connection):
 
     def look_up(self, lookup: Lookup, keys: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Look up keys one by one, which is as fast for a few; in batches if they differ in the last column only."""
-        if len(keys) < MIN_BATCHED_LOOKUPS or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
+        # With fewer keys, each is looked up separately.
+        if len(keys) < 10 or lookup.keys[-1].endswith(">=") or len({key[:-1] for key in keys}) > 1:
             return [(*key, *row) for key in keys for row in self.execute(lookup.single_key_sql, key)]
         rows: list[tuple[Any, ...]] = []
         same = keys[0][:-1]
@@ -141,10 +138,6 @@ class SqliteConnection(sqlite3.Connection):
 
 BATCH_SIZES = (500, 150, 25, 8, 3, 1)
 """Rows per statement. Each statement releases the GIL, and a CPU-bound host returns it only after five milliseconds."""
-MIN_SHARING_ROWS = 25
-"""With fewer rows, each value is passed for itself, so that there are few different statements."""
-MIN_BATCHED_LOOKUPS = 10
-"""With fewer keys, each is looked up separately."""
 
 
 def _share_values(rows: Sequence[tuple[Any, ...]]) -> tuple[tuple[int, ...], list[Any]]:
@@ -152,7 +145,7 @@ def _share_values(rows: Sequence[tuple[Any, ...]]) -> tuple[tuple[int, ...], lis
 
     To pass the same value with every row would take half of the time of an insert.
     """
-    if len(rows) < MIN_SHARING_ROWS:
+    if len(rows) < 25:  # with fewer rows, each value is passed for itself, so that there are few different statements
         return (), list(itertools.chain.from_iterable(rows))
     columns = list(zip(*rows, strict=True))
     shared_columns = tuple(
@@ -299,7 +292,7 @@ class SqliteStore(DatabaseStore):
             while free_pages:
                 before = free_pages
                 # Use executescript: execute() would free a single page.
-                writer.executescript(f"PRAGMA incremental_vacuum({VACUUM_BATCH_PAGES})")
+                writer.executescript("PRAGMA incremental_vacuum(2000)")  # free pages that are released at a time
                 (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
                 if free_pages >= before:
                     return
@@ -325,7 +318,7 @@ class SqliteStore(DatabaseStore):
     def _overwrite_erased(self) -> None:
         """Copy the write-ahead log into the file and truncate it, as soon as no reader uses it."""
         self._clear_search_index()
-        deadline = time.monotonic() + CHECKPOINT_TIMEOUT_SECONDS
+        deadline = time.monotonic() + 5.0  # seconds to wait until no reader uses the write-ahead log
         with translate_errors(self.path), self.writer as writer:
             while True:
                 busy, _, _ = writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()

@@ -71,20 +71,12 @@ from mulligan.store.sent_records import check_conflicts, is_placeholder, merge_s
 
 MIN_TRAIL_CALLS = 100
 """Latest calls of a run that a trail covers at least. Changes to earlier calls need a full read."""
-MAX_TRAILS = 200
-"""Runs with a trail that are cached."""
 IDLE_MILLISECONDS = 30 * 60 * 1000
 """An unfinished run that was idle for this long is settled: its provisional links are judged as if it had ended."""
 SETTLED_TIMESTAMP = 2**62
 """Stored in place of a time for a run that was settled before it ended."""
-MAX_SETTLED_RUNS = 50
-"""Idle runs that are settled in one transaction."""
-MAX_COMPARED_STEPS = 5000
-"""Steps of one tool in one run that the item test reads."""
 MAX_ATTEMPT_DISTANCE = 200
 """Steps between two attempts of one call that another program sends apart, at most."""
-MAX_BACKOFF_DIFFERENCE = 0.001
-"""Seconds in which two computations of one backoff may differ."""
 SUCCESS_PAGE_STEPS = 10
 """Steps that are read at a time to find the first success of a run."""
 _UPSERT_PROVISIONAL_SQL = upsert("provisional_runs", "tenant run", "at")
@@ -341,7 +333,8 @@ class BatchWriter:
             bool(has_compactions),
             tuple(unfolded_changes),
         )
-        if int(rewrites or 0) != self._rewrites.get(tenant, 0) or len(self._trails) > MAX_TRAILS:
+        # Runs with a trail that are cached.
+        if int(rewrites or 0) != self._rewrites.get(tenant, 0) or len(self._trails) > 200:
             self._rewrites[tenant] = int(rewrites or 0)
             self._trails.clear()
         for principal in sorted(set(principals.values())):
@@ -494,7 +487,7 @@ class BatchWriter:
         """Judge the provisional links of idle runs. Return how many runs were checked."""
         rows = writer.execute(
             "SELECT run FROM provisional_runs WHERE tenant = ? AND at < ? LIMIT ?",
-            (tenant, now - IDLE_MILLISECONDS, MAX_SETTLED_RUNS),
+            (tenant, now - IDLE_MILLISECONDS, 50),  # idle runs that are settled in one transaction
         ).fetchall()
         stored_runs = load_runs(writer, tenant, [id for (id,) in rows])
         for (id,) in rows:
@@ -615,7 +608,8 @@ def _has_moved(stored_step: Step, step: Step) -> bool:
     """Return whether a step is another attempt than it was stored as."""
     waits = [other.recovery.backoff_seconds if other.recovery else 0.0 for other in (stored_step, step)]
     is_same_attempt = (stored_step.call, stored_step.attempt) == (step.call, step.attempt)
-    return not is_same_attempt or abs(waits[0] - waits[1]) > MAX_BACKOFF_DIFFERENCE
+    # Seconds in which two computations of one backoff may differ.
+    return not is_same_attempt or abs(waits[0] - waits[1]) > 0.001
 
 
 def _load_steps(transaction: _Transaction, run: str, first_seq: int, last_seq: int, *name: str) -> Iterator[Step]:
@@ -840,7 +834,8 @@ def _item_test(writer: Connection, tenant: str, run: str) -> ItemTest:
 
     def is_item(candidate: PossibleCorrection) -> bool:
         name = candidate.call.last.name
-        steps = select_steps(writer, tenant, "run = ? AND name = ? LIMIT ?", run, name, MAX_COMPARED_STEPS)
+        # Steps of one tool in one run that the item test reads.
+        steps = select_steps(writer, tenant, "run = ? AND name = ? LIMIT ?", run, name, 5000)
         return differs_in(candidate, steps)
 
     return is_item

@@ -25,8 +25,6 @@ from mulligan.core.failure import Remedy
 from mulligan.core.records import VERIFY, Compaction, History, Link, Run, Status, Step, failure_identity
 from mulligan.core.run_links import derive_status
 
-MAX_ATTEMPT_NUMBER = 10
-"""Attempts from here on are counted as one."""
 MAX_PATH_CHARS = 80
 """Characters of an argument's path that are distinguished."""
 RecoveryMethod = Literal[
@@ -159,7 +157,7 @@ def _count_attempt(cell: Cell, step: Step) -> None:
     if step.may_have_cost:
         _count_usage(cell, step)
     if step.attempt > 1:
-        number = min(step.attempt, MAX_ATTEMPT_NUMBER)
+        number = min(step.attempt, 10)  # attempts from here on are counted as one
         cell.later_attempts[number] = cell.later_attempts.get(number, 0) + 1
         if step.outcome == "success":
             cell.later_successes[number] = cell.later_successes.get(number, 0) + 1

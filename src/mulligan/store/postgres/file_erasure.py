@@ -22,8 +22,6 @@ from mulligan.store.postgres.workers import has_workers
 
 READ_CHUNK_BYTES = 8 * 1024 * 1024
 """Bytes of a file that one statement reads."""
-CLEAR_STATISTICS_VERSION = 180_000
-"""Version of PostgreSQL in which the owner of a table can delete its statistics; before, only a superuser can."""
 REWRITE_WORKERS = (
     "Nothing was rewritten: the rows are on the workers of Citus. Run on each of them, as a superuser: "
     "VACUUM (FULL, ANALYZE); CHECKPOINT; SELECT pg_switch_wal()"
@@ -124,7 +122,8 @@ def _clear_statistics(connection: psycopg.Connection[Any]) -> bool:
             f"DELETE FROM pg_statistic WHERE (starelid, staattnum) IN (SELECT a.attrelid, a.attnum {columns})"
         )
     except psycopg.errors.InsufficientPrivilege:
-        if connection.info.server_version < CLEAR_STATISTICS_VERSION:
+        # Version of PostgreSQL in which the owner of a table can delete its statistics; before, only a superuser can.
+        if connection.info.server_version < 180_000:
             return False
         try:
             connection.execute(

@@ -32,13 +32,10 @@ POOL_TIMEOUT_SECONDS = 10.0
 """Time limit for getting a connection while all are in use."""
 STATEMENT_TIMEOUT_MS = 60_000
 """Time limit of a statement."""
-LOCK_TIMEOUT_MS = 15_000
-"""Time limit for waiting on the lock of another writer."""
 DEFAULT_POOL_SIZE = 10
 """Read connections of a process."""
 INITIAL_BACKOFF_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
 """First and maximum delay before reconnecting to an unavailable server."""
-POOLER_TYPES = ("", "transaction", "session")
 
 
 class ServerUrl(NamedTuple):
@@ -64,7 +61,7 @@ def parse_url(url: str) -> ServerUrl:
             f"Invalid pool size {pool_size!r} in the store URL. "
             f"Use a positive integer, for example ?pool={DEFAULT_POOL_SIZE}."
         )
-    if pooler not in POOLER_TYPES:
+    if pooler not in ("", "transaction", "session"):
         raise SettingsError(f"Invalid pooler {pooler!r} in the store URL. Use pooler=transaction or pooler=session.")
     host, user = split.netloc.rpartition("@")[2], split.username
     return ServerUrl(
@@ -284,7 +281,7 @@ inherited_connections: list[object] = []
 """Connections of the parent process. Kept referenced, because releasing them would close them."""
 _TIMEOUT_SETTINGS = {
     "statement_timeout": STATEMENT_TIMEOUT_MS,
-    "lock_timeout": LOCK_TIMEOUT_MS,
+    "lock_timeout": 15_000,  # time limit for waiting on the lock of another writer
     "idle_in_transaction_session_timeout": STATEMENT_TIMEOUT_MS,
     "citus.node_connection_timeout": 1000 * CONNECT_TIMEOUT_SECONDS,  # from the coordinator to a worker
 }

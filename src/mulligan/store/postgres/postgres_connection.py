@@ -33,18 +33,11 @@ from mulligan.store.postgres.value_encoding import (
 )
 from mulligan.store.tables import ORDERED
 
-REPLAN_GROWTH_FACTOR = 4
-"""Plans are discarded each time the use count has grown by this factor."""
-FETCH_BATCH_ROWS = 2000
-"""Rows of a streamed result that are read at a time."""
 MAX_ARRAY_ROWS = 1024
 """Rows that one statement inserts from arrays, which bounds their size."""
 CHUNK_ROWS = (256, 128, 64, 32, 16)
 """Rows that one statement inserts by a parameter per value, as many as possible. The rest, fewer than the last of them,
 is inserted by one more: so there are few different statements, each of which the server plans once."""
-MAX_PREPARED_STATEMENTS = 400
-MAX_CACHED_DAYS = 100_000
-"""Runs whose day a transaction remembers."""
 
 _JSON_EACH = re.compile(r"json_each\((\$\d+)\)(?: (?!CROSS|WHERE|ON|JOIN)(\w+))?")
 _NUMBER = re.compile(r"CAST\(((?:each_[ij]\.)?value) AS BIGINT\)")
@@ -113,7 +106,7 @@ class PostgresConnection:
     def __init__(self, raw_connection: Connection[Any], settings: Mapping[str, Any] | None = None) -> None:
         """`settings` is given behind a pooler."""
         register_adapters(raw_connection)
-        raw_connection.prepared_max = MAX_PREPARED_STATEMENTS
+        raw_connection.prepared_max = 400
         self.raw_connection = raw_connection
         self._settings = None if settings is None else dict(settings)
         self._streams = itertools.count()
@@ -134,7 +127,8 @@ class PostgresConnection:
         PostgreSQL itself replans only after it has analyzed a table, minutes or hours later.
         """
         self._use_count += 1
-        if self._use_count >= REPLAN_GROWTH_FACTOR * self._planned_use_count:
+        # Plans are discarded each time the use count has grown by this factor.
+        if self._use_count >= 4 * self._planned_use_count:
             self._planned_use_count = self._use_count
             self.raw_connection.execute("DISCARD PLANS")
 
@@ -296,7 +290,7 @@ class PostgresConnection:
     def stream(self, sql: str, values: Sequence[Any]) -> Iterator[Any]:
         """Stream a result, within a transaction only."""
         with RawServerCursor(self.raw_connection, f"stream_{next(self._streams)}") as cursor:
-            cursor.itersize = FETCH_BATCH_ROWS
+            cursor.itersize = 2000  # rows of a streamed result that are read at a time
             cursor.execute(translate_sql(sql).sql, values, binary=True)
             yield from cursor
 
@@ -403,7 +397,7 @@ class PostgresConnection:
 
     def _remember_days(self, tenant: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         """Remember the days of runs until the transaction ends. Within it, the day of a run does not change."""
-        if len(self._days) > MAX_CACHED_DAYS:
+        if len(self._days) > 100_000:  # runs whose day a transaction remembers
             self._days.clear()
         id, stored_at = columns.index("id"), columns.index("stored_at")
         self._days |= {(tenant, row[id]): row[stored_at] // DAY for row in rows}

@@ -18,8 +18,6 @@ from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.postgres.postgres_tables import POSTGRES_TABLES, set_all_tenants
 from mulligan.store.tables import MIGRATIONS, ORDERED
 
-MAX_PARTITIONS = 400
-"""Days that get a partition of their own, the newest first. Older ones share the default partition."""
 OPTIONS = (
     "-c statement_timeout=0 -c idle_in_transaction_session_timeout=0 -c lock_timeout=30s -c timezone=UTC "
     "-c citus.propagate_set_commands=local"
@@ -103,7 +101,8 @@ class PostgresEndpoint(Endpoint):
                 f"SELECT stored_at / {DAY} FROM runs UNION SELECT stored_at / {DAY} FROM orphaned_runs ORDER BY 1 DESC"
             ).fetchall()
         with translate_errors(self.where):
-            days = [day for (day,) in rows if day > 0][:MAX_PARTITIONS]
+            # Days that get a partition of their own, the newest first. Older ones share the default partition.
+            days = [day for (day,) in rows if day > 0][:400]
             partitions.create_partitions(self.writer.raw_connection, days, today=max(days, default=0))
 
     def is_incomplete(self) -> bool:

@@ -25,10 +25,6 @@ from mulligan.store.postgres.postgres_tables import (
 from mulligan.store.postgres.workers import has_workers, read_workers
 from mulligan.store.tables import MIGRATIONS
 
-MAX_REPLICA_LAG_SECONDS = 60.0
-"""Maximum delay of a replica."""
-MAX_CONNECTION_RATIO = 0.9
-"""Share of used connections that is reported as a problem."""
 EXTENSIONS = ("pg_trgm", "btree_gist")
 TIMEOUT_SETTINGS = ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout")
 """As set for the store's own sessions."""
@@ -265,7 +261,8 @@ def _find_problems(facts: dict[str, Any]) -> list[str]:
         problems.append(
             "PostgreSQL runs without fsync or full_page_writes: a crash may destroy the database. Turn both on."
         )
-    if facts["connections"] >= MAX_CONNECTION_RATIO * facts["max_connections"]:
+    # Share of used connections that is reported as a problem.
+    if facts["connections"] >= 0.9 * facts["max_connections"]:
         problems.append(f"{facts['connections']} of {facts['max_connections']} PostgreSQL connections are in use.")
     if "parts" in facts and not facts["has_today"] and facts["parts"]:
         problems.append(
@@ -276,7 +273,7 @@ def _find_problems(facts: dict[str, Any]) -> list[str]:
     problems += [
         f"The replica {replica['name']} is {replica['lag_seconds']:.0f} s behind."
         for replica in facts["replicas"]
-        if replica["lag_seconds"] > MAX_REPLICA_LAG_SECONDS
+        if replica["lag_seconds"] > 60.0  # maximum delay of a replica
     ]
     problems += [
         f"The worker {worker['name']} does not answer ({worker['detail']}). Requests of the tenants on it get 503, and "

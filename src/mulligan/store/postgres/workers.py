@@ -23,8 +23,6 @@ MIN_BLOCK_SECONDS, MAX_BLOCK_SECONDS = 0.5, 30.0
 """Minimum and maximum time without requests to a worker that did not answer."""
 BLOCK_FACTOR = 10.0
 """This time as a multiple of the time that was spent on the worker. A timeout costs more than a refused connection."""
-PROBE_SECONDS = 6.0
-"""While one transaction tries a worker again, all others still fail immediately: for longer than connecting takes."""
 CACHE_SECONDS = 60.0
 """How long it is remembered which worker stores the rows of a tenant."""
 OUTAGE_MEMORY_SECONDS = 15.0
@@ -117,7 +115,9 @@ class WorkerOutages:
                 message = f"The worker {worker} of the store does not answer. mulligan will retry shortly."
                 raise WorkerUnavailableError(message, worker)
         for worker, _ in lost_workers:
-            self._blocked_until[worker] = now + PROBE_SECONDS
+            # While one transaction tries a worker again, all others still fail immediately: for longer than connecting
+            # takes.
+            self._blocked_until[worker] = now + 6.0
         return [worker for worker, _ in lost_workers]
 
     def _block(self, error: WorkerUnavailableError, seconds: float) -> None:

@@ -1,0 +1,97 @@
+"""The impact page as text for a terminal and as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from mulligan.report.impact import CURVE_DAYS, IMPACT_NOTE, ImpactReport
+from mulligan.report.impact_cases import HELP_NAMES
+from mulligan.report.tables import (
+    Fact,
+    TableColumn,
+    format_count,
+    format_duration,
+    format_share,
+    format_timestamp,
+    render_columns,
+    render_table,
+    style_heading,
+    to_line,
+    wrap_text,
+)
+
+ROW_COLUMNS = (
+    TableColumn("outcome", lambda row: to_line(row["name"], 80), priority=9),
+    TableColumn("with", lambda row: row["with_help"], True, 9),
+    TableColumn("without", lambda row: row["without_help"], True, 9),
+    TableColumn("difference", lambda row: row["effect"] or "-", True, 9),
+    TableColumn("verdict", lambda row: row["verdict"], False, 8),
+    TableColumn("cases", lambda row: f"{row['cases']:,} and {row['held_out_cases']:,}", True, 7),
+)
+
+
+def render_report(report: ImpactReport, period: str, width: int | None) -> Iterator[str]:
+    """Render the page for a terminal."""
+    yield from wrap_text(report.conclusion, width, "")
+    sample = f"{format_count(report.runs, 'run')} with failures{'' if report.is_complete else ', the latest ones'}"
+    yield from wrap_text(f"{period}; {sample}.", width, "")
+    for help, name in HELP_NAMES.items():
+        rows = [row._asdict() for row in report.summary if row.help == help]
+        if rows:
+            yield from ("", style_heading(name.capitalize(), width))
+            yield from render_table(ROW_COLUMNS, rows, width)
+    if report.contributions:
+        yield from ("", style_heading("What contributed, the most certainly harmful first", width))
+        yield from render_table(_contribution_columns(), [row._asdict() for row in report.contributions], width)
+        yield "  Disable a fix: mulligan fixes revoke ID"
+    if report.incomparable:
+        yield from ("", style_heading("Cannot be compared", width))
+        for text in report.incomparable:
+            yield from wrap_text(f"  - {text}", width, "    ")
+    if report.curve:
+        yield from ("", style_heading(f"Last {CURVE_DAYS} days", width))
+        yield from render_columns(list(_curve_rows(report.curve)), right=(1, 2, 3), width=width)
+    if report.summary:
+        yield ""
+        yield from wrap_text(IMPACT_NOTE, width, "")
+
+
+def _contribution_columns() -> tuple[TableColumn, ...]:
+    def format_name(row: Fact) -> str:
+        return to_line(row["name"] if row["help"] == "fix" else f"repairs of {row['name']}", 60)
+
+    subject = TableColumn("id", lambda row: row["subject"] if row["help"] == "fix" else "", False, 8)
+    return (TableColumn("help", format_name, priority=9), subject, *ROW_COLUMNS[1:])
+
+
+def _curve_rows(curve: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, ...]]:
+    yield "day", "failed calls", "recovered", "median time to recovery"
+    for day in curve:
+        seconds = day["median_seconds"]
+        share = format_share(day["recovered"], day["failed"]) if day["failed"] else "-"
+        duration = format_duration(seconds) if seconds is not None else "-"
+        yield format_timestamp(day["day"])[:10], f"{day['failed']:,}", share, duration
+
+
+def render_markdown(report: ImpactReport, period: str) -> Iterator[str]:
+    """Render the page as Markdown, to paste it into a message."""
+    yield f"**{report.conclusion}**"
+    yield ""
+    yield f"{period}; {format_count(report.runs, 'run')} with failures."
+    rows = [(f"{HELP_NAMES[row.help]}: {row.name}", row) for row in report.summary]
+    rows += [(f"{row.name} ({row.subject})", row) for row in report.contributions]
+    if rows:
+        yield from (
+            "",
+            "| | with | without | difference | verdict | cases |",
+            "| --- | ---: | ---: | ---: | --- | ---: |",
+        )
+    for name, row in rows:
+        texts = (name, row.with_help, row.without_help, row.effect or "-", row.verdict)
+        cells = [to_line(text, 120).replace("|", "\\|") for text in texts]
+        yield f"| {' | '.join(cells)} | {row.cases:,} and {row.held_out_cases:,} |"
+    for text in report.incomparable:
+        yield f"- Cannot be compared: {to_line(text, 300)}"
+    if rows:
+        yield from ("", IMPACT_NOTE)
