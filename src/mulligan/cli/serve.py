@@ -65,6 +65,7 @@ from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path,
     "--alert-webhook", metavar="URL", default="", help="Post alerts to this URL, as to Slack.  [alert_webhook]"
 )
 @click.option("--prune/--no-prune", "prunes", default=True, help="Delete expired records once a day.  [yes]")
+@click.option("--index/--no-index", "indexes", default=True, help="Index runs for searches.  [yes]")
 @click.option(
     "--drain",
     "drain_seconds",
@@ -87,6 +88,7 @@ def serve(
     alert_command: str,
     alert_webhook: str,
     prunes: bool,
+    indexes: bool,
     drain_seconds: float,
     open_to_all: bool,
 ) -> None:
@@ -110,6 +112,8 @@ def serve(
     from mulligan.server.background import Pruner
     from mulligan.server.payloads import PayloadConverter
     from mulligan.server.routes import ROUTE_GROUPS
+    from mulligan.server.search_indexing import SearchIndexer
+    from mulligan.store.sql import DatabaseStore
 
     trusted_proxies = _parse_proxies(proxies)
     is_local = is_loopback(host) and not names
@@ -154,7 +158,13 @@ def serve(
 
     log = partial(click.echo, err=True)
     pruner = Pruner(opened_store, log_line=log) if prunes else None
-    server = Server(opened_store, intake, rules=rules, announce=announce, on_stored=alerts.on_stored, pruner=pruner)
+    indexer = None
+    if indexes and isinstance(opened_store, DatabaseStore):
+        indexer = SearchIndexer(opened_store, intake.tenants)
+    server = Server(
+        opened_store, intake, rules=rules, announce=announce, on_stored=alerts.on_stored, pruner=pruner,
+        search_indexer=indexer,
+    )  # fmt: skip
     server.alert_targets = alert_targets
     if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
         server.close()
@@ -185,6 +195,8 @@ def serve(
             )
         for line in _describe_access(address, names, is_local, "" if open_to_all else entry_url):
             click.echo(line)
+        if indexer is not None:
+            indexer.start()
         if pruner is not None:
             pruner.start()
             tenant = intake.tenants.find(DEFAULT_TENANT) or Tenant(DEFAULT_TENANT)

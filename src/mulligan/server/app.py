@@ -38,6 +38,7 @@ from mulligan.server.bodies import (
 )
 from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter, StreamLimiter
 from mulligan.server.payloads import PayloadConverter
+from mulligan.server.search_indexing import SearchIndexer
 from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, Tokens
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,7 @@ class Server:
         announce: Callable[[str], None] = lambda ticket: None,
         on_stored: Listener = lambda tenant, events: None,
         pruner: Pruner | None = None,
+        search_indexer: SearchIndexer | None = None,
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.store = store
@@ -103,7 +105,7 @@ class Server:
         self.body_memory = BodyMemory()
         self.committer = Committer(store, on_stored)
         self.worker = SliceWorker()
-        self.pruner = pruner
+        self.background_threads = [thread for thread in (pruner, search_indexer) if thread is not None]
         self.alert_targets: Mapping[str, str] = {}
         """Alert targets of the server's own settings, for the settings page."""
         self.rate_limiter = rate_limiter or RateLimiter()
@@ -291,8 +293,8 @@ class Server:
     def stop(self) -> None:
         """Stop background work. Requests in progress are still answered."""
         self.is_stopping = True
-        if self.pruner is not None:
-            self.pruner.stop()
+        for thread in self.background_threads:
+            thread.stop()
 
     def close(self) -> None:
         self.stop()
@@ -303,8 +305,8 @@ class Server:
         except StoreError as error:
             log.warning("Unspent quota reserves were not returned: %s", error)
         self._readers.shutdown()
-        if self.pruner is not None:
-            self.pruner.close()
+        for thread in self.background_threads:
+            thread.close()
         self.store.close()
 
 

@@ -239,13 +239,17 @@ class DatabaseStore(abc.ABC):
             page = msgspec.structs.replace(page, before=query.position_of(last_history))
         raise SettingsError(search.BROAD_SEARCH)
 
+    @abc.abstractmethod
     def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
-        """Return the condition of runs that may contain these terms."""
-        return queries.NO_CONDITION
+        """Return the condition of runs that may contain these terms: by the index, or not indexed yet."""
 
+    @abc.abstractmethod
     def update_search(self, tenant: str, progress: Progress | None = None) -> int:
         """Index the ended runs of a tenant for searches. Return their number. Runs that no index covers are read."""
-        return 0
+
+    @abc.abstractmethod
+    def clear_search(self, tenant: str) -> None:
+        """Empty the search index, of all tenants if they share it. The next update builds it again."""
 
     def _complete_facts(self, tenant: str) -> None:
         """Compute the facts of runs that an earlier version stored, once."""

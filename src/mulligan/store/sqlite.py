@@ -286,7 +286,7 @@ class SqliteStore(DatabaseStore):
     def _release_space(self, pruner: PruneRound, now: int) -> None:
         """Return free pages to the file system in batches, outside of a transaction."""
         if pruner.runs or pruner.sampled:
-            self._clear_search_index()
+            self.clear_search("")
         with translate_errors(self.path), self.writer as writer:
             (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
             while free_pages:
@@ -309,7 +309,7 @@ class SqliteStore(DatabaseStore):
         with self.read_connection(tenant) as connection:
             return SearchIndex(self.path).update(connection, self._clock(), progress)
 
-    def _clear_search_index(self) -> None:
+    def clear_search(self, tenant: str) -> None:
         from mulligan.store.sqlite_search import SearchIndex  # lazy: most stores have none
 
         with translate_errors(self.path):
@@ -317,7 +317,7 @@ class SqliteStore(DatabaseStore):
 
     def _overwrite_erased(self) -> None:
         """Copy the write-ahead log into the file and truncate it, as soon as no reader uses it."""
-        self._clear_search_index()
+        self.clear_search("")
         deadline = time.monotonic() + 5.0  # seconds to wait until no reader uses the write-ahead log
         with translate_errors(self.path), self.writer as writer:
             while True:
@@ -393,6 +393,9 @@ class MemoryStore(SqliteStore):
 
     def update_search(self, tenant: str, progress: Progress | None = None) -> int:
         return 0
+
+    def clear_search(self, tenant: str) -> None:
+        """Do nothing: searches read the runs."""
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError("A store in memory cannot be backed up. Use a file: --store sqlite:///PATH")

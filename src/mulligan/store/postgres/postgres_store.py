@@ -246,6 +246,10 @@ class PostgresStore(DatabaseStore):
             if progress is not None:
                 progress(position, position)
 
+    def clear_search(self, tenant: str) -> None:
+        with self.append_transaction(tenant) as writer:
+            writer.execute("UPDATE runs SET words = NULL WHERE tenant = ? AND words IS NOT NULL", (tenant,))
+
     def _prune_round_type(self) -> type[partitions.PartitionPruneRound]:
         return partitions.PartitionPruneRound
 
