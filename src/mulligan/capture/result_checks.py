@@ -10,13 +10,18 @@ import msgspec
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.result_verdict import (
     FAILURE,
-    MAX_STATEMENT_CHARS,
     ResultVerdict,
     describe_suspicion,
     judge_result,
-    may_state_failure,
 )
-from mulligan.classify.results import ENVELOPE_KEYS, is_flagged_result
+from mulligan.classify.results import (
+    DESCRIPTION_KEYS,
+    DONE_KEYS,
+    ENVELOPE_KEYS,
+    MAX_DESCRIPTION_KEYS,
+    is_flagged_result,
+)
+from mulligan.classify.statements import MAX_STATEMENT_CHARS, may_state_failure
 from mulligan.classify.tool_category import returns_content
 from mulligan.classify.unflagged_failures import may_report_failure
 from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
@@ -31,8 +36,9 @@ NAMED_FAILURES = ("error", "exception", "fail", "not found", "no such", "denied"
 """Words for a failure after the name of what failed and a colon."""
 CONTENT_STATUS_KEYS = frozenset({"status_code", "statusCode", "stdout", "stderr", "output", "stdErr"})
 """Keys with which a result that is content may be an error whatever else it holds."""
-RESULT_STATUS_KEYS = frozenset(
-    "isError is_error content returncode exit_code exitCode error Error fault errors ok success status state".split()
+RESULT_STATUS_KEYS = DONE_KEYS.union(
+    "isError is_error content returncode exit_code exitCode error Error fault errors status state result".split(),
+    ("outcome",),
 )
 """Keys with which a dictionary may be an error whatever else it holds."""
 ENVELOPE_STATUS_KEYS = frozenset(
@@ -174,6 +180,7 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None) -> b
         keys = result.keys()
         if keys.isdisjoint(RESULT_STATUS_KEYS):
             is_envelope = not keys.isdisjoint(ENVELOPE_STATUS_KEYS) and ENVELOPE_KEYS.issuperset(keys)
+            is_envelope = is_envelope or not (keys.isdisjoint(DESCRIPTION_KEYS) or len(keys) > MAX_DESCRIPTION_KEYS)
             return is_envelope or (content_category is not None and not keys.isdisjoint(CONTENT_STATUS_KEYS))
         return True
     if kind is str:

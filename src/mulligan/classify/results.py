@@ -18,6 +18,7 @@ import msgspec
 from mulligan.classify.evidence import RPC_STATUS_KEYS, get_attribute, to_bounded_text, to_integer
 from mulligan.classify.rules import compile_rule_pattern, search_rule_pattern
 from mulligan.classify.rules.python import kind_for_code
+from mulligan.classify.statements import score_statement, states_failure
 from mulligan.redaction.regex import compile_regex, search_likely
 
 MAX_MESSAGE_CHARS = 300
@@ -521,27 +522,57 @@ def read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def describes_failure(result: Mapping[Any, Any]) -> bool:
+def read_failed_items(text: str) -> dict[str, Any] | None:
+    """Return the first object of a short list in JSON whose objects all state a failure, or None."""
+    try:
+        items = msgspec.json.decode(text) if text[:1] == "[" and len(text) <= MAX_SHORT_ERROR_CHARS else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(items, list) or not items:
+        return None
+    is_failed = all(isinstance(item, dict) and describes_failure(item, needs_state=True) for item in items)
+    return items[0] if is_failed else None
+
+
+def describes_failure(result: Mapping[Any, Any], needs_state: bool = False) -> bool:
     """Return whether a dictionary without data describes a failure under names that state no error.
 
-    Such as `{"status": 200, "data": null, "message": "could not be found"}`, or GraphQL's errors beside empty data.
+    Such as `{"status": 200, "data": null, "message": "could not be found"}`, `{"result": "KO", "reason": "blocked"}`,
+    or GraphQL's errors beside empty data. With `needs_state`, words alone describe none.
     """
-    if len(result) > _MAX_DESCRIPTION_KEYS or _is_record(result):
+    if not 0 < len(result) <= MAX_DESCRIPTION_KEYS or _is_record(result):
         return False
     errors = result.get("errors") if "data" in result else None
     if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and "message" in errors[0]:
         return not _is_data(result["data"])
-    values = [value for name, value in result.items() if name not in _DESCRIPTION_KEYS and name not in _STATUS_KEYS]
-    if any(map(_is_data, values)) and "state" not in result:
+    described = {name for name in result if name in DESCRIPTION_KEYS or name in _ERROR_KEYS}
+    others = [value for name, value in result.items() if name not in described and name not in _STATE_KEYS]
+    if any(map(_has_members, others)) or sum(map(_is_data, others)) > 1:
         return False
-    is_empty = any(name in result and not result[name] for name in _DATA_KEYS)
-    state = result.get("state", result.get("status"))
-    if is_empty and isinstance(state, str) and state[:20].lower() in _FAILED_STATES:
+    states = [value[:30] for name in _STATE_KEYS if isinstance(value := result.get(name), str)]
+    is_denied = any(value is False and name in DONE_KEYS for name, value in result.items())
+    if is_denied or any(map(compile_rule_pattern(_FAILED_STATE_PATTERN).match, states)):
+        is_empty = any(name in result and result[name] is None for name in _DATA_KEYS)
+        return is_empty or any(map(result.get, described)) or any(map(_is_reason, result.values()))
+    if needs_state or any(map(_is_data, others)):
+        return False
+    texts = [value for name in described if isinstance(value := result[name], str)]
+    if any(map(states_failure, texts)):
         return True
-    texts = [value for name in _DESCRIPTION_KEYS if isinstance(value := result.get(name), str) and value]
-    if result.get("ok") is False and texts:
-        return True
-    return is_empty and any(map(_is_error_sentence, texts))
+    is_empty = any(not value and value is not False and value != 0 for value in result.values())
+    return (is_empty or len(described) == len(result)) and any(
+        score_statement(text) >= MIN_EMPTY_SCORE for text in texts
+    )
+
+
+def _is_reason(value: Any) -> bool:
+    """Return whether a value may say what failed: a sentence, or names of what is missing."""
+    return (isinstance(value, list) and bool(value)) or (isinstance(value, str) and " " in value)
+
+
+def _has_members(value: Any) -> bool:
+    """Return whether a value holds objects: an object with something in it, or a list of them."""
+    return _is_data(value) and isinstance(value[0] if isinstance(value, list) else value, Mapping)
 
 
 def _is_data(value: Any) -> bool:
@@ -551,13 +582,29 @@ def _is_data(value: Any) -> bool:
     return bool(value) and not isinstance(value, bool)
 
 
-_MAX_DESCRIPTION_KEYS = 6
-_DESCRIPTION_KEYS = frozenset(
-    "message Message msg detail info Information Note warning reason cause problem why explanation errors error".split()
+MAX_DESCRIPTION_KEYS = 6
+MIN_EMPTY_SCORE = 2
+"""Score of a sentence that describes a failure if the result is empty apart from it."""
+DESCRIPTION_KEYS = frozenset(
+    "message Message msg detail details info information Information note Note warning reason cause problem why "
+    "explanation errors error hint".split()
 )
 """Keys of sentences about a call."""
+_STATE_KEYS = (*_STATUS_KEYS, "state", "result", "outcome", "ok", "success")
+DONE_KEYS = frozenset(
+    "ok success created started sent saved booked updated moved cancelled canceled accepted executed applied written "
+    "scheduled delivered completed confirmed processed done deleted".split()
+)
+"""Keys whose `false` says that the call did not do what it was for."""
+_FAILED_STATE_PATTERN = (
+    r"(?:err\w{0,5}|fail\w{0,6}|n?ko|nok|(?:not|invalid)[_ -]\w{1,24}|un(?:available|authorized|successful|reachable)|"
+    r"declined|rejected|denied|refused|invalid|time[_ ]?d?[_ ]?out|aborted|blocked|degraded|exception|expired)\Z"
+)
+"""A state that says that the call failed."""
+
+
 _DATA_KEYS = (*_EMPTY_KEYS, "rows", "items", "payload", "records")
-_FAILED_STATES = frozenset("error fail failed failure timed_out timeout declined rejected invalid_request".split())
+"""Keys of a result's data."""
 
 
 def find_error_message(result: Mapping[Any, Any]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
 from typing import Any
 
 EDIT_ARGUMENTS = (
@@ -77,8 +76,11 @@ def _is_misspelled(failed: Sequence[str], later: Sequence[str]) -> bool:
     if len(failed) != len(later) or len(pairs) != 1:
         return False
     ((old, new),) = pairs
-    is_word = old.isalpha() and new.isalpha() and min(len(old), len(new)) >= MIN_WORD_CHARS
-    return is_word and SequenceMatcher(None, old[:100], new[:100]).ratio() >= MIN_SPELLING_RATIO
+    if not (old.isalpha() and new.isalpha() and min(len(old), len(new)) >= MIN_WORD_CHARS):
+        return False
+    from difflib import SequenceMatcher  # lazy: needed for two similar edits only
+
+    return SequenceMatcher(None, old[:100], new[:100]).ratio() >= MIN_SPELLING_RATIO
 
 
 def _share_words(failed: Sequence[str], later: Sequence[str]) -> float:
