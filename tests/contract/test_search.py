@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from stores import Writer
 
-from mulligan.contract.search import parse_search, split_words
+from mulligan.contract.search_terms import parse_search, split_words
 from mulligan.contract.store import DEFAULT_TENANT, ForgetRequest, Retention, RunQuery, Store
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.core.records import MessagePart, RecordedMessage, Run, Step
-from mulligan.store import search
+from mulligan.store import run_texts
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.sqlite import SqliteStore
 
@@ -24,7 +24,7 @@ from mulligan.store.sqlite import SqliteStore
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs are indexed as soon as they are stored."""
-    monkeypatch.setattr(search, "SETTLE_MILLISECONDS", -(10**9))
+    monkeypatch.setattr(run_texts, "SETTLE_MILLISECONDS", -(10**9))
 
 
 def write_run(write: Writer, id: str, *steps: Step, messages: tuple[RecordedMessage, ...] = (), **fields: Any) -> None:

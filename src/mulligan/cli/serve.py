@@ -109,7 +109,7 @@ def serve(
     from mulligan.dashboard.pages import build_routes as pages
     from mulligan.server.access import ENTRY_PATH, TLS_REASON, AccessRules
     from mulligan.server.app import Server, build_app
-    from mulligan.server.background import Pruner
+    from mulligan.server.background import BackgroundWork, Pruner
     from mulligan.server.payloads import PayloadConverter
     from mulligan.server.routes import ROUTE_GROUPS
     from mulligan.server.search_indexing import SearchIndexer
@@ -158,12 +158,12 @@ def serve(
 
     log = partial(click.echo, err=True)
     pruner = Pruner(opened_store, log_line=log) if prunes else None
-    indexer = None
+    background_work: list[BackgroundWork] = [pruner] if pruner is not None else []
     if indexes and isinstance(opened_store, DatabaseStore):
-        indexer = SearchIndexer(opened_store, intake.tenants)
+        background_work.append(SearchIndexer(opened_store, intake.tenants))
     server = Server(
-        opened_store, intake, rules=rules, announce=announce, on_stored=alerts.on_stored, pruner=pruner,
-        search_indexer=indexer,
+        opened_store, intake, rules=rules, announce=announce, on_stored=alerts.on_stored,
+        background_work=background_work,
     )  # fmt: skip
     server.alert_targets = alert_targets
     if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
@@ -195,10 +195,9 @@ def serve(
             )
         for line in _describe_access(address, names, is_local, "" if open_to_all else entry_url):
             click.echo(line)
-        if indexer is not None:
-            indexer.start()
+        for work in background_work:
+            work.start()
         if pruner is not None:
-            pruner.start()
             tenant = intake.tenants.find(DEFAULT_TENANT) or Tenant(DEFAULT_TENANT)
             click.echo(f"Daily pruning: {_describe_retention(tenant.retention)}. To turn it off: --no-prune")
         sys.stdout.flush()

@@ -121,7 +121,7 @@ class RunQuery(Record, frozen=True):
     pattern: str | None = None
     """Only runs with a failure of the pattern with this id."""
     text: str | None = None
-    """Only runs that contain these words and phrases: `contract.search`."""
+    """Only runs that contain these words and phrases: `contract.search_terms`."""
     since: int | None = None
     until: int | None = None
     min_cost: float | None = None

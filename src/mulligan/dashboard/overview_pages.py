@@ -124,9 +124,9 @@ def build_hit_row(hit: run_search.SearchHit, page_query: PageQuery) -> dict[str,
     facts = run_text.to_facts(hit.history)
     link = page_query.detail_link("runs", facts["id"])
     anchors = {step.seq: f"#call-{step.call}" for step in hit.history.steps}
-    places = [
+    locations = [
         {
-            "name": run_search.describe_place(match),
+            "name": run_search.describe_location(match),
             "link": link + anchors.get(match.seq or 0, ""),
             "parts": run_search.split_excerpt(match),
         }
@@ -134,7 +134,7 @@ def build_hit_row(hit: run_search.SearchHit, page_query: PageQuery) -> dict[str,
     ]
     hidden_count = max(len(hit.matches) - run_search.MAX_SHOWN_MATCHES, 0)
     others = {"pattern": hit.pattern, "others": hit.others, "hidden": hidden_count}
-    return {"facts": facts, "link": link, "places": places, **others}
+    return {"facts": facts, "link": link, "locations": locations, **others}
 
 
 # Comparison

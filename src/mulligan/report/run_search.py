@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from mulligan.contract.search import Match, find_matches, parse_search
+from mulligan.contract.search_terms import SearchMatch, find_matches, parse_search
 from mulligan.contract.store import Store
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, Step, pattern_id, to_builtins
@@ -29,7 +29,7 @@ class SearchHit(msgspec.Struct, frozen=True):
     """A run with the places that match. Later runs with the same failure are only counted."""
 
     history: History
-    matches: tuple[Match, ...]
+    matches: tuple[SearchMatch, ...]
     pattern: str = ""
     """The pattern of the failure that matches, if nothing else does."""
     others: int = 0
@@ -59,29 +59,29 @@ def split_filters(text: str, now: int) -> tuple[str, dict[str, Any]]:
     """Return the words of a search text, and the filters in it: `status:failure`, `since:2d`, `min_cost:0.5`."""
     values: dict[str, Any] = {}
 
-    def take(found: re.Match[str]) -> str:
-        parameter = _FILTERS.get(found[1])
+    def take(filter_text: re.Match[str]) -> str:
+        parameter = _FILTERS.get(filter_text[1])
         if parameter is None:
-            return found[0]
+            return filter_text[0]
         try:
-            values[parameter.name] = parameter.parse(found[2], now)
+            values[parameter.name] = parameter.parse(filter_text[2], now)
         except ValueError as error:
-            raise SettingsError(f"Invalid {parameter.name} {found[2][:40]!r}. Use {error}.") from None
+            raise SettingsError(f"Invalid {parameter.name} {filter_text[2][:40]!r}. Use {error}.") from None
         return ""
 
     return _FILTER.sub(take, text).strip(), values
 
 
-def _find_pattern(history: History, matches: Sequence[Match]) -> str:
+def _find_pattern(history: History, matches: Sequence[SearchMatch]) -> str:
     """Return the pattern of the one failure that matches; empty if there are others, or another place matches."""
     steps = {step.seq: step for step in history.steps}
     patterns = {_pattern_of(match, steps) for match in matches}
     return patterns.pop() if len(patterns) == 1 else ""
 
 
-def _pattern_of(match: Match, steps: Mapping[int, Step]) -> str:
+def _pattern_of(match: SearchMatch, steps: Mapping[int, Step]) -> str:
     step = steps.get(match.seq) if match.seq is not None else None
-    if step is None or step.failure is None or match.place.partition(" ")[0] not in ("error", "kind"):
+    if step is None or step.failure is None or match.location.partition(" ")[0] not in ("error", "kind"):
         return ""
     return pattern_id(step.name, step.failure.fingerprint) if step.failure.fingerprint else ""
 
@@ -92,16 +92,16 @@ def to_search_facts(hit: SearchHit) -> dict[str, Any]:
     return {**facts, "pattern": hit.pattern, "other_runs": hit.others}
 
 
-def describe_place(match: Match) -> str:
+def describe_location(match: SearchMatch) -> str:
     """Describe where a match is: `call 3, search: argument customer_id`."""
     if match.seq is None:
-        return match.place
+        return match.location
     attempt = f", attempt {match.attempt}" if match.attempt > 1 else ""
-    name = f", {match.name}" if match.place not in ("tool", "model") else ""
-    return f"step {match.seq}{to_line(name, 60)}{attempt}: {to_line(match.place, 80)}"
+    name = f", {match.name}" if match.location not in ("tool", "model") else ""
+    return f"step {match.seq}{to_line(name, 60)}{attempt}: {to_line(match.location, 80)}"
 
 
-def split_excerpt(match: Match) -> list[tuple[str, bool]]:
+def split_excerpt(match: SearchMatch) -> list[tuple[str, bool]]:
     """Return the sanitized excerpt in parts, with the flag whether a part matches."""
     parts, position = [], 0
     for start, end in match.spans:
@@ -125,7 +125,7 @@ def render_hit(hit: SearchHit, now: int, highlight: Callable[[str], str]) -> Ite
     yield f"{run.id[:SHOWN_ID_CHARS]}  {status}  {format_age(run.started_at, now)}  {to_line(run.agent or '-', 40)}"
     for match in hit.matches[:MAX_SHOWN_MATCHES]:
         excerpt = "".join(highlight(text) if is_match else text for text, is_match in split_excerpt(match))
-        yield f"    {describe_place(match)}: {excerpt}"
+        yield f"    {describe_location(match)}: {excerpt}"
     if (hidden := len(hit.matches) - MAX_SHOWN_MATCHES) > 0:
         yield f"    and {format_count(hidden, 'other place')}"
     if hit.others:

@@ -27,7 +27,7 @@ from mulligan.contract.store import Batch, Store
 from mulligan.core.failure import StoreError, UnsupportedOperationError, WorkerUnavailableError
 from mulligan.server import access
 from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, Rejections, RequiredRole
-from mulligan.server.background import Committer, Listener, Pruner, SliceWorker
+from mulligan.server.background import BackgroundWork, Committer, Listener, SliceWorker
 from mulligan.server.bodies import (
     ApiError,
     BodyMemory,
@@ -38,7 +38,6 @@ from mulligan.server.bodies import (
 )
 from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter, StreamLimiter
 from mulligan.server.payloads import PayloadConverter
-from mulligan.server.search_indexing import SearchIndexer
 from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, Tokens
 
 log = logging.getLogger(__name__)
@@ -87,8 +86,7 @@ class Server:
         rate_limiter: RateLimiter | None = None,
         announce: Callable[[str], None] = lambda ticket: None,
         on_stored: Listener = lambda tenant, events: None,
-        pruner: Pruner | None = None,
-        search_indexer: SearchIndexer | None = None,
+        background_work: Sequence[BackgroundWork] = (),
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.store = store
@@ -105,7 +103,7 @@ class Server:
         self.body_memory = BodyMemory()
         self.committer = Committer(store, on_stored)
         self.worker = SliceWorker()
-        self.background_threads = [thread for thread in (pruner, search_indexer) if thread is not None]
+        self.background_work = background_work
         self.alert_targets: Mapping[str, str] = {}
         """Alert targets of the server's own settings, for the settings page."""
         self.rate_limiter = rate_limiter or RateLimiter()
@@ -293,8 +291,8 @@ class Server:
     def stop(self) -> None:
         """Stop background work. Requests in progress are still answered."""
         self.is_stopping = True
-        for thread in self.background_threads:
-            thread.stop()
+        for work in self.background_work:
+            work.stop()
 
     def close(self) -> None:
         self.stop()
@@ -305,8 +303,8 @@ class Server:
         except StoreError as error:
             log.warning("Unspent quota reserves were not returned: %s", error)
         self._readers.shutdown()
-        for thread in self.background_threads:
-            thread.close()
+        for work in self.background_work:
+            work.close()
         self.store.close()
 
 

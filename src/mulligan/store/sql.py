@@ -18,7 +18,7 @@ import msgspec
 
 from mulligan.contract import audit
 from mulligan.contract.counters import Stats, StatsQuery
-from mulligan.contract.search import SearchTerm, find_matches, parse_search
+from mulligan.contract.search_terms import SearchTerm, find_matches, parse_search
 from mulligan.contract.store import (
     AuditEntry,
     AuditNote,
@@ -62,7 +62,7 @@ from mulligan.core.records import (
 from mulligan.learn import fixes, patterns
 from mulligan.learn.patterns import PatternDecision
 from mulligan.learn.working_calls import PastFailure
-from mulligan.store import fix_queries, queries, rollups, rows, search
+from mulligan.store import fix_queries, queries, rollups, rows, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, Lookup, RowReader, upsert
 from mulligan.store.fix_votes import SketchCache
 from mulligan.store.rows import decode_body
@@ -223,21 +223,21 @@ class DatabaseStore(abc.ABC):
         """Return the histories, with their messages, of the runs that contain the text of the query."""
         terms = parse_search(query.text or "")
         condition = self._propose_runs(connection, tenant, [term for term in terms if not term.is_excluded])
-        page = msgspec.structs.replace(query, limit=max(search.MIN_PAGE_RUNS, query.limit))
+        page = msgspec.structs.replace(query, limit=max(run_texts.MIN_PAGE_RUNS, query.limit))
         matches: list[History] = []
-        for _ in range(search.MAX_PAGES):
+        for _ in range(run_texts.MAX_PAGES):
             runs = queries.find_runs(RowReader(connection), tenant, page, pattern_ids, condition)
-            texts = search.read_texts(connection, tenant, {run.id: encode(run) for run in runs})
+            texts = run_texts.read_texts(connection, tenant, {run.id: encode(run) for run in runs})
             for run in runs:
-                if search.may_match(texts[run.id], terms):
-                    history = search.read_history(connection, tenant, run)
+                if run_texts.may_match(texts[run.id], terms):
+                    history = run_texts.read_history(connection, tenant, run)
                     if find_matches(history, terms) is not None:
                         matches.append(history)
             if len(matches) >= query.limit or len(runs) < page.limit:
                 return matches[: query.limit]
-            last_history = search.read_history(connection, tenant, runs[-1])
+            last_history = run_texts.read_history(connection, tenant, runs[-1])
             page = msgspec.structs.replace(page, before=query.position_of(last_history))
-        raise SettingsError(search.BROAD_SEARCH)
+        raise SettingsError(run_texts.BROAD_SEARCH)
 
     @abc.abstractmethod
     def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
@@ -309,7 +309,7 @@ class DatabaseStore(abc.ABC):
             if pruned.runs or pruned.sampled:
                 summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._insert_audit_entry(writer, tenant, "prune", detail=summary)
-                search.count_erasure(writer, tenant)
+                run_texts.count_erasure(writer, tenant)
             self._batch_writer.drop_cache()
         self._release_space(pruner, now)
         return pruned
@@ -332,7 +332,7 @@ class DatabaseStore(abc.ABC):
             counts = msgspec.structs.asdict(forgotten)
             counts["notes"] = counts.pop("key_value_entries")
             self._insert_audit_entry(writer, tenant, action, detail=audit.format_counts(**counts))
-            search.count_erasure(writer, tenant)
+            run_texts.count_erasure(writer, tenant)
         self._overwrite_erased()
         if self._journals is not None:
             erasure.scrub_journals(self._journals, request, eraser.removed_run_ids)
@@ -353,11 +353,11 @@ class DatabaseStore(abc.ABC):
         with self.write_transaction(tenant) as writer:
             self._batch_writer.drop_cache()
             tables = (name for name in TABLE_NAMES if name != "audit")
-            erasures = search.read_erasures(writer, tenant)
+            erasures = run_texts.read_erasures(writer, tenant)
             erased = sum(writer.execute(f"DELETE FROM {name} WHERE tenant = ?", (tenant,)).rowcount for name in tables)
             if erased:
                 self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
-            search.count_erasure(writer, tenant, erasures)
+            run_texts.count_erasure(writer, tenant, erasures)
         self._overwrite_erased()
         return erased
 

@@ -27,7 +27,7 @@ from mulligan.store.sql import DatabaseStore
 from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, OTHER_TABLES, PRE_RELEASE, check_version
 
 if TYPE_CHECKING:
-    from mulligan.contract.search import SearchTerm
+    from mulligan.contract.search_terms import SearchTerm
     from mulligan.store.retention import PruneRound
 
 T = TypeVar("T")

@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from mulligan.contract.search import SearchTerm, split_words
+from mulligan.contract.search_terms import SearchTerm, split_words
 from mulligan.contract.store import Progress
-from mulligan.store import queries, search
+from mulligan.store import queries, run_texts
 from mulligan.store.connection import Connection
 
 SUFFIX = ".search"
@@ -33,8 +33,8 @@ _TABLES = (
     "INSERT INTO progress VALUES (0, 0, 0)",
     f"PRAGMA user_version={VERSION}",
 )
-_RUNS = "SELECT rowid, tenant, id, body, stored_at FROM runs WHERE"
-_ERASURES = "SELECT coalesce(sum(CAST(value AS INTEGER)), 0) FROM meta WHERE key = 'erasures'"
+_SELECT_RUNS = "SELECT rowid, tenant, id, body, stored_at FROM runs WHERE"
+_COUNT_ERASURES = "SELECT coalesce(sum(CAST(value AS INTEGER)), 0) FROM meta WHERE key = 'erasures'"
 
 
 def index_path(store: Path) -> Path:
@@ -48,8 +48,11 @@ def attach(connection: sqlite3.Connection, store: Path) -> bool:
     path = index_path(store)
     if not path.exists():
         return False
-    connection.execute(f"ATTACH ? AS {SCHEMA}", (str(path),))
-    (version,) = connection.execute(f"PRAGMA {SCHEMA}.user_version").fetchone()
+    try:
+        connection.execute(f"ATTACH ? AS {SCHEMA}", (str(path),))
+        (version,) = connection.execute(f"PRAGMA {SCHEMA}.user_version").fetchone()
+    except sqlite3.DatabaseError:  # damaged: the next update builds it again
+        return False
     if version != VERSION:
         connection.execute(f"DETACH {SCHEMA}")
     return bool(version == VERSION)
@@ -92,7 +95,12 @@ class SearchIndex:
 
     def update(self, store: Connection, now: int, progress: Progress | None = None) -> int:
         """Index the runs that ended since the last update. Return their number."""
-        self._clear_if_outdated(store)
+        try:
+            self._clear_if_outdated(store)
+        except sqlite3.DatabaseError as error:
+            if isinstance(error, sqlite3.OperationalError):  # locked, read-only, a full disk
+                raise
+            self.path.unlink()  # damaged
         (total,) = store.execute("SELECT coalesce(max(rowid), 0) FROM runs").fetchone()
         indexed_count = 0
         while True:
@@ -107,8 +115,10 @@ class SearchIndex:
     def _index_batch(self, writer: sqlite3.Connection, store: Connection, now: int) -> tuple[int, int]:
         """Index some runs: new ones, then those that have ended since. Return the position and the number."""
         (position,) = writer.execute("SELECT position FROM progress").fetchone()
-        sql = f"{_RUNS} rowid > ? AND stored_at <= ? ORDER BY rowid LIMIT ?"
-        new_rows = store.execute(sql, (position, now - search.SETTLE_MILLISECONDS, search.INDEX_BATCH_RUNS)).fetchall()
+        sql = f"{_SELECT_RUNS} rowid > ? AND stored_at <= ? ORDER BY rowid LIMIT ?"
+        new_rows = store.execute(
+            sql, (position, now - run_texts.SETTLE_MILLISECONDS, run_texts.INDEX_BATCH_RUNS)
+        ).fetchall()
         if not new_rows:
             self._index_ended_runs(writer, store, now)
             return position, 0
@@ -123,7 +133,7 @@ class SearchIndex:
         sql = "SELECT run FROM unfinished ORDER BY run DESC LIMIT ?"
         rowids = writer.execute(sql, (MAX_UNFINISHED_RUNS,)).fetchall()
         rows = store.execute(
-            f"{_RUNS} rowid IN ({', '.join('?' * len(rowids))})", [rowid for (rowid,) in rowids]
+            f"{_SELECT_RUNS} rowid IN ({', '.join('?' * len(rowids))})", [rowid for (rowid,) in rowids]
         ).fetchall()
         unfinished = self._index_rows(writer, store, rows, now)
         writer.executemany("DELETE FROM unfinished WHERE run = ?", set(rowids) - set(unfinished))
@@ -135,13 +145,13 @@ class SearchIndex:
         bodies: dict[str, dict[str, bytes]] = {}
         rowids, unfinished = {}, []
         for rowid, tenant, run, body, stored_at in rows:
-            if search.is_complete(body, stored_at, now):
+            if run_texts.is_complete(body, stored_at, now):
                 bodies.setdefault(tenant, {})[run] = body
                 rowids[tenant, run] = rowid
             else:
                 unfinished.append((rowid,))
         for tenant in bodies:
-            for run, text in search.read_texts(store, tenant, bodies[tenant]).items():
+            for run, text in run_texts.read_texts(store, tenant, bodies[tenant]).items():
                 words = text.lower() if text.isascii() else " ".join(split_words(text))
                 writer.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (rowids[tenant, run], words))
         return unfinished
@@ -151,7 +161,7 @@ class SearchIndex:
         with self._writing() as writer:
             position, run_count, erasures = writer.execute("SELECT position, runs, erasures FROM progress").fetchone()
         (stored_count,) = store.execute("SELECT count(*) FROM runs WHERE rowid <= ?", (position,)).fetchone()
-        (stored_erasures,) = store.execute(_ERASURES).fetchone()
+        (stored_erasures,) = store.execute(_COUNT_ERASURES).fetchone()
         if (stored_count, stored_erasures) != (run_count, erasures):
             self.clear(stored_erasures)
 

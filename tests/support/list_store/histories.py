@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from list_store.occurrences import Occurrence, PatternCounter, find_occurrences
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.contract import counters
-from mulligan.contract.search import find_matches, parse_search
+from mulligan.contract.search_terms import find_matches, parse_search
 from mulligan.contract.store import ForgetRequest, RunQuery
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.records import (

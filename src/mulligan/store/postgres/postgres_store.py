@@ -19,7 +19,7 @@ from typing import Any
 
 import psycopg
 
-from mulligan.contract.search import SearchTerm, split_words
+from mulligan.contract.search_terms import SearchTerm, split_words
 from mulligan.contract.store import (
     DAY,
     Health,
@@ -31,7 +31,7 @@ from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError
 from mulligan.core.records import digest
 from mulligan.learn import patterns
-from mulligan.store import fix_votes, queries, search
+from mulligan.store import fix_votes, queries, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, RowReader
 from mulligan.store.postgres import partitions, postgres_tables, workers
 from mulligan.store.postgres.pool import Pool, inherited_connections, translate_errors
@@ -228,17 +228,17 @@ class PostgresStore(DatabaseStore):
         return condition, (text,)
 
     def update_search(self, tenant: str, progress: Progress | None = None) -> int:
-        settled_at = self._clock() - search.SETTLE_MILLISECONDS
+        settled_at = self._clock() - run_texts.SETTLE_MILLISECONDS
         indexed_count, position = 0, 0
         while True:
-            rows = self.read_rows(tenant, _UNINDEXED, (tenant, position, settled_at, search.INDEX_BATCH_RUNS), True)
+            rows = self.read_rows(tenant, _UNINDEXED, (tenant, position, settled_at, run_texts.INDEX_BATCH_RUNS), True)
             if not rows:
                 return indexed_count
             with self.append_transaction(tenant) as writer:
                 writer.select_tenant(tenant)
                 writer.remember_runs(tenant, {run: stored_at for _, run, _, stored_at in rows})
-                bodies = {run: body for _, run, body, at in rows if search.is_complete(body, at, self._clock())}
-                texts = search.read_texts(writer, tenant, bodies)
+                bodies = {run: body for _, run, body, at in rows if run_texts.is_complete(body, at, self._clock())}
+                texts = run_texts.read_texts(writer, tenant, bodies)
                 words = ([_tenant_word(tenant), *_list_words(text)] for text in texts.values())
                 sql = "UPDATE runs SET words = array_to_tsvector(CAST(? AS text[])) WHERE tenant = ? AND id = ?"
                 writer.executemany(sql, [(row, tenant, run) for run, row in zip(texts, words, strict=True)])

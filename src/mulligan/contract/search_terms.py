@@ -54,10 +54,10 @@ class SearchTerm(msgspec.Struct, frozen=True):
         return re.compile(f"{start}{text}{end}", re.IGNORECASE)
 
 
-class Match(Record, frozen=True):
+class SearchMatch(Record, frozen=True):
     """A place in a run that contains a term."""
 
-    place: str
+    location: str
     """`argument customer_id`, `result items[0].title`, `error`, `metadata user`."""
     excerpt: str
     spans: tuple[tuple[int, int], ...] = ()
@@ -69,7 +69,7 @@ class Match(Record, frozen=True):
     attempt: int = 1
 
 
-class SearchPlace(msgspec.Struct, frozen=True):
+class SearchLocation(msgspec.Struct, frozen=True):
     """A text of a run and where it stands."""
 
     part: str
@@ -95,13 +95,13 @@ def parse_search(text: str) -> tuple[SearchTerm, ...]:
     if len(text) > MAX_SEARCH_CHARS:
         raise SettingsError(f"The search text has {len(text):,} characters. Use at most {MAX_SEARCH_CHARS}.")
     terms = []
-    for found in _TERM.finditer(text):
-        is_phrase = found["phrase"] is not None
+    for part in _TERM.finditer(text):
+        is_phrase = part["phrase"] is not None
         term = SearchTerm(
-            text=(found["phrase"] if is_phrase else found["word"]).strip(),
-            field=(found["field"] or "").casefold(),
+            text=(part["phrase"] if is_phrase else part["word"]).strip(),
+            field=(part["field"] or "").casefold(),
             is_phrase=is_phrase,
-            is_excluded=bool(found["minus"]),
+            is_excluded=bool(part["minus"]),
         )
         if term.words:
             terms.append(term)
@@ -112,45 +112,47 @@ def parse_search(text: str) -> tuple[SearchTerm, ...]:
     return tuple(terms)
 
 
-def find_matches(history: History, terms: Sequence[SearchTerm]) -> tuple[Match, ...] | None:
+def find_matches(history: History, terms: Sequence[SearchTerm]) -> tuple[SearchMatch, ...] | None:
     """Return where a run contains the terms, or None if it does not match: each term must occur, none excluded may."""
-    matches: dict[tuple[int | None, str, str], Match] = {}
+    matches: dict[tuple[int | None, str, str], SearchMatch] = {}
     missing_terms = {term for term in terms if not term.is_excluded}
     patterns = [(term, term.pattern) for term in terms]
-    for place in list_places(history):
+    for location in list_locations(history):
         spans: list[tuple[int, int]] = []
         for term, pattern in patterns:
-            if term.field and term.field not in place.names:
+            if term.field and term.field not in location.names:
                 continue
-            found = list(_spans(pattern, place.text))
-            if found and term.is_excluded:
+            term_spans = list(_spans(pattern, location.text))
+            if term_spans and term.is_excluded:
                 return None
-            if found:
+            if term_spans:
                 missing_terms.discard(term)
-                spans += found
+                spans += term_spans
         if spans and len(matches) < MAX_MATCHES:
-            match = _build_match(place, sorted(spans))
-            matches.setdefault((match.seq, match.place, match.excerpt), match)
+            match = _build_match(location, sorted(spans))
+            matches.setdefault((match.seq, match.location, match.excerpt), match)
     return None if missing_terms else tuple(matches.values())
 
 
 def _spans(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
-    for number, found in enumerate(pattern.finditer(text)):
+    for number, occurrence in enumerate(pattern.finditer(text)):
         if number >= MAX_MATCHES:
             return
-        yield found.span()
+        yield occurrence.span()
 
 
-def _build_match(place: SearchPlace, spans: Sequence[tuple[int, int]]) -> Match:
+def _build_match(location: SearchLocation, spans: Sequence[tuple[int, int]]) -> SearchMatch:
     first = spans[0][0]
-    start = max(0, min(first - EXCERPT_CHARS // 4, len(place.text) - EXCERPT_CHARS))
-    excerpt = place.text[start : start + EXCERPT_CHARS]
-    kept = [(begin - start, min(end - start, len(excerpt))) for begin, end in spans if begin - start < len(excerpt)]
-    step = place.step
-    return Match(
-        place=" ".join(filter(None, (place.part, place.path))),
+    start = max(0, min(first - EXCERPT_CHARS // 4, len(location.text) - EXCERPT_CHARS))
+    excerpt = location.text[start : start + EXCERPT_CHARS]
+    excerpt_spans = [
+        (begin - start, min(end - start, len(excerpt))) for begin, end in spans if begin - start < len(excerpt)
+    ]
+    step = location.step
+    return SearchMatch(
+        location=" ".join(filter(None, (location.part, location.path))),
         excerpt=excerpt,
-        spans=tuple(dict.fromkeys(kept)),
+        spans=tuple(dict.fromkeys(excerpt_spans)),
         seq=step.seq if step else None,
         name=step.name if step else "",
         attempt=step.attempt if step else 1,
@@ -160,51 +162,53 @@ def _build_match(place: SearchPlace, spans: Sequence[tuple[int, int]]) -> Match:
 # Places
 
 
-def list_places(history: History) -> Iterator[SearchPlace]:
+def list_locations(history: History) -> Iterator[SearchLocation]:
     """Yield every searchable text of a run: of the run itself, its attempts and its conversation."""
-    yield from _run_places(history.run)
+    yield from _run_locations(history.run)
     for step in history.steps:
-        yield from _step_places(step)
+        yield from _step_locations(step)
     for message in history.messages:
         for part in message.parts:
-            yield SearchPlace("message", message.role, part.text)
-            yield from _value_places("message", f"{message.role}.{part.name}", part.arguments)
+            yield SearchLocation("message", message.role, part.text)
+            yield from _value_locations("message", f"{message.role}.{part.name}", part.arguments)
 
 
-def _run_places(run: Run) -> Iterator[SearchPlace]:
+def _run_locations(run: Run) -> Iterator[SearchLocation]:
     for part in ("id", "agent", "version", "environment", "session", "context"):
         if text := getattr(run, part):
-            yield SearchPlace(part, "", text)
-    yield from _value_places("metadata", "", run.metadata)
+            yield SearchLocation(part, "", text)
+    yield from _value_locations("metadata", "", run.metadata)
 
 
-def _step_places(step: Step) -> Iterator[SearchPlace]:
-    yield SearchPlace("model" if step.type == "model" else "tool", "", step.name, step)
+def _step_locations(step: Step) -> Iterator[SearchLocation]:
+    yield SearchLocation("model" if step.type == "model" else "tool", "", step.name, step)
     if step.server:
-        yield SearchPlace("server", "", step.server, step)
+        yield SearchLocation("server", "", step.server, step)
     for part, value in (("argument", step.arguments), ("result", step.result), ("metadata", step.metadata)):
-        yield from _value_places(part, "", value, step)
+        yield from _value_locations(part, "", value, step)
     if (failure := step.failure) is not None:
-        yield SearchPlace("kind", "", str(failure.kind), step)
+        yield SearchLocation("kind", "", str(failure.kind), step)
         for path in ("message", "detail", "code", "exception"):
             if text := getattr(failure, path):
-                yield SearchPlace("error", "" if path == "message" else path, text, step)
+                yield SearchLocation("error", "" if path == "message" else path, text, step)
     if step.suspected is not None:
-        yield SearchPlace("suspected", "", f"{step.suspected.kind} {step.suspected.sentence}", step)
+        yield SearchLocation("suspected", "", f"{step.suspected.kind} {step.suspected.sentence}", step)
 
 
-def _value_places(part: str, path: str, value: Any, step: Step | None = None, depth: int = 0) -> Iterator[SearchPlace]:
+def _value_locations(
+    part: str, path: str, value: Any, step: Step | None = None, depth: int = 0
+) -> Iterator[SearchLocation]:
     """Yield the texts and numbers within a value. The name of a key is found as a part of the path of its value."""
     if value is None or depth > MAX_DEPTH:
         return
     if isinstance(value, dict):
         for key, inner in value.items():
-            yield from _value_places(part, f"{path}.{key}".lstrip("."), inner, step, depth + 1)
+            yield from _value_locations(part, f"{path}.{key}".lstrip("."), inner, step, depth + 1)
     elif isinstance(value, list | tuple):
         for number, inner in enumerate(value):
-            yield from _value_places(part, f"{path}[{number}]", inner, step, depth + 1)
+            yield from _value_locations(part, f"{path}[{number}]", inner, step, depth + 1)
     else:
-        yield SearchPlace(part, path, value if isinstance(value, str) else _to_text(value), step)
+        yield SearchLocation(part, path, value if isinstance(value, str) else _to_text(value), step)
 
 
 def _to_text(value: Any) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from mulligan.contract.search import SearchTerm
+from mulligan.contract.search_terms import SearchTerm
 from mulligan.core.records import History, Run
 from mulligan.store.connection import Connection
 from mulligan.store.rows import decompress, history_of, messages_of, read_meta, write_meta
