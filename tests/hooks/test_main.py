@@ -196,7 +196,7 @@ def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
     assert "mulligan-hook claude-code|codex|gemini" in complained
 
 
-@pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode"}))  # its plugin sends no successes
+@pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode", "pi"}))  # their plugins send no successes
 def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
     called = {"tool_name": "Read", "tool_use_id": "t1", "tool_input": {}, "tool_response": "fine"}
     events = {

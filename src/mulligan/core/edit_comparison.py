@@ -18,8 +18,6 @@ EDIT_ARGUMENTS = (
 """Names of the replaced text and its replacement."""
 MIN_SHARED_WORDS = 0.6
 """Share of words that two contexts, or two replaced texts, have in common if one of them is outdated."""
-MIN_CONTEXT_WORDS = 6
-"""Words of a context that may be outdated. A shorter one identifies no place."""
 MAX_WORDS = 4000
 MIN_WORD_CHARS, MIN_SPELLING_RATIO = 4, 0.75
 """Letters of a misspelled word, and how similar it is to the right one."""
@@ -55,7 +53,8 @@ def is_same_edit(failed: tuple[str, str], later: tuple[str, str]) -> bool:
         # Without a word of the file in common, equal insertions may be at two places.
         return bool(removed) or shortest_before + shortest_after > 0
     context, later_context = [*before, *after], [*later_before, *later_after]
-    is_long = min(len(context), len(later_context)) >= MIN_CONTEXT_WORDS
+    # Words of a context that may be outdated. A shorter one identifies no place.
+    is_long = min(len(context), len(later_context)) >= 6
     return is_long and _share_words(context, later_context) >= MIN_SHARED_WORDS
 
 

@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from mulligan.hooks import session_files
+from mulligan.hooks import AGENTS, session_files
 
 TYPE_CHECKING = False  # importing typing would slow down the early exit
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 else:
     ModuleType = type(sys)
 
-AGENTS = ("claude-code", "codex", "gemini", "opencode")
 MAX_EVENT_BYTES = 32_000_000
 """Limit of an event. A larger one is ignored."""
 UNUSED_MODULES = ("ipaddress", "platform", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")

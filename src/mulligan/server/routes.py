@@ -131,7 +131,6 @@ ROUTE_GROUPS: tuple[RouteGroup, ...] = (
 
 @cache
 def api_document() -> dict[str, Any]:
-    """Return the OpenAPI document of all routes."""
     return openapi.build_document(query_endpoints())
 
 

@@ -52,7 +52,6 @@ class SqliteConnection(sqlite3.Connection):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Open a write transaction."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -280,7 +279,7 @@ class SqliteStore(DatabaseStore):
                 with writer.transaction():
                     yield writer
             except BaseException:
-                self._batch_writer.drop_cache()
+                self.batch_writer.drop_cache()
                 raise
 
     def _release_space(self, pruner: PruneRound, now: int) -> None:
