@@ -260,7 +260,7 @@ class Sandbox:
         """Return the failed calls of a tool, or of all, each with whether it recovered."""
         name = tool if isinstance(tool, str) else tool_name(tool)
         return [
-            (call, call.has_succeeded or any(link.failed_call == call.id for link in history.links))
+            (call, call.is_recovered(history.links_by_call.get(call.id)))
             for history in self.runs
             for call in group_attempts(history.steps)
             if call.has_failed and call.first.type != "run" and name in ("", call.name)
@@ -327,7 +327,7 @@ def sandbox(**settings: Any) -> Iterator[Sandbox]:
 
 
 def reset_instances() -> None:
-    """Give every `Mulligan` outside a sandbox new components: empty memory, full retry budgets, closed breakers.
+    """Give every `Mulligan` outside a sandbox new components: empty memory, no target is down.
 
     Settings are read again. Listeners stay.
     """

@@ -121,10 +121,10 @@ def build_conversation_page(histories: Sequence[History], page: int) -> dict[str
 
 
 def build_run_row(history: History) -> dict[str, Any]:
-    run, linked = history.run, {link.failed_call for link in history.links}
+    run, links = history.run, history.links_by_call
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
     return run_text.to_facts(history) | {
-        "unrecovered": sum(not call.has_succeeded and call.id not in linked for call in failed),
+        "unrecovered": sum(not call.is_recovered(links.get(call.id)) for call in failed),
         "context": run.context,
     }
 
@@ -194,13 +194,13 @@ def _locate_call(call: Call, all_calls: Sequence[Call], numbers: Mapping[int, in
 def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     all_calls = calls.group_attempts(history.steps)
     agent_calls = [call for call in all_calls if call.first.type != "run"]
-    links = {link.failed_call: link for link in history.links}
+    links = history.links_by_call
     numbers = {call.id: number for number, call in enumerate(agent_calls, start=1)}
     by_id = {call.id: call for call in all_calls}
     by_seq = {step.seq: call for call in all_calls for step in call.steps}
     frame = Frame.of(history)
     failed = [call for call in agent_calls if call.has_failed]
-    recovered_calls = [call for call in failed if call.has_succeeded or call.id in links]
+    recovered_calls = [call for call in failed if call.is_recovered(links.get(call.id))]
     usage = counters.sum_usage(history.steps)
     page_calls = all_calls[page * CALLS_PER_PAGE : (page + 1) * CALLS_PER_PAGE]
     episode_notes = describe_episodes(history)

@@ -318,13 +318,13 @@ class Knowledge:
             # Runs of each status that are searched for recent failures.
             query = RunQuery(tool=tool, agent=agent, status=status, since=begin, limit=50)
             for history in self._store.runs(self._tenant, query):
-                recovered_ids = {link.failed_call for link in history.links}
+                links = history.links_by_call
                 for call in calls.group_attempts(history.steps):
                     step = next((attempt for attempt in reversed(call.steps) if attempt.has_failed), None)
                     if step is None or (tool is not None and step.name != tool) or step.started_at < (begin or 0):
                         continue
                     words = self._words.for_arguments(step.arguments)
-                    is_recovered = call.has_succeeded or call.id in recovered_ids
+                    is_recovered = call.is_recovered(links.get(call.id))
                     age_seconds = max(0, now - step.started_at) // 1000
                     failed.append((step.started_at, words.failed_call_line(step, is_recovered, age_seconds)))
         failed.sort(key=lambda failed_call: -failed_call[0])
