@@ -33,23 +33,23 @@ DATA = ROOT.parent / "shared" / "data" / "calls-dev.jsonl.gz"
 SOURCE = ROOT / "src"
 sys.path.insert(0, str(SOURCE))
 
-FOUND = 0.15
-"""The share of events that opened the store, where it cannot be counted here."""
-EARLY, STORED, SLOWEST, MEAN = 1.5, 8.0, 1000.0, 2.0
-"""Targets: times `python -c pass` in CPU; the third in milliseconds by the clock."""
+FOUND, FOUND_SPOOLED = 0.05, 0.1
+"""The shares of events that opened the store and that were spooled, where they cannot be counted here."""
+EARLY, SPOOLED, STORED, SLOWEST, MEAN = 1.5, 5.0, 8.0, 1000.0, 2.0
+"""Targets: times `python -c pass` in CPU; the fourth in milliseconds by the clock."""
 
 
 @dataclass
 class Mix:
-    """Events of recorded sessions by whether they need the store."""
+    """Events of recorded sessions by what they need: nothing, the file of successes after a failure, or the store."""
 
     early: list[bytes] = field(default_factory=list)
+    spooled: list[bytes] = field(default_factory=list)
     stored: list[bytes] = field(default_factory=list)
 
     @property
-    def share(self) -> float:
-        """Of events that open the store."""
-        return len(self.stored) / (len(self.early) + len(self.stored))
+    def total(self) -> int:
+        return len(self.early) + len(self.spooled) + len(self.stored)
 
 
 def events() -> Iterator[bytes]:
@@ -82,15 +82,18 @@ def played(home: Path) -> Mix:
     """The whole mix, played in this process: whether an event needs the store depends on earlier ones."""
     os.environ["MULLIGAN_HOME"] = str(home)
     from mulligan.hooks import event_processing
-    from mulligan.hooks.main import should_process
+    from mulligan.hooks.main import has_only_successes, should_process
+    from mulligan.hooks.success_spool import spool_successes
 
     mix = Mix()
     for event in events():
-        if should_process("claude-code", event):
+        if not should_process("claude-code", event):
+            mix.early.append(event)
+        elif has_only_successes("claude-code", event) and spool_successes("claude-code", event):
+            mix.spooled.append(event)
+        else:
             event_processing.process_event("claude-code", event)
             mix.stored.append(event)
-        else:
-            mix.early.append(event)
     return mix
 
 
@@ -102,6 +105,9 @@ def made_up() -> Mix:
         said = f"Exit code 2\nmake: *** [part{number}] Error 2"
         mix.early.append(_event("a", "PostToolBatch", tool_calls=[{"tool_name": "Read", **about, "tool_response": ""}]))
         mix.stored.append(_event("b", "PostToolUseFailure", tool_name="Bash", **about, error=said))
+        mix.spooled.append(
+            _event("b", "PostToolBatch", tool_calls=[{"tool_name": "Bash", **about, "tool_response": ""}])
+        )
     return mix
 
 
@@ -145,33 +151,47 @@ def main() -> int:
         hook = [sys.executable, "-ESP", str(installed(home) / "mulligan" / "hooks" / "start.py"), "claude-code"]
         bare: list[float] = []
         first: list[float] = []
+        spooled: list[float] = []
         second: list[tuple[float, float]] = []
         # Only failures: an end of a session whose files are removed already would exit early.
         failures = [event for event in mix.stored if b"PostToolUseFailure" in event]
-        samples = zip(spread(mix.early, rounds), spread(failures, rounds), strict=True)
-        for number, (easy, hard) in enumerate(samples):
+        samples = zip(*(spread(each, rounds) for each in (mix.early, mix.spooled, failures)), strict=True)
+        for number, (easy, success, hard) in enumerate(samples):
             fresh = hard.replace(b'"toolu_', f'"toolu_{number}_'.encode())  # or it would be known already
             bare.append(cost([sys.executable, "-c", "pass"], b"", home)[0])
             first.append(cost(hook, easy, home)[0])
             second.append(cost(hook, fresh, home))
+            # A success of the session and the tool that have just failed.
+            again = json.loads(success)
+            for call in again["tool_calls"]:
+                call |= {"tool_name": json.loads(hard)["tool_name"], "tool_use_id": f"toolu_{number}_again"}
+            again["session_id"] = json.loads(hard)["session_id"]
+            spooled.append(cost(hook, json.dumps(again).encode(), home)[0])
         faults = home / "hooks" / "faults"
         if faults.exists():
             print(f"error: the hook failed: {faults.read_text().splitlines()[-1]}", file=sys.stderr)
             return 2
     unit = statistics.median(bare)
     easy_cpu, hard_cpu = statistics.median(first), statistics.median(cpu for cpu, _ in second)
-    share = mix.share if DATA.exists() else FOUND
-    mean = (1 - share) * statistics.mean(first) + share * statistics.mean(cpu for cpu, _ in second)
+    spooled_cpu = statistics.median(spooled)
+    share, waiting = FOUND, FOUND_SPOOLED
+    if DATA.exists():
+        share, waiting = len(mix.stored) / mix.total, len(mix.spooled) / mix.total
+    mean = (1 - share - waiting) * statistics.mean(first) + waiting * statistics.mean(spooled)
+    mean += share * statistics.mean(cpu for cpu, _ in second)
     slowest = max(wall for _, wall in second)
     print("| | CPU ms | times `python -c pass` | target |")
     print("| --- | --- | --- | --- |")
     print(f"| python -c pass | {unit:.1f} | 1.00 | |")
     print(f"| nothing to store | {easy_cpu:.1f} | {easy_cpu / unit:.2f} | {EARLY} |")
+    print(f"| a success after a failure | {spooled_cpu:.1f} | {spooled_cpu / unit:.2f} | {SPOOLED} |")
     print(f"| something to store | {hard_cpu:.1f} | {hard_cpu / unit:.2f} | {STORED} |")
     print(f"| mean of the mix | {mean:.1f} | {mean / statistics.mean(bare):.2f} | {MEAN} |")
-    print(f"\n{share:.1%} of the events open the store; the slowest took {slowest:.0f} ms by the clock.")
+    print(f"\n{share:.1%} of the events open the store, {waiting:.1%} are successes after a failure.")
+    print(f"The slowest took {slowest:.0f} ms by the clock.")
     is_met = (
         easy_cpu <= EARLY * unit
+        and spooled_cpu <= SPOOLED * unit
         and hard_cpu <= STORED * unit
         and mean <= MEAN * statistics.mean(bare)
         and slowest < SLOWEST

@@ -20,9 +20,10 @@ import pytest
 from syntax import list_nodes
 
 import mulligan
+from mulligan import hooks
 from mulligan.cli import COMMANDS, cli, clients
 from mulligan.hooks import agents as hook_agents
-from mulligan.hooks import main as hook_main
+from mulligan.transcripts import formats
 
 ROOT = Path(__file__).parent.parent
 SOURCE = Path(mulligan.__file__).parent
@@ -167,8 +168,11 @@ def test_commands_resolve() -> None:
         assert cli.get_command(context, name) is not None
 
 
-def test_hooks_read_the_events_of_every_agent() -> None:
-    assert set(hook_agents.EVENT_TYPES) == set(hook_main.AGENTS)
+def test_hooks_can_be_installed_in_every_agent_and_read_its_log() -> None:
+    assert set(clients.AGENTS) == set(hooks.AGENTS)
+    assert set(hooks.AGENTS.values()) <= set(formats.FORMATS)
+    for client in clients.AGENTS.values():
+        assert set(client.hook_events) <= set(hook_agents.EVENT_TYPES)
 
 
 def test_console_scripts_and_checker_settings_resolve() -> None:
@@ -192,7 +196,8 @@ def test_plugin_commands_are_console_scripts() -> None:
         for command in commands:
             script, agent = re.findall(r"(mulligan-?\w*) ([\w-]+) 2>", command)[0]
             assert script in scripts
-            assert agent in hook_agents.EVENT_TYPES
+            assert agent in hooks.AGENTS
+            assert set(events) <= set(hook_agents.EVENT_TYPES)
 
 
 @pytest.mark.slow

@@ -33,7 +33,6 @@ def build_redactor(
     personal: bool = True,
     keeps_quantities: bool = True,
 ) -> Redactor:
-    """Build the redactor for these settings, optionally at another redaction level."""
     try:
         return Redactor(
             level=level or settings.level,

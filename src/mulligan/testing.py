@@ -41,8 +41,6 @@ START_TIME = 1_700_000_000
 DECLARATIONS = ("control_flow", "injected_types", "kinds", "rules", "tools")
 """Settings that describe the code of a program. A sandbox has those of `mulligan.configure`, unless a test passes its
 own."""
-MAX_SHOWN_RUNS = 5
-"""Runs in the message of a failed assertion, the latest."""
 _REAL_RESULT: Any = object()
 
 
@@ -262,7 +260,7 @@ class Sandbox:
         """Return the failed calls of a tool, or of all, each with whether it recovered."""
         name = tool if isinstance(tool, str) else tool_name(tool)
         return [
-            (call, call.has_succeeded or any(link.failed_call == call.id for link in history.links))
+            (call, call.is_recovered(history.links_by_call.get(call.id)))
             for history in self.runs
             for call in group_attempts(history.steps)
             if call.has_failed and call.first.type != "run" and name in ("", call.name)
@@ -272,7 +270,8 @@ class Sandbox:
         """Raise an `AssertionError` that shows the latest runs like `mulligan show`."""
         __tracebackhide__ = True
         now = int((START_TIME + self._now()) * 1000)
-        runs = ["\n".join(render_run(history, now)) for history in self.runs[-MAX_SHOWN_RUNS:]]
+        # Runs in the message of a failed assertion, the latest.
+        runs = ["\n".join(render_run(history, now)) for history in self.runs[-5:]]
         raise AssertionError("\n\n".join([message, *(runs or ["Nothing was recorded."])]))
 
 
@@ -328,7 +327,7 @@ def sandbox(**settings: Any) -> Iterator[Sandbox]:
 
 
 def reset_instances() -> None:
-    """Give every `Mulligan` outside a sandbox new components: empty memory, full retry budgets, closed breakers.
+    """Give every `Mulligan` outside a sandbox new components: empty memory, no target is down.
 
     Settings are read again. Listeners stay.
     """

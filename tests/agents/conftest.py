@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from agent_api import Api
-from coding_agents import PROGRAMS, OpenCodeServer, Place
+from coding_agents import PROGRAM_NAMES, PROGRAMS, OpenCodeServer, Place
 
 
 @pytest.fixture
@@ -34,8 +34,8 @@ def place(tmp_path: Path, api: Api, opencode_server: OpenCodeServer) -> Place:
 @pytest.fixture(autouse=True)
 def _is_here(request: pytest.FixtureRequest) -> None:
     name = request.node.callspec.params.get("agent", "") if hasattr(request.node, "callspec") else ""
-    name = name or request.node.path.name
-    program = PROGRAMS / next(each for each in ("claude", "codex", "gemini", "opencode") if each in name)
+    name = name or request.node.path.stem.removeprefix("test_").replace("_", "-")
+    program = PROGRAMS / next(program for agent, program in PROGRAM_NAMES.items() if name.startswith(agent))
     if reason := _why_it_cannot_run(program):
         pytest.skip(reason)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from agent_api import Reply
 from agent_sessions import (
+    AGENTS,
+    AGENTS_WITH_SERVERS,
     SESSIONS,
     as_commands,
     as_expected,
@@ -19,7 +21,6 @@ from agent_sessions import (
 )
 
 pytestmark = pytest.mark.agents
-AGENTS = ("claude-code", "codex", "gemini", "opencode")
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_hook_scan_and_proxy_see_the_same_failures_and_recoveries(place, agent, 
 
 
 @pytest.mark.parametrize(("mode", "has_hooks"), [("observe", True), ("suggest", True), ("suggest", False)])
-@pytest.mark.parametrize("agent", AGENTS)
+@pytest.mark.parametrize("agent", AGENTS_WITH_SERVERS)
 def test_failure_behind_our_proxy_is_recorded_once_and_never_quotes_our_block(place, agent, mode, has_hooks):
     if has_hooks and agent != "opencode":
         place.install(agent)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from agent_api import SUMMARY, Reply, asks
 from agent_sessions import FULL_CONTEXT_TOKENS
-from coding_agents import Place, corrupt, opencode, prepare_opencode
+from coding_agents import Place, corrupt, list_files, opencode, prepare_opencode
 
 from mulligan.cli.server_entries import read_plugin_command
 
@@ -75,15 +75,6 @@ def test_damaged_store_does_not_disturb_the_agent(place):
     corrupt(place)
     assert work(place, bash("make nothing"), Reply(text="That did not work.")) == ["That did not work."]
     assert set(place.api.said("mulligan")) == {0}
-
-
-def list_files(folder: Path) -> dict[str, tuple[int, bytes]]:
-    """Modes and bytes of all files and folders, but those of mulligan's data."""
-    return {
-        str(path.relative_to(folder)): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
-        for path in folder.rglob("*")
-        if "mulligan" not in path.relative_to(folder).parts
-    }
 
 
 @pytest.mark.parametrize("existing", [None, "mine.js", "mulligan.js"])

@@ -15,6 +15,7 @@ from typing import Any, cast
 from weakref import WeakValueDictionary
 
 import pytest
+from recounting import rebuild
 
 import mulligan
 from mulligan.capture.run import ActiveRun
@@ -279,7 +280,7 @@ def assert_status(played: Sandbox, run: ActiveRun, status: Status) -> None:
     assert (run.status, status_of(history)) == (status, status)
     for _ in range(2):
         assert played.store.runs(DEFAULT_TENANT, RunQuery(status=status))
-        played.store.rebuild(DEFAULT_TENANT)
+        rebuild(played.store, DEFAULT_TENANT)
 
 
 @pytest.mark.parametrize("record", ["full", "shape"])

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import taught
+from recounting import rebuild
 
 from mulligan import AgentError, Mulligan, api
 from mulligan.contract.store import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
@@ -1275,7 +1276,7 @@ def test_forget_learned_keeps_history_and_discards_fixes_and_lessons(program: Pr
     store = SqliteStore(program.path)
     for is_rebuilt in (False, True):
         if is_rebuilt:
-            store.rebuild(DEFAULT_TENANT)
+            rebuild(store, DEFAULT_TENANT)
             store.consolidate(DEFAULT_TENANT, now())
         assert list(reversed(store.runs(DEFAULT_TENANT, RunQuery(limit=10)))) == before
         assert [pattern.occurrences for pattern in store.patterns(DEFAULT_TENANT, PatternQuery())] == [3]

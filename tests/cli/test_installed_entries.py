@@ -81,6 +81,9 @@ def build_events(agent: str, log: Path) -> list[dict[str, object]]:
         state = {"status": "error", "input": arguments, "error": "make: *** No rule to make target.  Stop."}
         part = {"type": "tool", "callID": "call_1", "tool": "bash", "state": state}
         return [{"hook_event_name": "ToolFailed", "part": part}, {**compaction, "hook_event_name": "SessionCompacted"}]
+    if agent == "pi":
+        failed_call = {"hook_event_name": "ToolFailed", **call, "error": "make: *** No rule to make target.  Stop."}
+        return [failed_call, {**compaction, "hook_event_name": "SessionCompacted"}]
     response = {"llmContent": "Output: make: *** No rule to make target.  Stop.\nExit Code: 2\n"}
     return [
         {"hook_event_name": "AfterTool", **call, "tool_response": response},

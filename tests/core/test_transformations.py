@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from mulligan.core.form_functions import MAX_TEXT_CHARS
 from mulligan.core.transformations import (
     apply_transformation,
-    common_transformation,
     describe_transformation,
     find_transformations,
     keeps_identity,
@@ -314,32 +313,11 @@ def test_part_unit_or_label_does_not_keep_identity_surely(name):
     assert not keeps_identity(name)
 
 
-def test_order_of_day_and_month_is_resolved_by_several_pairs():
+def test_both_orders_of_day_and_month_are_found():
     month_first, day_first = "date:MM/DD/YYYY>YYYY-MM-DD", "date:DD/MM/YYYY>YYYY-MM-DD"
     ambiguous = ("05/05/2026", "2026-05-05")
 
     assert find_transformations(*ambiguous) == (month_first, day_first)
-    assert common_transformation([ambiguous, ("03/05/2026", "2026-05-03")]) == day_first
-    assert common_transformation([ambiguous, ("03/05/2026", "2026-03-05")]) == month_first
-
-
-@pytest.mark.parametrize(
-    ("pairs", "name"),
-    [
-        ([("12 34", "1234"), ("12-34", "1234")], "without: -"),
-        ([("abc", "ABC"), ("ab c", "ABC")], "upper+without: "),
-        ([("photo.jpg", "photo"), ("notes.txt", "notes")], "stem"),
-        ([(30, 30000), (5, 5000)], "scale:1000"),
-        ([("users", "public.users"), ("orders", "public.orders")], "prefix:public."),
-        ([("Done", "DONE"), ("In Progress", "IN_PROGRESS")], "constant"),
-        ([(30, 30000), (30, 30000)], None),
-        ([("us", "US"), ("de", "fr")], None),
-        ([("us", "US"), ("DE", "DE")], None),
-        ([], None),
-    ],
-)
-def test_common_transformation_explains_all_pairs(pairs, name):
-    assert common_transformation(pairs) == name
 
 
 def test_long_texts_have_no_transformation():
@@ -377,9 +355,3 @@ def test_any_name_applies_or_not_without_an_error(name, value):
         apply_transformation(kind + name, value)
         keeps_identity(kind + name)
         assert describe_transformation(kind + name).strip()
-
-
-@given(st.lists(st.tuples(FORM_VALUES, FORM_VALUES) | st.sampled_from(FORM_PAIRS), max_size=3))
-def test_common_transformation_gives_every_new_value(pairs):
-    name = common_transformation(pairs)
-    assert name is None or all(is_same(apply_transformation(name, old), new) for old, new in pairs)

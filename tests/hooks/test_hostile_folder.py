@@ -26,7 +26,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini", "opencode"])
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini", "opencode", "pi"])
 def test_the_installed_command_records_a_failure_in_a_hostile_folder(tmp_path, agent, name):
     home, project = tmp_path / "home", tmp_path / name
     home.mkdir()
@@ -47,9 +47,10 @@ def test_the_installed_command_records_a_failure_in_a_hostile_folder(tmp_path, a
         "codex": ("PostToolUse", ".codex/hooks.json"),
         "gemini": ("AfterTool", ".gemini/settings.json"),
         "opencode": ("ToolFailed", ".config/opencode/plugins/mulligan.js"),
+        "pi": ("ToolFailed", ".pi/agent/extensions/mulligan.js"),
     }[agent]
     text = (home / settings).read_text()
-    if agent == "opencode":
+    if settings.endswith(".js"):
         command = shlex.join(read_plugin_command(text))
     else:
         command = json.loads(text)["hooks"][event][0]["hooks"][0]["command"]
@@ -66,10 +67,10 @@ def test_the_installed_command_records_a_failure_in_a_hostile_folder(tmp_path, a
         "hook_event_name": event, "session_id": "s1", "cwd": str(project), "transcript_path": str(log),
         "tool_name": "Bash", "tool_input": {"command": name}, "tool_use_id": "c1", "error": f"Exit code 2\n{name}",
         "tool_response": {"llmContent": name, "error": {"message": name}} if agent == "gemini" else name,
-        "part": {"type": "tool", "tool": "bash", "callID": "c1", "state": {
-            "status": "error", "input": {"command": name}, "error": name,
-        }},
     }  # fmt: skip
+    if agent == "opencode":
+        state = {"status": "error", "input": {"command": name}, "error": name}
+        fields["part"] = {"type": "tool", "tool": "bash", "callID": "c1", "state": state}
     answer = subprocess.run(
         command, shell=True, input=json.dumps(fields).encode(), env=environment, cwd=project, capture_output=True,
         timeout=60, check=False,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shlex
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hook_processes import begun, ended, failing, loud
 from windows_files import WINDOWS_FILES
 
 import mulligan
@@ -26,46 +26,7 @@ from mulligan.store.sqlite import SqliteStore
 PACKAGE = Path(mulligan.__file__).parent
 
 
-def failing(number: int = 1, session: str = "s1") -> str:
-    return json.dumps(
-        {
-            "session_id": session,
-            "cwd": "/src/shop",
-            "hook_event_name": "PostToolUseFailure",
-            "tool_name": "Bash",
-            "tool_input": {"command": f"make part{number}"},
-            "tool_use_id": f"toolu_{number}",
-            "error": f"Exit code 2\nmake: *** [part{number}] Error 2",
-            "is_interrupt": False,
-        }
-    )
-
-
 COMPACT = json.dumps({"session_id": "s1", "cwd": "/src/shop", "hook_event_name": "SessionStart", "source": "compact"})
-
-
-def begun(home: Path, shell: str = "") -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        ["sh", "-c", shell or build_hook_command("claude-code")],
-        env={"PATH": os.environ["PATH"], "HOME": str(home), "MULLIGAN_HOME": str(home), "TMPDIR": str(home.parent)},
-        cwd=home.parent,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def ended(process: subprocess.Popen[str], event: str) -> str:
-    """What it said; it has ended well, and complained of nothing."""
-    said, complained = process.communicate(event, timeout=60)
-    assert (process.returncode, complained) == (0, "")
-    return said
-
-
-def loud(shell: str) -> str:
-    """The same with its complaints."""
-    return shell.replace(" 2>/dev/null || :", "")
 
 
 def test_the_command_that_is_installed_keeps_a_failure_and_reminds_of_it(tmp_path):
@@ -235,7 +196,7 @@ def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
     assert "mulligan-hook claude-code|codex|gemini" in complained
 
 
-@pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode"}))  # its plugin sends no successes
+@pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode", "pi"}))  # their plugins send no successes
 def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
     called = {"tool_name": "Read", "tool_use_id": "t1", "tool_input": {}, "tool_response": "fine"}
     events = {

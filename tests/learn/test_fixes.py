@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from list_store import ListStore
+from recounting import rebuild
 
 from mulligan.contract.store import (
     DAY,
@@ -337,7 +338,7 @@ def test_batches_teach_the_same_however_they_are_cut(tmp_path):
     for event in events:
         write(cut, event)
     assert asked(whole) == asked(cut) != []
-    cut.rebuild(DEFAULT_TENANT)
+    rebuild(cut, DEFAULT_TENANT)
     assert asked(whole) == asked(cut)
     whole.close()
     cut.close()
@@ -801,7 +802,7 @@ def test_a_revocation_outlives_counting_anew(tmp_path):
     store = SqliteStore(tmp_path / "a.db", lambda: NOW)
     learn(store, 4)
     store.revoke(DEFAULT_TENANT, Revocation(tool="search", until=NOW))
-    store.rebuild(DEFAULT_TENANT)
+    rebuild(store, DEFAULT_TENANT)
     assert asked(store) == []
     store.close()
 

@@ -1,4 +1,4 @@
-"""A mulligan that cannot start leaves the client its server: every dependency broken, every way to start the command."""
+"""A mulligan that cannot start leaves the client its server, whatever is broken and however the command starts."""
 
 from __future__ import annotations
 

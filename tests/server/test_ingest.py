@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import postgres
 import pytest
+from recounting import rebuild
 from servers import served
 
 from mulligan.contract.store import DAY, DEFAULT_TENANT
@@ -436,7 +437,7 @@ def test_the_days_for_the_promotion_of_a_fix_count_by_the_clock_of_the_server(st
 
         today += DAY
         send(0, days_ago=1)  # sent again: it was stored yesterday
-        store.rebuild(DEFAULT_TENANT)
+        rebuild(store, DEFAULT_TENANT)
         assert read_fix() == ("proposed", 1, reason)
 
         send(9, days_ago=0)

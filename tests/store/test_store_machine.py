@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from list_store import ListStore
 from list_store.occurrences import Occurrence, find_occurrences
+from recounting import rebuild
 
 from mulligan.contract import counters
 from mulligan.contract.counters import StatsQuery
@@ -364,7 +365,7 @@ class SqliteMachine(StoreMachine):
 
     @rule()
     def count_anew(self) -> None:
-        self.store.rebuild(DEFAULT_TENANT)
+        rebuild(self.store, DEFAULT_TENANT)
 
     @rule()
     def go_on_with_a_copy(self) -> None:
@@ -414,7 +415,7 @@ class PostgresMachine(StoreMachine):
 
     @rule()
     def count_anew(self) -> None:
-        self.opened[0].rebuild(DEFAULT_TENANT)
+        rebuild(self.opened[0], DEFAULT_TENANT)
 
     def teardown(self) -> None:
         for store in getattr(self, "opened", ()):  # none where there is no PostgreSQL: then it is skipped

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_api import Ask, Reply
-from coding_agents import FORBIDDEN_PROGRAM, PROXY, Claude, Place, codex, gemini, opencode
+from coding_agents import FORBIDDEN_PROGRAM, PROXY, Claude, Pi, Place, codex, gemini, opencode
 
 from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.records import History
@@ -19,6 +19,11 @@ from mulligan.transcripts.formats import default_locations, detect_log_format, f
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
 
+AGENTS = ("claude-code", "codex", "gemini", "opencode", "pi")
+AGENTS_WITH_SERVERS = ("claude-code", "codex", "gemini", "opencode")
+"""Agents with MCP servers and with rules that forbid a command."""
+CONVERSATIONS = {"claude-code": Claude, "pi": Pi}
+"""Agents that are spoken to while they run, and so compact when they are asked to."""
 FULL_CONTEXT_TOKENS = {"codex": 9000, "gemini": 900_000, "opencode": 250_000}
 """Reported length of a conversation at which an agent compacts it."""
 
@@ -69,7 +74,7 @@ class Session:
     failures: tuple[ExpectedFailure, ...]
     compacts_after: int | None = None
     """Number of turns after which the conversation is compacted."""
-    agents: tuple[str, ...] = ("claude-code", "codex", "gemini", "opencode")
+    agents: tuple[str, ...] = AGENTS
     """Agents that have what the session needs."""
     differences: tuple[tuple[str, tuple[ExpectedFailure, ...]], ...] = ()
     """Failures in one agent, where its tools behave in another way."""
@@ -87,7 +92,7 @@ def session(
         tuple(ExpectedFailure(*failure) for failure in failures),
         differences=tuple(
             (agent, tuple(ExpectedFailure(*failure) for failure in options.pop(agent)))
-            for agent in ("claude-code", "codex", "gemini", "opencode")
+            for agent in AGENTS
             if agent in options
         ),
         **options,
@@ -124,20 +129,20 @@ SESSIONS = (
     session("unknown_tool", UNKNOWN, shell("true"), failures=[("unknown", "tool/unknown_tool", False)]),
     session(
         "server_tool", shell("sleep 2"), lookup(q="tea"), lookup(q="milk"),
-        failures=[("lookup", "tool/rate_limit", False)],
+        failures=[("lookup", "tool/rate_limit", False)], agents=AGENTS_WITH_SERVERS,
     ),
     session(
         "server_tool_again", shell("sleep 2"), lookup(q="once"), shell("true"), lookup(q="once"),
-        failures=[("lookup", "tool/rate_limit", True)],
+        failures=[("lookup", "tool/rate_limit", True)], agents=AGENTS_WITH_SERVERS,
     ),
     session("forbidden", FORBIDDEN, shell("true"), failures=[("shell", "tool/permission_denied", False)]),
     session(
         "refused_command", REFUSED, shell("true"), shell("true"),
-        failures=[("shell", "tool/permission_denied", False)], compacts_after=2,
+        failures=[("shell", "tool/permission_denied", False)], compacts_after=2, agents=AGENTS_WITH_SERVERS,
     ),
     session(
         "timed_out_command", SLOW, shell("true"),
-        failures=[("shell", "tool/timeout", False)], agents=("claude-code", "gemini", "opencode"),
+        failures=[("shell", "tool/timeout", False)], agents=("claude-code", "gemini", "opencode", "pi"),
     ),
     session("killed_command", KILLED, shell("true"), failures=[("shell", "tool/execution_failed", False)]),
     session(
@@ -237,17 +242,34 @@ def _to_opencode(tool: str, arguments: dict[str, Any]) -> Ask:
     return Ask("nosuch", arguments)
 
 
+def _to_pi(tool: str, arguments: dict[str, Any]) -> Ask:
+    match tool:
+        case "shell":
+            seconds = {"timeout": arguments["timeout"] // 1000} if "timeout" in arguments else {}
+            return Ask("bash", {**arguments, **seconds})
+        case "invalid":
+            return Ask("bash", {"timeout": 5})
+        case "read":
+            return Ask("read", {"path": arguments["file"]})
+        case "edit":
+            edits = [{"oldText": arguments["old"], "newText": arguments["new"]}]
+            return Ask("edit", {"path": arguments["file"], "edits": edits})
+    return Ask("nosuch", arguments)
+
+
 _TRANSLATIONS: dict[str, Callable[[str, dict[str, Any]], Ask]] = {
     "claude-code": _to_claude,
     "codex": _to_codex,
     "gemini": _to_gemini,
     "opencode": _to_opencode,
+    "pi": _to_pi,
 }
 TOOLS = {
     "claude-code": {"Bash": "shell", "Read": "read", "Edit": "edit"},
     "codex": {"exec_command": "shell"},
     "gemini": {"run_shell_command": "shell", "read_file": "read", "replace": "edit"},
     "opencode": {"bash": "shell", "read": "read", "edit": "edit", "crm_lookup": "lookup"},
+    "pi": {"bash": "shell", "read": "read", "edit": "edit"},
 }
 """The tools of an agent in the words of this table."""
 
@@ -262,15 +284,15 @@ def play(agent: str, place: Place, played: Session) -> None:
     if SLOW in (action for turn in played.turns for action in turn):
         place.gemini_settings = {"tools": {"shell": {"inactivityTimeout": 1}}}  # seconds, and of all its commands
     split = played.compacts_after if played.compacts_after is not None else len(replies)
-    if agent == "claude-code":
+    if agent in CONVERSATIONS:
         place.api.script = [*replies[:split], Reply()]
-        with Claude(place) as claude:
-            claude.says("please work")
+        with CONVERSATIONS[agent](place) as conversation:
+            conversation.says("please work")
             if replies[split:]:
-                claude.says("/compact")
+                conversation.says("/compact")
                 place.api.script = [*replies[split:], Reply()]
-                claude.says("go on")
-            claude.ends()
+                conversation.says("go on")
+            conversation.ends()
         return
     if replies[split:]:
         replies[split - 1] = replace(replies[split - 1], tokens=FULL_CONTEXT_TOKENS[agent])
@@ -280,10 +302,10 @@ def play(agent: str, place: Place, played: Session) -> None:
 
 def work_through(agent: str, place: Place, has_hooks: bool = True) -> None:
     """Let the agent work through the script of its model. The server of OpenCode always has our plugin."""
-    if agent == "claude-code":
-        with Claude(place) as claude:
-            claude.says("please work")
-            claude.ends()
+    if agent in CONVERSATIONS:
+        with CONVERSATIONS[agent](place) as conversation:
+            conversation.says("please work")
+            conversation.ends()
     elif agent == "opencode" and has_hooks and place.opencode_server is not None:
         place.opencode_server.work(place)
     else:

@@ -24,6 +24,8 @@ FORBIDDEN_PROGRAM = "sudo"
 """Program that the rules of each agent forbid."""
 PROXY = [sys.executable, "-I", "-m", "mulligan", "proxy"]
 PROGRAMS = ROOT / ".agents" / "node_modules" / ".bin"
+PROGRAM_NAMES = {"claude-code": "claude", "codex": "codex", "gemini": "gemini", "opencode": "opencode", "pi": "pi"}
+"""The program of each agent."""
 
 SERVER = """
 import json, sys
@@ -178,6 +180,57 @@ class Claude:
         """What it said of hooks that did not do well."""
         hooks = [each for each in self.told if "hook" in str(each.get("subtype", ""))]
         return [each for each in hooks if each.get("exit_code") or each.get("stderr") or each.get("outcome") == "error"]
+
+
+class Pi:
+    """Pi, spoken to as a program speaks to it."""
+
+    def __init__(self, place: Place) -> None:
+        folder = place.home / ".pi" / "agent"
+        folder.mkdir(parents=True, exist_ok=True)
+        models = [{"id": "m", "contextWindow": 200_000}]
+        provider = {"baseUrl": f"{place.api.url}/v1", "api": "openai-completions", "apiKey": "none", "models": models}
+        (folder / "models.json").write_text(json.dumps({"providers": {"fake": provider}}))
+        (folder / "settings.json").write_text(json.dumps({"compaction": {"keepRecentTokens": 1}}))
+        environment = place.environment | {"PI_OFFLINE": "1"}
+        environment.pop("PYTHONPATH")
+        self._process = subprocess.Popen(
+            [str(PROGRAMS / "pi"), "--mode", "rpc", "--model", "fake/m"],
+            env=environment, cwd=place.project, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        self.events: list[dict[str, Any]] = []
+        """Everything it said, line by line."""
+
+    def says(self, text: str) -> dict[str, Any]:
+        """The user says something, or `/compact`: the last event of what follows."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        is_command = text == "/compact"
+        command = {"type": "compact"} if is_command else {"type": "prompt", "message": text}
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+        for line in self._process.stdout:
+            event = json.loads(line)
+            self.events.append(event)
+            is_answered = event.get("type") == "response" and event.get("command") == command["type"]
+            if is_answered:
+                assert event["success"], event
+            if event.get("type") == "agent_end" or (is_command and is_answered):
+                return event
+        assert self._process.stderr is not None
+        raise AssertionError(f"it ended: {self._process.stderr.read()}")
+
+    def ends(self) -> None:
+        """Close its input: it ends."""
+        self._process.communicate(timeout=60)
+
+    def __enter__(self) -> Pi:
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self._process.kill()
+        self._process.communicate()
 
 
 def codex(place: Place, prompt: str = "please work") -> list[dict[str, Any]]:
@@ -373,3 +426,12 @@ def unwritable(place: Place) -> None:
 def corrupt(place: Place) -> None:
     place.data.mkdir(exist_ok=True)
     (place.data / "mulligan.db").write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+
+
+def list_files(folder: Path) -> dict[str, tuple[int, bytes]]:
+    """Modes and bytes of all files and folders, but those of mulligan's data."""
+    return {
+        str(path.relative_to(folder)): (path.stat().st_mode, path.read_bytes() if path.is_file() else b"")
+        for path in folder.rglob("*")
+        if "mulligan" not in path.relative_to(folder).parts
+    }

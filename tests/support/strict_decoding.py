@@ -19,6 +19,7 @@ FOREIGN_MODULES = frozenset(
         "mulligan.transcripts.claude_code",  # session logs of other programs
         "mulligan.transcripts.codex",
         "mulligan.transcripts.gemini",
+        "mulligan.transcripts.pi",
         "mulligan.transcripts.otlp",  # OpenTelemetry exports
         "mulligan.server.opentelemetry",
         "mulligan.proxy.messages",  # MCP messages of any client and server

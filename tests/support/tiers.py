@@ -44,7 +44,7 @@ FILES = {
     ),
     "mcp": (
         "mcp/test_installed_entry.py", "mcp/test_mcp_server.py", "mcp/test_real_http_servers.py",
-        "mcp/test_real_servers.py", "mcp/test_remote_servers.py",
+        "mcp/test_real_servers.py", "mcp/test_remote_servers.py", "mcp/test_transparency.py",
     ),
     "postgres": (
         "cli/test_postgres_upkeep.py", "store/postgres/test_postgres_copy.py", "stories/test_behind_a_balancer.py",
@@ -58,6 +58,7 @@ FILES = {
     "slow": (
         "cli/test_mcp_server_config.py", "cli/test_replay.py", "cli/test_several_servers.py", "cli/test_stats.py",
         "cli/test_tail.py", "dashboard/test_definitions.py", "dashboard/test_pages.py", "hooks/test_main.py",
+        "hooks/test_success_spool.py",
         "proxy/test_listener.py",
         "proxy/test_relay.py", "proxy/test_server_group.py",
         "proxy/test_tool_calls.py", "report/test_resources.py", "server/test_ingest.py", "server/test_opentelemetry.py",

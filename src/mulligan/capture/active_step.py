@@ -95,7 +95,6 @@ class ActiveStep(AsyncScope):
             merge_metadata(self.metadata, values, more)
 
     def set_result(self, result: Any) -> None:
-        """Set the result of the step while it is in progress."""
         if self._can_change("set_result"):
             with self._capture.guard("Recording a result"):
                 self._fields["result"] = record_result(result, is_shape=self._capture.record == "shape")

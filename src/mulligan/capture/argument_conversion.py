@@ -51,7 +51,6 @@ class ArgumentConverter:
 
     @property
     def is_needed(self) -> bool:
-        """Whether any argument must be converted."""
         return bool(self._annotations)
 
     def convert(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -62,7 +62,6 @@ class AttemptJudge(msgspec.Struct):
         return attempt.failure
 
     def end_failed(self, error: Exception) -> Failure:
-        """End an attempt that raised. Return its failure."""
         attempt, call = self.attempt, self.prepared.call
         if attempt.ended_at is None:
             attempt.ended_at = call.capture.timer()

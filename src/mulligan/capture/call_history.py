@@ -47,7 +47,6 @@ class CallHistory:
 
     @property
     def has_success(self) -> bool:
-        """Whether any call has succeeded."""
         return bool(self._records or self._success_count)
 
     def add_record(self, success: RecordedSuccess) -> None:
@@ -63,7 +62,6 @@ class CallHistory:
             self._successes.append(msgspec.structs.replace(step, result=None))
 
     def add_failure(self, step: Step) -> None:
-        """Add a failed attempt."""
         self._failures.append(step)
         self._note_item(step.call)
 

@@ -100,7 +100,6 @@ class CallScope(EnclosingAttempts[RunT], eq=False):
         return scope
 
     def enclosing_attempts(self) -> Iterator[CallScope[RunT]]:
-        """Yield the scopes of the attempts around this scope, the nearest first."""
         scope = self.enclosing
         while scope is not None:
             yield scope

@@ -90,7 +90,6 @@ def class_name(cls: type) -> str:
 
 
 def has_class_name(cls: Any, names: Collection[str]) -> bool:
-    """Return whether a class or one of its bases has one of these names."""
     return isinstance(cls, type) and any(class_name(base) in names for base in cls.__mro__)
 
 

@@ -134,7 +134,6 @@ class CallLimits(msgspec.Struct):
         return call
 
     def seconds_left(self) -> float | None:
-        """Return the seconds until the deadline."""
         return None if self.deadline is None else self.deadline - self._capture.timer()
 
     def admit_first(

@@ -508,7 +508,6 @@ class Loop:
         }
 
     def _first_unrecovered(self, run: ActiveRun) -> tuple[CallExecution, Failure] | None:
-        """Return the first unrecovered call with its failure."""
         recovered_calls = {link.failed_call for link in run.links()}
         for call in self.turns.calls:
             failure = call.stop.failure

@@ -153,7 +153,6 @@ def _find_output_error(result: Any, arguments: Mapping[str, Any]) -> model_outpu
 
 
 def add_model_recovery(wrapped: WrappedFunction) -> None:
-    """Make a wrapped function recover like a model."""
     calls = ModelCalls(wrapped, wrapped.options.model)
     wrapped.planner, wrapped.target_resolver = calls.plan, calls.resolve_target
     wrapped.result_checker = ModelResultChecker(wrapped.name)

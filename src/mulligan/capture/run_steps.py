@@ -288,7 +288,6 @@ class RunSteps(RunSession):
         return msgspec.structs.replace(failure, detail="") if self.capture.record == "shape" else failure
 
     def record_child_failure(self, type: StepType, name: str, failure: Failure, parent: int | None = None) -> None:
-        """Record a step that only reports a failure."""
         outcome = outcome_of(failure)
         self.publish_step(self.start_step(type=type, name=name, parent=parent, outcome=outcome, failure=failure))
 

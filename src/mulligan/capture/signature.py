@@ -110,11 +110,9 @@ class Signature:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """The defaults of the arguments that have one."""
         return {name: self.default(name) for name in self.keyword_names if not self._is_required(name)}
 
     def has_default(self, name: str, default: Any) -> bool:
-        """Return whether an argument has this object as its default."""
         return name in self._parameters and self._parameters[name].default is default
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,7 +282,6 @@ class _AnnotationNames(dict[str, Any]):
 
 
 def without_partial(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function behind partials of it."""
     while isinstance(function, functools.partial):
         function = function.func
     return function
@@ -418,7 +415,6 @@ def _class(kind: Any, depth: int) -> dict[str, Any]:
 
 
 def is_json_enum(kind: type[enum.Enum]) -> bool:
-    """Return whether JSON has the values of an enum."""
     return all(type(member.value) in _TYPES for member in kind)
 
 

@@ -38,7 +38,6 @@ def merge_metadata(target: dict[str, Any], values: Mapping[str, Any] | None, mor
 
 
 def record_arguments(arguments: Mapping[str, Any] | None, *, is_shape: bool) -> dict[str, Any] | None:
-    """Return a copy of arguments as recorded."""
     if arguments is None:
         return None
     return shapes(arguments) if is_shape else copy_arguments(arguments)

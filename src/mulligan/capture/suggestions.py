@@ -166,7 +166,7 @@ def replay_failures(
     steps = sort_steps(history.steps)
     calls = group_attempts(steps)
     calls_by_id = {call.id: call for call in calls}
-    links = {link.failed_call: link for link in history.links}
+    links = history.links_by_call
     for call in calls:
         failed = next((step for step in call.steps if step.has_failed and step.failure is not None), None)
         if failed is None or failed.type not in ("tool", "retrieval") or not isinstance(failed.arguments, Mapping):

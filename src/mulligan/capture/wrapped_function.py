@@ -508,7 +508,6 @@ class WrappedFunction:
 
 
 def wrapped_of(function: object) -> WrappedFunction | None:
-    """Return the `WrappedFunction` of a wrapped function, or None."""
     wrapped = getattr(function, "__mulligan__", None)
     return wrapped if isinstance(wrapped, WrappedFunction) else None
 

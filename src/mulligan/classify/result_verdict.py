@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from mulligan.classify.classifier import classify
 from mulligan.classify.evidence import to_integer
 from mulligan.classify.results import (
     describes_failure,
@@ -14,10 +13,10 @@ from mulligan.classify.results import (
     is_error_result,
     is_error_text,
     read_error_flag,
+    read_failed_items,
     read_object,
     read_text,
 )
-from mulligan.classify.rules import compile_rule_pattern
 from mulligan.classify.tool_category import PROGRAM_CATEGORIES, find_category_of_name, returns_content
 from mulligan.classify.unflagged_failures import (
     calls_service,
@@ -26,7 +25,7 @@ from mulligan.classify.unflagged_failures import (
     is_file_report,
     may_name_file,
 )
-from mulligan.core.failure import DetectErrors, Failure, Returns, TookEffect, ToolCategory
+from mulligan.core.failure import DetectErrors, Failure, Returns, ToolCategory
 from mulligan.core.records import Effects, StepType, SuspectedFailure
 
 Judgment = Literal["success", "suspected", "failure"]
@@ -77,7 +76,7 @@ def judge_result(
             return FAILURE if flag else SUCCESS
         if returns_content(category, returns):
             return _judge_content(result, category, arguments)
-        return _judge_status(result, effects)
+        return _judge_status(result, category, effects)
     except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
         return SUCCESS
 
@@ -120,7 +119,7 @@ def _read_flag(result: object, category: ToolCategory, arguments: Mapping[str, A
     return None if exit_code is None or not has_own_exit_code(text, arguments) else exit_code != 0
 
 
-def _judge_status(result: object, effects: Effects) -> ResultVerdict:
+def _judge_status(result: object, category: ToolCategory, effects: Effects) -> ResultVerdict:
     """Judge the result of a tool that reports about its call. With effects, words are never more than suspicious."""
     if is_error_result(result, needs_mark=True):
         return FAILURE
@@ -131,11 +130,13 @@ def _judge_status(result: object, effects: Effects) -> ResultVerdict:
     if text and text[:1] != "{" and is_error_text(text):
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if effects == "once" else FAILURE
     fields = result if isinstance(result, Mapping) else read_object(text or "")
+    if fields is None and isinstance(result, str):
+        fields = read_failed_items(result)
     if fields is not None:
-        is_suspected = effects != "once" and (describes_failure(fields) or is_error_result(result))
+        is_once = effects == "once"
+        is_suspected = describes_failure(fields, needs_state=is_once) or (not is_once and is_error_result(result))
     else:
-        is_suspected = bool(text) and isinstance(result, str) and bool(find_unflagged_failure(text or "", "other"))
-        is_suspected = is_suspected or states_failure(text or "")
+        is_suspected = bool(text) and isinstance(result, str) and bool(find_unflagged_failure(text or "", category))
     if is_suspected:
         return ResultVerdict("suspected", result, WORDS_CONFIDENCE)
     return SUCCESS
@@ -145,76 +146,14 @@ def _judge_content(result: object, category: ToolCategory, arguments: Mapping[st
     """Judge the result of a tool that returns content, without a flag: it is never more than suspicious."""
     text = read_text(result)
     fields = result if isinstance(result, Mapping) and text is None else read_object(text or "")
+    if fields is None and category not in ("file", *PROGRAM_CATEGORIES):
+        fields = read_failed_items(text or "")
     if fields is not None:
         is_suspected = _states_own_failure(fields, category, arguments, is_read=text is not None)
         return ResultVerdict("suspected", text or fields, STATED_CONFIDENCE) if is_suspected else SUCCESS
     if excerpt := find_unflagged_failure(text, category, arguments) if text else "":
         return ResultVerdict("suspected", excerpt, OPENING_CONFIDENCE)
-    if text and category in _STATEMENT_CATEGORIES and states_failure(text):
-        return ResultVerdict("suspected", text, WORDS_CONFIDENCE)
     return SUCCESS
-
-
-_STATEMENT_CATEGORIES: tuple[ToolCategory, ...] = ("search", "sql", "fetch", "browser")
-"""Categories of content that is rarely one sentence."""
-MAX_STATEMENT_CHARS = 250
-MIN_STATEMENT_CONFIDENCE = 0.7
-FAILURE_PHRASES = (
-    "not ", "n't ", "nothing ", "timed out", "quota", "unavailable", "invalid", "unable", "expired", "unknown",
-    "missing", "no longer", "you ", "in to ", "down", "offline", "fail", "denied", "ended", "locked", "already",
-    "exceed", "limit", "requir", "must ", "refus", "reject", "block", "again", "too ", "full", "no ", "error", "busy",
-    "closed", "used ", "wrong", "conflict", "first",
-    "at most", "only", "need", "wait", "slow", "many", "allowed", "permi", "auth", "expect", "should",
-)  # fmt: skip
-"""Phrases of which one is in every short sentence that says in English what failed."""
-
-
-def may_state_failure(text: str) -> bool:
-    """Return whether a text has a word of a failure, or is in another language. Cheap: each short result is checked."""
-    if not text.isascii():
-        return True
-    sentence = text.lower()
-    for phrase in FAILURE_PHRASES:  # noqa: SIM110 - any() with a generator takes three times as long
-        if phrase in sentence:
-            return True
-    return False
-
-
-def states_failure(text: str) -> bool:
-    """Return whether a result is one statement, no list and no data, that classification takes for a failure.
-
-    What a statement quotes does not count, and nor does one about success or the past.
-    """
-    statement = text.strip()
-    if len(statement) > MAX_STATEMENT_CHARS or statement.count("\n") > 1 or statement[:1] in "{[<":
-        return False
-    if not may_state_failure(statement):
-        return False
-    statement = compile_rule_pattern(_QUOTATION_PATTERN).sub("...", statement)
-    if compile_rule_pattern(_NO_STATEMENT_PATTERN).search(statement):
-        return False
-    if statement.isascii() and statement.count(" ") > 4 and not compile_rule_pattern(_VERB_PATTERN).search(statement):
-        return False
-    failure = classify(text=statement)
-    is_clear = failure.confidence >= MIN_STATEMENT_CONFIDENCE and bool(failure.evidence)
-    is_empty = failure.kind.is_empty_lookup and failure.took_effect is TookEffect.YES  # a search that matched nothing
-    return is_clear and failure.is_failure and not is_empty
-
-
-_QUOTATION_PATTERN = r"""(?:["«“„`]|(?<!\w)')[^\n]{1,200}?(?:["»”“`]|'(?!\w))"""
-_NO_STATEMENT_PATTERN = (
-    r"\A(?:[#*|-]|\d|no \w|q: |\[?(?:error|warn(?:ing)?|info|fatal)\]?(?::\w|:? \d{4}-)|\S+\Z|\s)|  |[\t|]|"
-    r": \d[\d,.]{0,12}(?: \w{1,20})?\Z|\{\w{1,20}\}|"
-    r"\b(?:success\w{0,5}|ok|sent|saved|created|updated|deleted|removed|cleared|done|completed|fixed|resolved|approved|"
-    r"works|passed|found \d|note|if|when|how|what|until|history|yesterday|ago|last|settings?|http status|jobs?|"
-    r"events?)\b"
-)
-"""Marks of lists and data, and words about success or the past."""
-_VERB_PATTERN = (
-    r"\b(?:is|are|was|were|has|have|had|be|been|cannot|can't|could|did|does|do|don't|doesn't|didn't|must|failed|need|needs|"
-    r"requires?|unable|you|i|we)\b"
-)
-"""Words of which one is in every longer English statement. A phrase without one is a heading, a log or a setting."""
 
 
 def _states_own_failure(
@@ -222,7 +161,9 @@ def _states_own_failure(
 ) -> bool:
     """Return whether an object looks like the tool's own error and not like one that it has read as text."""
     if category == "model":
-        return False
+        error, errors = fields.get("error"), fields.get("errors")
+        is_answer = isinstance(error, Mapping) and not {"code", "type", "status"}.isdisjoint(error)
+        return (is_answer and len(fields) == 1) or (isinstance(errors, list) and describes_failure(fields))
     if category in ("fetch", "browser") and any((to_integer(fields.get(name)) or 0) >= 400 for name in _STATUS_KEYS):
         return True
     if not is_error_result(fields, needs_mark=True):

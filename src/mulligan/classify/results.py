@@ -16,8 +16,18 @@ from typing import Any
 import msgspec
 
 from mulligan.classify.evidence import RPC_STATUS_KEYS, get_attribute, to_bounded_text, to_integer
+from mulligan.classify.result_keys import (
+    DESCRIPTION_KEYS,
+    DONE_KEYS,
+    EMPTY_KEYS,
+    ENVELOPE_KEYS,
+    MAX_DESCRIPTION_KEYS,
+    MESSAGE_KEYS,
+    STATUS_KEYS,
+)
 from mulligan.classify.rules import compile_rule_pattern, search_rule_pattern
 from mulligan.classify.rules.python import kind_for_code
+from mulligan.classify.statements import score_statement, states_failure
 from mulligan.redaction.regex import compile_regex, search_likely
 
 MAX_MESSAGE_CHARS = 300
@@ -408,30 +418,13 @@ _SUCCESS_SENTENCE_PATTERN = (
     r"found \d)\b"
 )
 
-_MESSAGE_KEYS = frozenset(
-    "message Message msg errmsg error_message errorMessage error_description description detail details reason error "
-    "errors errorMessages title exception faultstring".split()
-)
-_STATUS_KEYS = ("statusCode", "status_code", "httpStatus", "http_status", "status", "code")
-_EMPTY_KEYS = ("data", "result", "results", "output", "response", "content")
-"""Keys of a result's data, which an error leaves empty."""
-ENVELOPE_KEYS = _MESSAGE_KEYS.union(
-    _STATUS_KEYS,
-    _EMPTY_KEYS,
-    "ok success isError is_error type name object kind apiVersion metadata jsonapi jsonrpc meta errorCode error_code "
-    "errcode errorType error_type errorMessages Error Code hint hints recoverable retryable retry_after retryAfter "
-    "suggestion suggestions timestamp time path instance method documentation_url more_info link links help error_uri "
-    "request_id requestId RequestId trace_id traceId correlation_id stack stackTrace stack_trace trace traceback extra "
-    "messages response_metadata ResponseMetadata statusText headers body text extensions fields param params".split(),
-)
-"""Keys that describe an error and its request. A dictionary with another key holds data."""
 _NEUTRAL_KEYS = frozenset("name time path method fields text body link kind params param type object headers".split())
 """Keys of `ENVELOPE_KEYS` that data has too, such as the path of a checked file."""
 _SURE_MESSAGE_KEYS = (
     "error", "message", "reason", "detail", "errors", "code", "Message", "msg", "errmsg", "error_message",
     "errorMessage", "statusText",
 )  # fmt: skip
-"""Keys of an error's text. The others in `_MESSAGE_KEYS` may also describe data."""
+"""Keys of an error's text. The others in `MESSAGE_KEYS` may also describe data."""
 _NO_ERRORS = frozenset(
     {"none", "null", "no", "no error", "no errors", "false", "ok", "success", "n/a", "nil", "-", "0"}
 )
@@ -521,27 +514,57 @@ def read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def describes_failure(result: Mapping[Any, Any]) -> bool:
+def read_failed_items(text: str) -> dict[str, Any] | None:
+    """Return the first object of a short list in JSON whose objects all state a failure, or None."""
+    try:
+        items = msgspec.json.decode(text) if text[:1] == "[" and len(text) <= MAX_SHORT_ERROR_CHARS else None
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(items, list) or not items:
+        return None
+    is_failed = all(isinstance(item, dict) and describes_failure(item, needs_state=True) for item in items)
+    return items[0] if is_failed else None
+
+
+def describes_failure(result: Mapping[Any, Any], needs_state: bool = False) -> bool:
     """Return whether a dictionary without data describes a failure under names that state no error.
 
-    Such as `{"status": 200, "data": null, "message": "could not be found"}`, or GraphQL's errors beside empty data.
+    Such as `{"status": 200, "data": null, "message": "could not be found"}`, `{"result": "KO", "reason": "blocked"}`,
+    or GraphQL's errors beside empty data. With `needs_state`, words alone describe none.
     """
-    if len(result) > _MAX_DESCRIPTION_KEYS or _is_record(result):
+    if not 0 < len(result) <= MAX_DESCRIPTION_KEYS or _is_record(result):
         return False
     errors = result.get("errors") if "data" in result else None
     if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and "message" in errors[0]:
         return not _is_data(result["data"])
-    values = [value for name, value in result.items() if name not in _DESCRIPTION_KEYS and name not in _STATUS_KEYS]
-    if any(map(_is_data, values)) and "state" not in result:
+    described = {name for name in result if name in DESCRIPTION_KEYS or name in _ERROR_KEYS}
+    others = [value for name, value in result.items() if name not in described and name not in _STATE_KEYS]
+    if any(map(_has_members, others)) or sum(map(_is_data, others)) > 1:
         return False
-    is_empty = any(name in result and not result[name] for name in _DATA_KEYS)
-    state = result.get("state", result.get("status"))
-    if is_empty and isinstance(state, str) and state[:20].lower() in _FAILED_STATES:
+    states = [value[:30] for name in _STATE_KEYS if isinstance(value := result.get(name), str)]
+    is_denied = any(value is False and name in DONE_KEYS for name, value in result.items())
+    if is_denied or any(map(compile_rule_pattern(_FAILED_STATE_PATTERN).match, states)):
+        is_empty = any(name in result and result[name] is None for name in _DATA_KEYS)
+        return is_empty or any(map(result.get, described)) or any(map(_is_reason, result.values()))
+    if needs_state or any(map(_is_data, others)):
+        return False
+    texts = [value for name in described if isinstance(value := result[name], str)]
+    if any(map(states_failure, texts)):
         return True
-    texts = [value for name in _DESCRIPTION_KEYS if isinstance(value := result.get(name), str) and value]
-    if result.get("ok") is False and texts:
-        return True
-    return is_empty and any(map(_is_error_sentence, texts))
+    is_empty = any(not value and value is not False and value != 0 for value in result.values())
+    return (is_empty or len(described) == len(result)) and any(
+        score_statement(text) >= MIN_EMPTY_SCORE for text in texts
+    )
+
+
+def _is_reason(value: Any) -> bool:
+    """Return whether a value may say what failed: a sentence, or names of what is missing."""
+    return (isinstance(value, list) and bool(value)) or (isinstance(value, str) and " " in value)
+
+
+def _has_members(value: Any) -> bool:
+    """Return whether a value holds objects: an object with something in it, or a list of them."""
+    return _is_data(value) and isinstance(value[0] if isinstance(value, list) else value, Mapping)
 
 
 def _is_data(value: Any) -> bool:
@@ -551,13 +574,18 @@ def _is_data(value: Any) -> bool:
     return bool(value) and not isinstance(value, bool)
 
 
-_MAX_DESCRIPTION_KEYS = 6
-_DESCRIPTION_KEYS = frozenset(
-    "message Message msg detail info Information Note warning reason cause problem why explanation errors error".split()
+MIN_EMPTY_SCORE = 2
+"""Score of a sentence that describes a failure if the result is empty apart from it."""
+_STATE_KEYS = (*STATUS_KEYS, "state", "result", "outcome", "ok", "success")
+_FAILED_STATE_PATTERN = (
+    r"(?:err\w{0,5}|fail\w{0,6}|n?ko|nok|(?:not|invalid)[_ -]\w{1,24}|un(?:available|authorized|successful|reachable)|"
+    r"declined|rejected|denied|refused|invalid|time[_ ]?d?[_ ]?out|aborted|blocked|degraded|exception|expired)\Z"
 )
-"""Keys of sentences about a call."""
-_DATA_KEYS = (*_EMPTY_KEYS, "rows", "items", "payload", "records")
-_FAILED_STATES = frozenset("error fail failed failure timed_out timeout declined rejected invalid_request".split())
+"""A state that says that the call failed."""
+
+
+_DATA_KEYS = (*EMPTY_KEYS, "rows", "items", "payload", "records")
+"""Keys of a result's data."""
 
 
 def find_error_message(result: Mapping[Any, Any]) -> str:
@@ -609,7 +637,7 @@ def _is_error_mapping(result: Mapping[Any, Any], needs_mark: bool) -> bool:
     flag = result.get("ok", result.get("success"))
     if flag is not None and flag is not False:
         return False  # a success by its own account, or a number of successes
-    is_envelope = ENVELOPE_KEYS.issuperset(result) and not any(map(result.get, _EMPTY_KEYS))
+    is_envelope = ENVELOPE_KEYS.issuperset(result) and not any(map(result.get, EMPTY_KEYS))
     if flag is False:
         return (is_envelope and _NEUTRAL_KEYS.isdisjoint(result)) or (_has_message(result) and not _is_record(result))
     if _is_error_value(result.get("error", result.get("Error", result.get("fault"))), result, is_envelope):
@@ -634,7 +662,7 @@ def _is_error_value(error: Any, result: Mapping[Any, Any], is_envelope: bool) ->
     if not error or isinstance(error, float):
         return False
     if error is True:
-        return (is_envelope and _NEUTRAL_KEYS.isdisjoint(result)) or sum(map(result.__contains__, _MESSAGE_KEYS)) > 1
+        return (is_envelope and _NEUTRAL_KEYS.isdisjoint(result)) or sum(map(result.__contains__, MESSAGE_KEYS)) > 1
     if isinstance(error, int):
         return is_envelope and 400 <= error <= 599
     if isinstance(error, Mapping):
@@ -666,9 +694,9 @@ def _is_record(result: Mapping[Any, Any]) -> bool:
 
 def _is_error_envelope(result: Mapping[Any, Any], needs_mark: bool) -> bool:
     """Return whether a dictionary without data is an error, by its status, its codes or its message."""
-    has_message = not _MESSAGE_KEYS.isdisjoint(result)
+    has_message = not MESSAGE_KEYS.isdisjoint(result)
     is_neutral = not _NEUTRAL_KEYS.isdisjoint(result)
-    for name in _STATUS_KEYS:
+    for name in STATUS_KEYS:
         number = to_integer(result[name]) if name in result else None
         if number is not None and 400 <= number <= 599:
             # A line of an access log has a status too, but no message.

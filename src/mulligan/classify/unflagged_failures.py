@@ -12,13 +12,13 @@ from typing import Any
 
 from mulligan.classify.results import is_error_text, strip_control_chars
 from mulligan.classify.rules import compile_rule_pattern
+from mulligan.classify.statements import MIN_FILE_SCORE, MIN_REPORT_SCORE, MIN_SCORE, states_failure
 from mulligan.classify.tool_category import CONTENT_CATEGORIES
 from mulligan.core.failure import ToolCategory
 
 MAX_REPORT_CHARS = 700
 """Longer texts of tools other than programs are content, unless they are pages."""
 MAX_REPORT_LINES = 4
-MAX_SENTENCE_CHARS = 160
 MAX_PAGE_TEXT_CHARS = 1500
 """Longer pages without markup are content: those that block a reader say little."""
 MAX_PAGE_HEAD_CHARS = 6000
@@ -41,7 +41,7 @@ def find_unflagged_failure(text: str, category: ToolCategory, arguments: Mapping
     text = strip_control_chars(text).strip()
     if category in _PROGRAM_CHECKS:
         return _PROGRAM_CHECKS[category](text, arguments or {})
-    if category in ("fetch", "browser"):
+    if category in ("fetch", "browser") or (category != "file" and compile_rule_pattern(_PAGE_PATTERN).match(text)):
         return _find_in_page(text)
     if len(text) > MAX_REPORT_CHARS or text.count("\n") >= MAX_REPORT_LINES or _is_log(text):
         return ""
@@ -53,8 +53,8 @@ def find_unflagged_failure(text: str, category: ToolCategory, arguments: Mapping
     pattern = _REPORT_PATTERNS.get(category)
     if pattern is not None and compile_rule_pattern(pattern).search(text):
         return text
-    is_reported = is_error_text(text) or (len(text) <= MAX_SENTENCE_CHARS and _says_no(text))
-    return text if category != "model" and is_reported else ""
+    min_score = MIN_SCORE if category in (*CONTENT_CATEGORIES, "other") else MIN_REPORT_SCORE
+    return text if category != "model" and (is_error_text(text) or states_failure(text, min_score)) else ""
 
 
 def may_report_failure(text: str, category: ToolCategory) -> bool:
@@ -81,6 +81,7 @@ _OUTPUT_MARKS = (
     "unable", "refused", "killed", "fault", "panic", "exception", "not recognized", "unknown ", "invalid", "directory",
     "permitted", "timed out", "e: ", "exists", "not a ", "no space", "aborted", "not installed", "***", "exit",
     "return", "no module", "no rule", "missing", "required", "unexpected", "usage:", "conflict",
+    "did not", "died", "crash", "lost", "exceeded",
 )  # fmt: skip
 """Words of which one is in every error of a program, and in the frame with its exit code."""
 
@@ -89,32 +90,6 @@ def _ends_program(line: str) -> bool:
     """Return whether a line is one with which a shell, a build or a test run ends in failure."""
     patterns = _SHELL_LINE_PATTERN, _OUTPUT_LINE_PATTERN
     return any(compile_rule_pattern(pattern).match(line) for pattern in patterns)
-
-
-def _says_no(text: str) -> bool:
-    """Return whether a short text says in its first sentence that the call did not do what it was for."""
-    return compile_rule_pattern(_REFUSAL_PATTERN).match(text) is not None
-
-
-_SUBJECT = r"(?-i:[A-Z])[\w '\"`#@/-]{1,60}"
-_REFUSAL_PATTERN = join_phrases(
-    rf"""
-    {_SUBJECT}\b(?:not found|(?:does not|doesn't) exist|timed out|quota exceeded)[.!]?\Z
-    {_SUBJECT}\b(?:service|server|api|database) is (?:currently |temporarily )?(?:unavailable|down)\b
-    {_SUBJECT}\b(?:is|are|was|were) (?:currently |temporarily |no longer )?(?:unavailable|offline|forbidden)\b
-    {_SUBJECT}\b(?:could|can|was|were|is|are|did|do|does) ?n[o']t (?:be )?(?:\w{{3,14}}ed|found|understood|sent)\b
-    {_SUBJECT}\b(?:is|are) no longer \w{{4,14}}ed\b
-    {_SUBJECT}\b(?:has|have) (?:expired|run out|reached the (?:limit|maximum))\b
-    (?:sorry, )?I (?:cannot|can't|could not|couldn't|(?:was|am) unable|am not (?:allowed|permitted)|do not understand)\b
-    (?-i:Not|Nothing) (?:was |has been )?(?:saved|changed|sent|created|deleted|cancelled|updated|allowed|permitted)\b
-    (?-i:Invalid|Unknown|Missing|Unsupported) \w{{1,30}}(?:[:.]| '| \"| -)
-    (?:please )?(?-i:[Ll]og|[Ss]ign) in (?:to|again|first)\b
-    (?-i:You) (?:need (?:access|permission|to (?:log|sign))|must (?:be|log|sign|first)|do not have)\b
-    (?-i:You) are not (?:allowed|permitted|authorized)\b
-    (?-i:Your) (?:session|token|trial|subscription|key|password) (?:\w{{1,12}} )?(?:ended|expired|timed out)\b
-    (?-i:This) site can't be reached\b
-    """
-)
 
 
 def _is_log(text: str) -> bool:
@@ -139,7 +114,10 @@ _LOG_PATTERN = r"\A\W{0,2}" + join_phrases(
 
 def is_file_report(text: str, arguments: Mapping[str, Any] | None) -> bool:
     """Return whether a text says that the file of the call could not be read."""
-    if compile_rule_pattern(_FILE_FAILURE_PATTERN).search(text) is None:
+    is_report = compile_rule_pattern(_FILE_FAILURE_PATTERN).search(text) is not None
+    if not is_report and compile_rule_pattern(_FILE_WORDS_PATTERN).search(text):
+        is_report = states_failure(text, MIN_FILE_SCORE)
+    if not is_report:
         return not may_name_file(arguments) and is_error_text(text)
     paths = [value for value in (arguments or {}).values() if isinstance(value, str) and 0 < len(value) <= 1000]
     if any(path in text or _base_name(path) in text for path in paths):
@@ -160,6 +138,11 @@ def _base_name(path: str) -> str:
     return re.split(r"[/\\]", path.rstrip("/\\"))[-1] or path
 
 
+_FILE_WORDS_PATTERN = (
+    r"\A(?-i:[a-z])[\w-]{2,40}: |\b(?:path|file|folder|directory|lines?|anchor|offset|encoding|bytes|workspace|sandbox|"
+    r"nothing (?:written|changed|read|saved)|read|written|edit)\b"
+)
+"""What a report about the access to a file names, or the name of the tool before it."""
 _DOCUMENT = (
     r"(?:the )?(?:requested |given |specified |target )?(?:file|path|directory|folder|document|sheet|page|mail|log|"
     r"attachment|resource|object|key|repository|branch|revision)\b[^\n]{0,240}?\b"
@@ -193,10 +176,12 @@ _FILE_FAILURE_PATTERN = (
 
 # Pages
 
+_PAGE_PATTERN = r"<(?:!doctype html|html|head|title|body|h1)\b"
+
 
 def _find_in_page(text: str) -> str:
     head = text[:MAX_PAGE_HEAD_CHARS]
-    if compile_rule_pattern(r"<(?:!doctype html|html|head|title|body)\b").search(head[:600]):
+    if compile_rule_pattern(_PAGE_PATTERN).search(head[:600]):
         return _find_in_markup(text, head)
     if len(text) > MAX_PAGE_TEXT_CHARS:
         return ""
@@ -204,16 +189,23 @@ def _find_in_page(text: str) -> str:
         return text
     is_short = len(text) <= MAX_REPORT_CHARS and text.count("\n") < MAX_REPORT_LINES and not _is_log(text)
     is_reported = compile_rule_pattern(_FETCH_PATTERN).match(text) is not None or is_error_text(text)
-    return text if is_short and (is_reported or (len(text) <= MAX_SENTENCE_CHARS and _says_no(text))) else ""
+    return text if is_short and (is_reported or states_failure(text)) else ""
 
 
 def _find_in_markup(text: str, head: str) -> str:
-    title = compile_rule_pattern(r"<title[^>]{0,100}>\s{0,20}([^<]{1,200}?)\s{0,20}</title>").search(head)
-    name = title[1] if title else ""
+    tags = (rf"<{tag}[^>]{{0,100}}>\s{{0,20}}([^<]{{1,200}}?)\s{{0,20}}</{tag}>" for tag in ("title", "h1"))
+    name = next((match[1] for tag in tags if (match := compile_rule_pattern(tag).search(head))), "")
+    if compile_rule_pattern(r"\b(?:how|why|what|guide|explained|causes)\b").search(name):
+        return ""  # an article
     if name and compile_rule_pattern(_BLOCK_TITLE_PATTERN).search(name):
         return name
     if match := compile_rule_pattern(_BLOCK_MARKUP_PATTERN).search(head):
         return name or match.group()
+    body = " ".join(
+        compile_rule_pattern(r"<(?:style|script|title)[\s\S]{0,4000}?</\w+>|<[^>]{0,300}>").sub(" ", head).split()
+    )
+    if len(text) <= len(head) and states_failure(body, MIN_FILE_SCORE):
+        return name or body
     if not compile_rule_pattern(_LOGIN_TITLE_PATTERN).search(name):
         return ""
     # Characters of a page that are searched for a login form.
@@ -237,7 +229,7 @@ _BLOCK_TITLE_PATTERN = join_phrases(
     \Addos-guard
     \Aone more step
     \Arequest (?:blocked|rejected|denied)
-    \A[45]\d\d\b(?:[ :-]|$)
+    \A[45]\d\d\b\W{0,5}(?:\Z|error|page|not |bad |gateway|service|internal|server|too |forbid|unauth|access|gone)
     \Aerror(?: page)?\Z
     \Aerror:? [45]\d\d
     \A(?:forbidden|unauthorized|not found)\Z
@@ -273,7 +265,7 @@ _LOGIN_TITLE_PATTERN = join_phrases(
     \Aauthentication required
     """
 )
-_HEADING = r"\A[#*\s]{0,8}(?:title: {0,2})?"
+_HEADING = r"\A[#*\s]{0,8}(?:(?:page )?title: {0,2}|url: \S{1,200}\s{1,4}){0,2}"
 _BLOCK_TEXT_PATTERN = join_phrases(
     rf"""
     {_HEADING}attention required! \|
@@ -411,7 +403,9 @@ def _find_in_output(text: str, arguments: Mapping[str, Any]) -> str:
     if _is_usage(text, arguments):
         return lines[0]
     for line in (*first_lines, *last_lines):
-        if compile_rule_pattern(_OUTPUT_LINE_PATTERN).match(line):
+        if any(
+            compile_rule_pattern(pattern).match(line) for pattern in (_OUTPUT_LINE_PATTERN, _OUTPUT_SUMMARY_PATTERN)
+        ):
             return line
     return _find_stack_trace(text, lines) or (lines[0] if len(lines) <= 2 and is_error_text(text) else "")
 
@@ -445,7 +439,10 @@ def _find_in_code_output(text: str, arguments: Mapping[str, Any]) -> str:
         return ""
     pattern = (
         r"(?:uncaught )?[\w.]{0,80}(?:Error|Exception|Interrupt|Exit)\b(?: at [^\n:]{1,60})?(?:: |$)|"
-        r"(?:execution|evaluation|kernel|cell|code) (?:timed out|failed|was interrupted|died)\b"
+        r"(?:execution|evaluation|kernel|cell|code) (?:timed out|failed|was interrupted|died)\b|"
+        r"uncaught exception\b|(?:\w{1,12}> ?)?(?-i:ERROR): \S|"
+        r"(?=[^\n]{0,40}\b(?:kernel|cell|execution|interpreter|session|sandbox|runtime|memory|output|code)\b)"
+        r"[^\n]{0,60}\b(?:crashed|died|killed|lost|exceeded|timed out|not allowed|unavailable|terminated)\b"
     )
     # Lines of an output that begins with an exception: a longer one is content.
     if len(lines) <= 20 and compile_rule_pattern(pattern).match(lines[0]):
@@ -618,6 +615,14 @@ _OUTPUT_LINE_PATTERN = join_phrases(
     """
 )
 """How other programs begin the line that says what failed."""
+_OUTPUT_SUMMARY_PATTERN = join_phrases(
+    r"""
+    (?-i:\W{0,4}(?:[A-Z]{2,12}[ _])?(?:ERROR|FATAL|FAILED))(?! ?=)\b(?!\W{1,4}0\b)
+    [^\n]{0,80}\b(?:did|has|have|was|were|is|could)(?: not|n't) (?:succeed|complet|finish|start|converge|reach|become)
+    \s*(?:tests?|test files|suites|specs|checks|scenarios)\b[^\n]{0,40}\b[1-9]\d{0,5} (?:failed|errors?|failures?)\b
+    """
+)
+"""How programs of any kind sum up that they failed."""
 _PROGRAM_CHECKS: dict[ToolCategory, Callable[[str, Mapping[str, Any]], str]] = {
     "shell": _find_in_output,
     "code": _find_in_code_output,

@@ -123,6 +123,9 @@ CLIENTS = (
             "{config}/opencode/plugins/mulligan.js", "{project}/.opencode/plugins/mulligan.js",
         ),
     ),
+    Client(
+        "pi", "Pi", hook_files=_hook_files("{pi}/extensions/mulligan.js", "{project}/.pi/extensions/mulligan.js"),
+    ),
 )  # fmt: skip
 MCP_CLIENTS = {client.name: client for client in CLIENTS if client.server_files}
 AGENTS = {client.name: client for client in CLIENTS if client.hook_files}
@@ -133,6 +136,7 @@ def find_folders() -> dict[str, Path]:
     """Return the folders of settings files, by their name in `SettingsFile.path`."""
     home = Path.home()
     claude, codex = os.environ.get("CLAUDE_CONFIG_DIR"), os.environ.get("CODEX_HOME")
+    pi = os.environ.get("PI_CODING_AGENT_DIR")
     return {
         "home": home,
         "project": Path.cwd(),
@@ -143,11 +147,11 @@ def find_folders() -> dict[str, Path]:
         "claude": Path(claude).expanduser() if claude else home / ".claude",
         "claude_home": Path(claude).expanduser() if claude else home,
         "codex": Path(codex).expanduser() if codex else home / ".codex",
+        "pi": Path(pi).expanduser() if pi else home / ".pi" / "agent",
     }
 
 
 def settings_path(file: SettingsFile) -> Path:
-    """Return the path of a settings file."""
     folders = find_folders()
     paths = [Path(path.format_map(folders)) for path in file.path.split("|")]
     return next((path for path in paths if path.exists()), paths[0])

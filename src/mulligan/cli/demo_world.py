@@ -162,7 +162,6 @@ class McpConnection:
         self._send_request("tools/list")
 
     def call(self, session: str, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
-        """Call a tool and return its result."""
         return self._send_request("tools/call", name=tool, arguments=arguments, _meta={"sessionId": session})
 
     def _send_request(self, method: str, **params: Any) -> dict[str, Any]:

@@ -116,7 +116,6 @@ def _find_obstacle(folder: Path) -> str:
 
 
 def _server_facts(settings: Settings) -> dict[str, Any]:
-    """Test the connection to a server."""
     with contextlib.closing(RemoteStore(settings.store_url, settings.token)) as server:
         try:
             check = server.check_connection()

@@ -24,6 +24,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.prices import PriceTable
 from mulligan.core.records import History, RecordedMessage, Run, Step, encode, message_numbers
 from mulligan.core.run_links import attach_links
+from mulligan.hooks import AGENTS
 from mulligan.hooks.agents import HOOK_STATE_KIND, join_tool_name, run_id_prefix
 from mulligan.hooks.session_files import TOOL_NAME_TEMPLATES, tool_key
 from mulligan.redaction import Redactor
@@ -37,7 +38,7 @@ from mulligan.transcripts.run_builder import ReaderState
 
 BATCH_RECORDS = 1000
 """Number of records per transaction."""
-HOOK_AGENTS_BY_FORMAT = {"claude-code": "claude-code", "codex": "codex", "gemini-cli": "gemini", "opencode": "opencode"}
+HOOK_AGENTS_BY_FORMAT = {log_format: agent for agent, log_format in AGENTS.items()}
 """Log formats of agents that may have hooks, with the agent's name in the hooks."""
 MAX_PROXY_RUNS = 100
 """Runs of a session that are searched for calls through our proxy."""

@@ -256,7 +256,7 @@ def _build_plugin(agent: str) -> str:
 def _setup_warnings(agent: Client) -> list[str]:
     """Return warnings about an agent that is not on this machine, and about other settings that disable hooks."""
     folder = settings_path(agent.hook_files[0]).parent
-    folder = folder.parent if folder.name == "plugins" else folder
+    folder = folder.parent if folder.name in ("plugins", "extensions") else folder
     if not folder.exists() and shutil.which(agent.program or agent.name) is None:
         program = agent.program or agent.name
         return [
@@ -351,7 +351,9 @@ def _register_agent(agent: Client) -> None:
                unchanged="Not installed. ", agent=agent.name)  # fmt: skip
 
 
-_HELP_FOLDERS = {"claude": "~/.claude", "codex": "~/.codex", "home": "~", "config": "~/.config", "project": "."}
+_HELP_FOLDERS = {
+    "claude": "~/.claude", "codex": "~/.codex", "config": "~/.config", "home": "~", "pi": "~/.pi/agent", "project": ".",
+}  # fmt: skip
 for _agent in AGENTS.values():
     _register_agent(_agent)
 

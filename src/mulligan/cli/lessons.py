@@ -138,7 +138,6 @@ def edit(context: CommandContext, lesson: str, **texts: str | None) -> None:
 
 
 def _edit_interactively(lesson: Lesson) -> Lesson:
-    """Open the lesson in the user's editor and return the edited lesson."""
     if not sys.stdin.isatty() and not (os.environ.get("EDITOR") or os.environ.get("VISUAL")):
         raise SettingsError("No terminal to start an editor in. Pass the text: --mistake TEXT, --correction TEXT.")
     text = click.edit(lesson_files.render_lesson_file(lesson), extension=".md")

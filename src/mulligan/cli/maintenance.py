@@ -83,7 +83,6 @@ def prune(
 
 
 def _select_tenants(store: Store, url: str, tenant: str | None, is_all: bool) -> list[tuple[str, Retention]]:
-    """Return the selected tenants with their retention."""
     if urls.is_remote(url):
         if tenant is not None or is_all:
             raise SettingsError(

@@ -263,7 +263,6 @@ def _build_project_rule(context: CommandContext, id: str) -> Lesson:
 
 
 def _decide_fix(context: CommandContext, id: str, approved: bool) -> None:
-    """Approve or revoke a fix and print it."""
     store = context.require_store()
     full_id = _find_fix(context, store, id).id
     store.decide(DEFAULT_TENANT, full_id, approved=approved, at=context.now)

@@ -65,7 +65,6 @@ class ServerList:
 
     @property
     def edit(self) -> Edit:
-        """The planned edit of the file."""
         return plan_edit(self.path, self.before, self._initial_document, self.document)
 
     def entry_name(self, server: str) -> str:
@@ -93,7 +92,6 @@ class ServerList:
         return StartCommand(words[0], tuple(words[1:]))
 
     def has_proxy(self, server: str) -> bool:
-        """Return whether the proxy is in front of a server."""
         start = self.read_start(server)
         return start is not None and (parse_mulligan_arguments(start) or ())[:1] == ("proxy",)
 

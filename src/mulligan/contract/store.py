@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 
 import msgspec
 
-from mulligan.classify.fingerprint import build_template
 from mulligan.contract.audit import AuditEntry as AuditEntry
 from mulligan.contract.audit import AuditNote as AuditNote
 from mulligan.contract.audit import AuditQuery as AuditQuery
@@ -326,7 +325,6 @@ _TYPES = {str: "string", bool: "boolean", int: "integer", float: "number", list:
 
 
 def argument_type(value: Any) -> str:
-    """Return the JSON type of a value."""
     return _TYPES.get(type(value), "null")
 
 
@@ -425,6 +423,8 @@ class FixQuery(Record, frozen=True):
         cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **fields: Any
     ) -> FixQuery:
         """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
+        from mulligan.classify.fingerprint import build_template  # lazy: needed after a failure only
+
         text = build_template(failure.message, arguments) if arguments is not None else ""
         shape = argument_types(arguments)
         values: dict[str, Any] = {

@@ -23,9 +23,6 @@ MAX_COMPARED_VALUES = 200
 """Values of a call that are compared to find whether two calls share one."""
 MAX_SHORT_CHARS = 80
 """Longer texts and lists in the arguments of a recent success are not stored."""
-MIN_LONG_TEXT_CHARS = 60
-MIN_TEXT_SIMILARITY = 0.6
-MAX_COMPARED_MESSAGES = 50
 _COMMANDS = frozenset({"command", "cmd", "script"})
 _COMMENTS = frozenset({"description", "explanation"})
 """Arguments that only comment on a command next to them."""
@@ -195,6 +192,7 @@ def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
     return bool(removed) and not unnamed_words(error.replace(old, " "), removed)
 
 
+@functools.lru_cache(maxsize=64)  # each value is compared with those of several calls
 def _normalized(text: str) -> str:
     return " ".join(text.replace("'", "").replace('"', "").replace("`", "").replace("\\", "").casefold().split())
 
@@ -260,7 +258,7 @@ def values_of(step: Step) -> Any:
 
 
 def is_long_text(value: Any) -> bool:
-    return isinstance(value, str) and len(value) >= MIN_LONG_TEXT_CHARS
+    return isinstance(value, str) and len(value) >= 60
 
 
 def has_long_text(arguments: Any) -> bool:
@@ -270,7 +268,7 @@ def has_long_text(arguments: Any) -> bool:
 def are_similar_texts(first: Any, second: Any) -> bool:
     """Return whether two values are long texts that share most words."""
     is_text = is_long_text(first) and is_long_text(second)
-    return is_text and text_similarity(first, second) >= MIN_TEXT_SIMILARITY
+    return is_text and text_similarity(first, second) >= 0.6
 
 
 @functools.lru_cache(maxsize=32)
@@ -453,6 +451,6 @@ def _conversation_names(arguments: Any) -> Iterator[str]:
             if messages and all(
                 isinstance(message, Mapping)
                 and ("role" in message or ("count" in message and ("each" in message or "recorded" in message)))
-                for message in messages[:MAX_COMPARED_MESSAGES]
+                for message in messages[:50]
             ):
                 yield name

@@ -21,12 +21,10 @@ TextVerdict = Literal["rejection", "state", "neither"]
 MAX_HEAD_CHARS = 1000
 MAX_TAIL_CHARS = 500
 """Characters of an error text that are read, at its beginning and at its end."""
-CACHED_VERDICTS = 256
 STATE_STATUSES = frozenset({404, 408, 409, 410, 412, 423, 425, 429})
 """HTTP statuses about the state of a resource or a service."""
 REJECTION_STATUSES = frozenset({400, 422})
 """HTTP statuses of a rejected request. They are used for everything, so that a text about the state counts more."""
-MIN_SERVER_ERROR = 500
 
 _OPTION = (
     r"(?:argument|parameter|param|option|flag|switch|keyword|field|column|property|attribute|operator|function|format|"
@@ -185,7 +183,7 @@ def judge_failure(failure: Failure) -> TextVerdict:
     if failure.kind.is_about_tool_name:
         return "rejection"
     status = failure.status or 0
-    if failure.kind.is_about_state or status >= MIN_SERVER_ERROR or status in STATE_STATUSES:
+    if failure.kind.is_about_state or status >= 500 or status in STATE_STATUSES:
         return "state"
     for text in (failure.message, _CODE_BOUNDARY.sub(" ", failure.code[:MAX_TAIL_CHARS]), failure.detail):
         verdict = judge_text(_cut_middle(text)) if text else "neither"
@@ -194,7 +192,7 @@ def judge_failure(failure: Failure) -> TextVerdict:
     return "rejection" if status in REJECTION_STATUSES or states_bound(failure.message) else "neither"
 
 
-@lru_cache(maxsize=CACHED_VERDICTS)
+@lru_cache(maxsize=256)
 def judge_text(text: str) -> TextVerdict:
     """Return whether an error text rejects arguments, describes the state of the world, or does neither."""
     text = text.lower()

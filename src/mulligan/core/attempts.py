@@ -21,8 +21,6 @@ SENT_NAME = "sent_name"
 """The key in a step's metadata of the name that it was sent with, if that has a suffix."""
 SENT_RANK = "sent_attempt"
 """The key in a step's metadata of the number of its attempt as text, if it was sent without its call."""
-MAX_RANK_DIGITS = 4
-MAX_SUFFIX_CHARS = 24
 _SUFFIX_ENDS = frozenset("0123456789)]")
 _SUFFIX = LazyRegex(r"[\s_.:/-]+[(\[]?(attempt|retry)[\s_.:#-]*(\d{1,3})[)\]]?\Z", re.ASCII | re.IGNORECASE)
 
@@ -44,7 +42,7 @@ def parse_attempt_name(name: str) -> AttemptName | None:
     """Return the parts of a name such as `fetch_attempt_2`; None if it has no such suffix."""
     if name[-1:] not in _SUFFIX_ENDS:
         return None
-    match = _SUFFIX.search(name, max(0, len(name) - MAX_SUFFIX_CHARS))
+    match = _SUFFIX.search(name, max(0, len(name) - 24))
     if match is None or match.start() == 0:
         return None
     is_retry = match[1].lower() == "retry"  # the first retry is the second attempt
@@ -170,4 +168,4 @@ def find_rank(step: Step) -> int | None:
 
 def _read_sent_rank(step: Step) -> int | None:
     rank = (step.metadata or {}).get(SENT_RANK)
-    return int(rank) if isinstance(rank, str) and rank.isdecimal() and len(rank) <= MAX_RANK_DIGITS else None
+    return int(rank) if isinstance(rank, str) and rank.isdecimal() and len(rank) <= 4 else None

@@ -59,6 +59,10 @@ class Call(Record, frozen=True):
     def has_succeeded(self) -> bool:
         return self.last.outcome == "success"
 
+    def is_recovered(self, link: Link | None) -> bool:
+        """Return whether the call failed and then succeeded: itself, or as the later call that its link names."""
+        return self.has_failed and (self.has_succeeded or link is not None)
+
     @property
     def failure(self) -> Failure | None:
         """The failure of the last failed attempt."""

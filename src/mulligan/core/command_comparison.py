@@ -20,7 +20,6 @@ from mulligan.redaction.shell_syntax import Command, Word, parse_commands
 MAX_COMMAND_CHARS = 2000
 """Longer commands are not compared."""
 MAX_COMMANDS = 12
-MIN_NAME_SIMILARITY = 0.75
 MAX_ERROR_CHARS = 4000
 
 _ASSIGNMENT = LazyRegex(r"[A-Za-z_]\w{0,60}=.*")
@@ -361,7 +360,7 @@ def _is_misspelled(old: Sequence[str], new: Sequence[str]) -> bool:
     if sorted(left) == sorted(right):
         return True
     has_same_ends = left[0] == right[0] and left[-1] == right[-1]
-    return has_same_ends and max(len(left), len(right)) >= 4 and similarity(left, right) >= MIN_NAME_SIMILARITY
+    return has_same_ends and max(len(left), len(right)) >= 4 and similarity(left, right) >= 0.75
 
 
 def _is_path_of_same_file(old: str, new: str) -> bool:

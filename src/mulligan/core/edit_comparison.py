@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from difflib import SequenceMatcher
 from typing import Any
 
 EDIT_ARGUMENTS = (
@@ -19,8 +18,6 @@ EDIT_ARGUMENTS = (
 """Names of the replaced text and its replacement."""
 MIN_SHARED_WORDS = 0.6
 """Share of words that two contexts, or two replaced texts, have in common if one of them is outdated."""
-MIN_CONTEXT_WORDS = 6
-"""Words of a context that may be outdated. A shorter one identifies no place."""
 MAX_WORDS = 4000
 MIN_WORD_CHARS, MIN_SPELLING_RATIO = 4, 0.75
 """Letters of a misspelled word, and how similar it is to the right one."""
@@ -56,7 +53,8 @@ def is_same_edit(failed: tuple[str, str], later: tuple[str, str]) -> bool:
         # Without a word of the file in common, equal insertions may be at two places.
         return bool(removed) or shortest_before + shortest_after > 0
     context, later_context = [*before, *after], [*later_before, *later_after]
-    is_long = min(len(context), len(later_context)) >= MIN_CONTEXT_WORDS
+    # Words of a context that may be outdated. A shorter one identifies no place.
+    is_long = min(len(context), len(later_context)) >= 6
     return is_long and _share_words(context, later_context) >= MIN_SHARED_WORDS
 
 
@@ -77,8 +75,11 @@ def _is_misspelled(failed: Sequence[str], later: Sequence[str]) -> bool:
     if len(failed) != len(later) or len(pairs) != 1:
         return False
     ((old, new),) = pairs
-    is_word = old.isalpha() and new.isalpha() and min(len(old), len(new)) >= MIN_WORD_CHARS
-    return is_word and SequenceMatcher(None, old[:100], new[:100]).ratio() >= MIN_SPELLING_RATIO
+    if not (old.isalpha() and new.isalpha() and min(len(old), len(new)) >= MIN_WORD_CHARS):
+        return False
+    from difflib import SequenceMatcher  # lazy: needed for two similar edits only
+
+    return SequenceMatcher(None, old[:100], new[:100]).ratio() >= MIN_SPELLING_RATIO
 
 
 def _share_words(failed: Sequence[str], later: Sequence[str]) -> float:

@@ -295,7 +295,8 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         Only a proof (`took_effect`) allows to repeat a call that has side effects.
         """
         is_refused = self.kind.is_refusal or not REFUSAL_EVIDENCE.isdisjoint(self.evidence)
-        is_guess = self.confidence <= MAX_GUESS_CONFIDENCE and self.evidence[:1] == (f"class {self.class_name}",)
+        # Confidence of a kind that only the class of an exception suggests.
+        is_guess = self.confidence <= 0.6 and self.evidence[:1] == (f"class {self.class_name}",)
         is_refused = is_refused and not is_guess  # a `ValueError` without such words may be about a response
         return self.took_effect is TookEffect.UNKNOWN and (
             not is_refused or not UNSURE_EVIDENCE.isdisjoint(self.evidence)
@@ -337,11 +338,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def is_guess(evidence: tuple[str, ...], confidence: float) -> bool:
     """Return whether the evidence is words alone, with a confidence that is too low to repeat a call."""
-    return confidence < MIN_WORDS_CONFIDENCE and all(reason.startswith("text: ") for reason in evidence)
+    # Confidence from which on words alone may lead to another attempt. Of such answers at most 1 % are harmful.
+    return confidence < 0.8 and all(reason.startswith("text: ") for reason in evidence)
 
 
-MIN_WORDS_CONFIDENCE = 0.8
-"""Confidence from which on words alone may lead to another attempt. Of such answers at most 1 % are harmful."""
 REFUSAL_EVIDENCE = frozenset(
     {"text: refused connection", "text: unknown host", "class ConnectionRefusedError", "code ECONNREFUSED"}
 )
@@ -361,13 +361,10 @@ RETURNED_ERROR = "a returned error"
 """The evidence of an error that a tool with side effects returned: it ran, and its words do not say how far."""
 UNSURE_EVIDENCE = frozenset({EARLIER_ATTEMPTS, INNER_EFFECTS, RETURNED_ERROR})
 """Signals that a refusal says nothing about a part of the call."""
-MAX_GUESS_CONFIDENCE = 0.6
-"""Confidence of a kind that only the class of an exception suggests."""
 CODE = LazyRegex(r"[A-Za-z0-9][\w.:/-]{0,47}", re.ASCII)
 """A code of one word, such as a kind. A sentence in its place could be read as an instruction."""
 MAX_LABEL_CHARS = 80
 """Shown characters of names, which may come from models and untrusted servers."""
-MAX_HINT_CHARS = 300
 INFRA_ERROR = "InfraError"
 """The evidence of an `InfraError`. Its message is for people."""
 
@@ -402,12 +399,11 @@ def _describe_error(failure: Failure) -> str:
         return f"KeyError: {message}"
     if failure.class_name in ("ExceptionGroup", "BaseExceptionGroup"):
         members = [line for line in failure.detail.splitlines() if line and line != message]
-        return "; ".join((message, *members[:MAX_SHOWN_MEMBERS]))
+        # Lines about the errors of an exception group in a message for a model.
+        return "; ".join((message, *members[:5]))
     return message
 
 
-MAX_SHOWN_MEMBERS = 5
-"""Lines about the errors of an exception group in a message for a model."""
 _OWN_BLOCK = LazyRegex(
     r'\{"mulligan":\{(?:[^{}"]|"(?:[^"\\]|\\.)*(?:"|\Z))*(?:\}\})?'  # as the proxy writes it; the end may be cut off
     r'|\{\\"mulligan\\":(?:[^"\\]|\\.)*'  # inside a JSON string: up to the end of that string
@@ -431,7 +427,7 @@ def build_hint(failure: Failure, redactor: Redactor, *, has_effects: bool = Fals
             return UNKNOWN_OUTCOME_HINT
         if failure.clears_after is not None:
             return f"{failure.hint} It clears in {describe_wait(failure.clears_after)}."
-    return strip_quote_marks(redactor.text_for_display(failure.hint, MAX_HINT_CHARS))
+    return strip_quote_marks(redactor.text_for_display(failure.hint, 300))
 
 
 def describe_wait(seconds: float) -> str:

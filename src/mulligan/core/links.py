@@ -61,7 +61,6 @@ MAX_OPEN_FAILURES = 100
 MAX_INTERMEDIATE_TOOLS = 50
 MAX_RECENT_SUCCESSES = 24
 """Successes since the first open failure whose arguments are stored: a prerequisite may be among them."""
-MIN_TOOL_NAME_SIMILARITY = 0.75
 STAGES = frozenset({"plan", "respond", "reflection"})
 """Types of steps that are not calls: their success does not mean that anything was executed."""
 
@@ -450,9 +449,7 @@ def may_be_reissue(failure: OpenFailure, call: Call, facts: CallFacts) -> bool:
     first, failed = call.first, failure.call.first
     # The tool first: most open failures are of other tools.
     if first.tool_key != failed.tool_key and not (
-        failure.is_unknown_tool
-        and first.server == failed.server
-        and similarity(failed.name, first.name) >= MIN_TOOL_NAME_SIMILARITY
+        failure.is_unknown_tool and first.server == failed.server and similarity(failed.name, first.name) >= 0.75
     ):
         return False
     return (

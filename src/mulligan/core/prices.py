@@ -27,7 +27,6 @@ ALL_MODELS = "*"
 """The user's entry for all models without one. Its only value is false: it disables the shipped prices."""
 STANDARD_TIERS = ("auto", "default", "standard", "standard_only")
 """Service tiers at the listed prices."""
-MAX_CACHED_MODELS = 1000
 MAX_COST = 1e6
 """Dollars. A larger cost of one step is an error."""
 Day = Annotated[str, msgspec.Meta(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
@@ -102,7 +101,7 @@ class PriceTable:
     def find(self, model: str) -> ModelPrice | None:
         """Return the prices of a model; None if they are unknown."""
         if model not in self._price_by_model:
-            if len(self._price_by_model) >= MAX_CACHED_MODELS:
+            if len(self._price_by_model) >= 1000:
                 self._price_by_model.clear()
             self._price_by_model[model] = self._find(model)
         return self._price_by_model[model]

@@ -534,6 +534,11 @@ class History(Record, frozen=True):
     messages: tuple[RecordedMessage, ...] = ()
     """The recorded messages by number. Lists of runs leave them out."""
 
+    @property
+    def links_by_call(self) -> dict[int, Link]:
+        """The recovery links by the failed call."""
+        return {link.failed_call: link for link in self.links}
+
 
 class ValueProfile(Record, frozen=True):
     """What the values of one argument had in common in recent successful calls of a tool. It has no text of a run."""

@@ -21,10 +21,10 @@ def derive_status(run: Run, steps: Iterable[Step], links: Iterable[Link]) -> Sta
     """Derive the status of a run from its steps and its final links."""
     calls = group_attempts(steps)
     failed = [call for call in calls if call.has_failed]
-    linked = {link.failed_call for link in links}
+    links_by_call = {link.failed_call: link for link in links}
     return RunProgress(
         failed=len(failed),
-        recovered=sum(call.has_succeeded or call.id in linked for call in failed),
+        recovered=sum(call.is_recovered(links_by_call.get(call.id)) for call in failed),
         has_own_failure=any(call.first.type == "run" for call in failed),
         has_success=any(call.has_succeeded and call.first.type not in STAGES for call in calls),
     ).status(run)

@@ -8,8 +8,9 @@ is a kind and a parameter. Two steps are joined by `+`. Another word, a bound or
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from mulligan.core.form_functions import (
@@ -34,6 +35,7 @@ from mulligan.core.written_times import (
 )
 from mulligan.redaction.regex import LazyRegex
 
+CACHED_TEXTS = 64
 MAX_EXCHANGED_SEPARATORS = 2
 """Separators of one value that the other does not have, up to which every exchange is tested."""
 _CORE_GAP = LazyRegex(r"[\W_]+")
@@ -74,7 +76,7 @@ def find_transformations(old: Any, new: Any) -> tuple[str, ...]:
     """Return the names of all transformations that turn one value into the other, the simplest first.
 
     Two steps are searched only where no single one does it. Scales and affixes need support in the values: `1000` to
-    `10` and `db` to `prod-db` are other values, until `common_transformation` sees several of them.
+    `10` and `db` to `prod-db` are other values.
     """
     if not (is_scalar(old) and is_scalar(new)) or _is_same(old, new):
         return ()
@@ -127,22 +129,6 @@ def _find_characters(value: Any) -> str:
     return "a" * letters + "9" * digits + "".join(separators[:8])
 
 
-def common_transformation(pairs: Iterable[tuple[Any, Any]]) -> str | None:
-    """Return the simplest transformation that turns each old value into its new one, or None."""
-    known_pairs = list(pairs)
-    if not known_pairs:
-        return None
-    names: list[str] = []
-    for old, new in known_pairs:
-        names += find_transformations(old, new)
-    removed = {character for name in names if name.startswith("without:") for character in name[len("without:") :]}
-    names.append(_name("without", "".join(sorted(removed))))
-    if len({repr(old) for old, _ in known_pairs}) > 1 and all(map(is_scalar, known_pairs[0])):
-        names += _propose_supported(*known_pairs[0])
-    candidates = sorted(dict.fromkeys(names), key=lambda name: name.count("+"))
-    return next((name for name in candidates if all(_explains(name, *pair) for pair in known_pairs)), None)
-
-
 def describe_transformation(name: str) -> str:
     """Return a phrase that follows an argument's name: "in upper case", "as YYYY-MM-DD"."""
     return ", ".join(map(_describe_step, name.split("+", 2)))
@@ -188,9 +174,9 @@ def _propose_steps(old: Any, new: Any) -> Iterator[str]:
             yield "text"
         if new_text[-1:].isdigit() and (match := TRAILING_NUMBER.fullmatch(new_text)):
             yield f"pad:{len(match[2])}"
-        if _has_digit(old_text) and "." in new_text:
+        if _has_digit(old_text) and "." in new_text and _has_digit(new_text.rpartition(".")[2]):
             yield f"decimals:{len(new_text.rpartition('.')[2])}"
-        yield from _propose_affixes(old_text, new_text, is_supported=False)
+        yield from _propose_affixes(old_text, new_text)
     else:
         yield from ("number", "number:,", "integer", "fraction")
     if _has_digit(old_text) and _has_digit(new_text):
@@ -213,18 +199,18 @@ def _propose_separators(old: str, new: str) -> Iterator[str]:
     yield _name("wrap", new[:1] + new[-1:])
 
 
-def _propose_affixes(old: str, new: str, *, is_supported: bool) -> Iterator[str]:
+def _propose_affixes(old: str, new: str) -> Iterator[str]:
     """Yield constant affixes. One pair supports only those that say no more than the kind of the value."""
     for short, long, action in ((old, new, ""), (new, old, "cut-")):
         if not short or len(short) >= len(long):
             continue
         if long.endswith(short):
             affix = long[: -len(short)]
-            if _is_prefix(affix, short) or (is_supported and _is_boundary(affix[-1], short[0])):
+            if _is_prefix(affix, short):
                 yield _name(f"{action}prefix", affix)
         if long.startswith(short):
             affix = long[len(short) :]
-            if _is_suffix(affix, short) or (is_supported and _is_boundary(short[-1], affix[0])):
+            if _is_suffix(affix, short):
                 yield _name(f"{action}suffix", affix)
 
 
@@ -240,14 +226,6 @@ def _propose_scales(old: Any, new: Any, *, digits: int) -> Iterator[str]:
     """Yield scales that the significant digits of two numbers support: 1000 to 10 may be a bound, 3600 to 60 too."""
     sign = "" if abs(new) > abs(old) else "/"
     yield from (f"scale:{sign}{factor}" for factor, min_digits in SCALE_DIGITS.items() if digits >= min_digits)
-
-
-def _propose_supported(old: Any, new: Any) -> Iterator[str]:
-    """Yield what a single pair does not support: scales of round numbers, and any affix at a word boundary."""
-    if isinstance(old, str) and isinstance(new, str):
-        yield from _propose_affixes(old, new, is_supported=True)
-    elif not isinstance(old, str) and not isinstance(new, str):
-        yield from _propose_scales(old, new, digits=MAX_TEXT_CHARS)
 
 
 def _propose_pairs(old: Any, new: Any) -> Iterator[str]:
@@ -271,7 +249,7 @@ def _propose_pairs(old: Any, new: Any) -> Iterator[str]:
                 yield from (f"{first}+{second}" for second in _propose_steps(middle, new))
     elif _has_digit(old):
         text = to_text(new)
-        yield from (f"{first}+number" for first in _propose_affixes(old, text or "", is_supported=False))
+        yield from (f"{first}+number" for first in _propose_affixes(old, text or ""))
         for first in ("number", "number:,"):
             number = apply_transformation(first, old)
             if number is not None:
@@ -291,6 +269,7 @@ def _is_same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
+@lru_cache(maxsize=CACHED_TEXTS)  # each value is compared with those of several calls
 def _core_of(text: str) -> str:
     return _CORE_GAP.sub("", text).casefold()
 
@@ -302,10 +281,6 @@ def _has_digit(text: str) -> bool:
 def _count_digits(number: int | float) -> int:
     """Return the number of significant digits."""
     return len(f"{Decimal(repr(number)):f}".replace(".", "").strip("-0"))
-
-
-def _is_boundary(before: str, after: str) -> bool:
-    return not (before.isalnum() and after.isalnum()) or before.isdigit() != after.isdigit()
 
 
 def _is_prefix(affix: str, text: str) -> bool:

@@ -239,7 +239,6 @@ def learned(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
 
 
 def build_fix_row(fix: Fix) -> dict[str, Any]:
-    """Build the row of a fix."""
     return {
         "fix": fix,
         "action": formatting.line(describe_action(fix), 300),
@@ -288,7 +287,6 @@ def _unapplied_reason(fix: Fix) -> str:
 
 
 def decide_fix(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> bool:
-    """Approve or revoke a fix from its form."""
     action = form.get("action", "")
     if action not in ("approve", "revoke"):
         raise SettingsError(f"Invalid decision {action[:40]!r}. Use approve or revoke.")
@@ -299,7 +297,6 @@ def decide_fix(store: Store, tenant: str, now: int, id: str, form: dict[str, str
 
 
 def build_lesson_row(lesson: Lesson) -> dict[str, Any]:
-    """Build the row of a lesson in a list."""
     is_new_seed = lesson.is_seed and lesson.state == "proposed"
     return {
         "lesson": lesson,
@@ -311,7 +308,6 @@ def build_lesson_row(lesson: Lesson) -> dict[str, Any]:
 
 
 def lesson_rows(store: Store, tenant: str, query: LessonQuery) -> list[dict[str, Any]]:
-    """Build the rows of the lessons that match."""
     return list(map(build_lesson_row, store.lessons(tenant, query)))
 
 

@@ -102,7 +102,6 @@ class PageQuery(NamedTuple):
         return form_filters(find_resource(self.path))
 
     def narrow(self, **filters: str) -> PageQuery:
-        """Return the query with further filters."""
         return self._replace(filters={**self.filters, **filters})
 
     @property

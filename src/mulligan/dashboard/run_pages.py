@@ -121,11 +121,10 @@ def build_conversation_page(histories: Sequence[History], page: int) -> dict[str
 
 
 def build_run_row(history: History) -> dict[str, Any]:
-    """Build the row of a run in a list."""
-    run, linked = history.run, {link.failed_call for link in history.links}
+    run, links = history.run, history.links_by_call
     failed = [call for call in calls.group_attempts(history.steps) if call.has_failed and call.first.type != "run"]
     return run_text.to_facts(history) | {
-        "unrecovered": sum(not call.has_succeeded and call.id not in linked for call in failed),
+        "unrecovered": sum(not call.is_recovered(links.get(call.id)) for call in failed),
         "context": run.context,
     }
 
@@ -154,7 +153,6 @@ class Frame(NamedTuple):
         return cls(begin, max([history.run.ended_at or begin, begin + 1, *ends]))
 
     def to_percent(self, timestamp: float) -> float:
-        """Convert a timestamp to a percentage of the frame."""
         return min(100.0, max(0.0, 100 * (timestamp - self.begin) / (self.end - self.begin)))
 
 
@@ -194,16 +192,15 @@ def _locate_call(call: Call, all_calls: Sequence[Call], numbers: Mapping[int, in
 
 
 def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
-    """Build the template context of the run page."""
     all_calls = calls.group_attempts(history.steps)
     agent_calls = [call for call in all_calls if call.first.type != "run"]
-    links = {link.failed_call: link for link in history.links}
+    links = history.links_by_call
     numbers = {call.id: number for number, call in enumerate(agent_calls, start=1)}
     by_id = {call.id: call for call in all_calls}
     by_seq = {step.seq: call for call in all_calls for step in call.steps}
     frame = Frame.of(history)
     failed = [call for call in agent_calls if call.has_failed]
-    recovered_calls = [call for call in failed if call.has_succeeded or call.id in links]
+    recovered_calls = [call for call in failed if call.is_recovered(links.get(call.id))]
     usage = counters.sum_usage(history.steps)
     page_calls = all_calls[page * CALLS_PER_PAGE : (page + 1) * CALLS_PER_PAGE]
     episode_notes = describe_episodes(history)

@@ -73,7 +73,6 @@ def models(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
 
 
 def _corrected_arguments(cell: Cell) -> list[dict[str, Any]]:
-    """Return the most frequently corrected arguments of a tool."""
     return [
         {
             "path": path,

@@ -10,7 +10,8 @@ Gemini CLI: a tool's response says whether it failed; a shell's response contain
 before each model call, and only the log shows a compression. Its hook cannot return text, so the reminder follows with
 the next prompt or tool result. A call of an unknown tool triggers no hook; it is read from the log at the end.
 
-OpenCode: a plugin sends failed calls, compactions and the end of a turn. Successes are read from its database.
+OpenCode and Pi: a plugin sends failed calls, compactions and the end of a turn. Successes are read from the session
+log.
 """
 
 from __future__ import annotations
@@ -34,16 +35,18 @@ REJECTION_ERROR_TYPES = ("invalid_tool_params", "tool_not_registered")
 EventType = Literal["calls", "compacting", "compacted", "prompted", "ended"]
 """`compacting` comes before a compaction, when no text can be returned. `prompted` allows text to be returned."""
 
-EVENT_TYPES: dict[str, dict[str, EventType]] = {
-    "claude-code": {
-        "PostToolUseFailure": "calls",
-        "PostToolBatch": "calls",
-        "SessionStart": "compacted",
-        "SessionEnd": "ended",
-    },
-    "codex": {"PostToolUse": "calls", "SessionStart": "compacted", "SessionEnd": "ended"},
-    "opencode": {"ToolFailed": "calls", "SessionCompacted": "compacted", "SessionIdle": "ended"},
-    "gemini": {"AfterTool": "calls", "BeforeAgent": "prompted", "PreCompress": "compacting", "SessionEnd": "ended"},
+EVENT_TYPES: dict[str, EventType] = {
+    "PostToolUse": "calls",  # Codex
+    "PostToolUseFailure": "calls",
+    "PostToolBatch": "calls",  # Claude Code
+    "AfterTool": "calls",  # Gemini CLI
+    "ToolFailed": "calls",  # our plugins
+    "BeforeAgent": "prompted",
+    "PreCompress": "compacting",
+    "SessionStart": "compacted",
+    "SessionCompacted": "compacted",
+    "SessionEnd": "ended",
+    "SessionIdle": "ended",
 }
 
 
@@ -100,7 +103,7 @@ class SpooledEvent(msgspec.Struct, frozen=True, kw_only=True):
 def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
     """Return the event, or None if there is nothing to do. Events are not validated by the agents."""
     name = _text(event.get("hook_event_name"))
-    event_type = EVENT_TYPES[agent].get(name)
+    event_type = EVENT_TYPES.get(name)
     if event_type is None or (event_type == "compacted" and event.get("source") != "compact"):
         return None
     log = _text(event.get("transcript_path"))
@@ -121,18 +124,17 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
 
 
 def _parse_call(event_name: str, raw_call: Mapping[str, Any], log: str) -> AgentCall:
-    if event_name == "ToolFailed":
+    if isinstance(part := raw_call.get("part"), dict):
         from mulligan.transcripts.opencode import parse_part
 
-        part = raw_call.get("part")
-        call = parse_part(part) if isinstance(part, dict) else None
+        call = parse_part(part)
         if call is None:
             return AgentCall(id="", name="")
         return AgentCall(id=call.id, name=call.name, arguments=call.arguments, error=call.error)
     name, server = split_tool_name(_text(raw_call.get("tool_name")))
     id, response, error, is_rejected = _text(raw_call.get("tool_use_id")), raw_call.get("tool_response"), None, False
     match event_name:
-        case "PostToolUseFailure":
+        case "PostToolUseFailure" | "ToolFailed":
             error = _text(raw_call.get("error")) or "failed"
         case "PostToolBatch":
             error = _find_marked_error(_text(response).lstrip())

@@ -50,6 +50,7 @@ from mulligan.hooks.agents import (
     run_id_prefix,
     split_tool_name,
 )
+from mulligan.hooks.success_spool import build_redactor, build_success, redact_call
 from mulligan.learn import tracker
 from mulligan.learn.tracker import REPEAT_WINDOW_TURNS, SESSION_KIND, TrackedFailure, Tracker, find_subject
 from mulligan.prompt import Prompt
@@ -97,14 +98,9 @@ class EventProcessor:
     def __init__(self, event: AgentEvent, settings: Settings) -> None:
         self.event, self.settings = event, settings
         self.now = self.event_time = int(time.time() * 1000)
-        options: dict[str, Any] = {
-            "names": settings.redact_names,
-            "patterns": settings.redact_patterns,
-            "allowed": settings.redact_ignore,
-        }
-        unredacted: dict[str, Any] = {"unredacted_arguments": settings.unredacted_arguments, "keeps_quantities": True}
-        self.redactor = Redactor(level=settings.level, **unredacted, **options)
-        self.prompt = Prompt(Redactor(personal=False, **options))
+        self.redactor = build_redactor(settings)
+        names, patterns, allowed = settings.redact_names, settings.redact_patterns, settings.redact_ignore
+        self.prompt = Prompt(Redactor(personal=False, names=names, patterns=patterns, allowed=allowed))
         self.classify: Callable[..., Failure] = classify
         if settings.kinds or settings.rules:
             self.classify = Classifier.from_settings({"kinds": settings.kinds, "rules": settings.rules}).classify
@@ -244,33 +240,20 @@ class EventProcessor:
             if call.is_rejected:
                 failure = replace(failure, took_effect=TookEffect.NO)
         step = replace(
-            self._name_tool(call.name, call.server),
-            arguments=call.arguments,
+            build_success(self.event.agent, call, self.now),
             outcome=cast(Outcome, outcome),
-            started_at=self.now - int(call.duration_seconds * 1000),
-            duration_seconds=call.duration_seconds,
             failure=failure,
             links_decided=failure is not None,
         )
         return self._apply_record_level(step)
 
-    def _name_tool(self, name: str, server: str | None) -> Step:
-        """Return a successful call of a tool. Its position follows when it is added to the run."""
-        key = None if server else f"{self.event.agent}:{name}"
-        return Step(run="", seq=0, call=0, name=name, server=server, key=key)
-
     def _apply_record_level(self, step: Step) -> Step:
         """Return a step as it may be stored: without its result, at the record level, redacted."""
-        # The result is a file or the output of a command. In memory it shows what a call recovered.
-        step = replace(step, result=None)
         if self.settings.record == "shape":
             from mulligan.capture.value_recording import to_shape  # rarely used
 
-            step = to_shape(step)
-        return self._redact(step)
-
-    def _redact(self, step: Step) -> Step:
-        return cast(StepEnded, redact_event(StepEnded(step), self.redactor)).step
+            step = to_shape(replace(step, result=None))
+        return redact_call(step, self.redactor)
 
     # The session, within the transaction
 
@@ -285,13 +268,17 @@ class EventProcessor:
         with suppress(msgspec.MsgspecError, UnicodeError):
             self.tracker = tracker.from_json(transaction.get(SESSION_KIND, self.session) or b"")
         self.state.at = self.now
-        if session_files.read_calls(self.event.session, self.state.read)[0]:
+        turns, self.state.read = session_files.read_calls(self.event.session, self.state.read)
+        spooled_events = self._read_spool()
+        if turns or spooled_events:
             self.tracker.commit_pending()  # turns ended before the calls that the log has gained
         self._add_logged_calls()
-        self._count_successes()
-        for spooled in self._read_spool():
+        for spooled in spooled_events:
+            self._count_successes(turn for turn in turns if turn[0] < spooled.at)
+            turns = [turn for turn in turns if turn[0] >= spooled.at]
             self._apply_event(transaction, spooled)
             self.state.spooled = spooled.id
+        self._count_successes(turns)
         # The model has read the answers to earlier calls. The log may already have the calls of this event.
         reported_calls = current.calls if current is not None else ()
         reported_ids = {id.strip("-") or self._find_logged_id(step) for id, step in reported_calls}
@@ -407,14 +394,15 @@ class EventProcessor:
         last_id = self.logged_calls[-1][0] if self.logged_calls else ""
         return last_id if self.merged_digests.get(last_id) == _digest_call(step) else ""
 
-    def _count_successes(self) -> None:
-        """Add the successful calls of events that exited early."""
-        turns, self.state.read = session_files.read_calls(self.event.session, self.state.read)
+    def _count_successes(self, turns: Iterable[tuple[int, list[tuple[str, str]]]]) -> None:
+        """Add the successful calls of events that exited early, by turn with its time."""
         steps_by_tool: dict[str, Step] = {}
         for timestamp, calls in turns:
             for name, id in calls:
                 if name not in steps_by_tool:
-                    steps_by_tool[name] = self._redact(self._name_tool(*split_tool_name(name)))
+                    tool, server = split_tool_name(name)
+                    success = build_success(self.event.agent, AgentCall(id=id, name=tool, server=server), timestamp)
+                    steps_by_tool[name] = redact_call(success, self.redactor)
                 if not self.logged_calls:  # the log has them with their arguments
                     self._add_step(id, replace(steps_by_tool[name], started_at=timestamp))
             self._end_turn(id for _, id in calls)
@@ -457,7 +445,7 @@ class EventProcessor:
                 for failed_id, link in recoveries or ()
                 if (number := state.failed_calls.get(failed_id)) is not None
             )
-            step = self._redact(replace(step, links=links))
+            step = redact_call(replace(step, links=links), self.redactor)
         elif id and id != "-":
             state.failed_calls[id] = state.seq
         if step.links and (advice := state.list_advice(step.name)):

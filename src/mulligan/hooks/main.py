@@ -6,7 +6,7 @@ import gc
 import os
 import sys
 
-from mulligan.hooks import session_files
+from mulligan.hooks import AGENTS, session_files
 
 TYPE_CHECKING = False  # importing typing would slow down the early exit
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 else:
     ModuleType = type(sys)
 
-AGENTS = ("claude-code", "codex", "gemini", "opencode")
 MAX_EVENT_BYTES = 32_000_000
 """Limit of an event. A larger one is ignored."""
 UNUSED_MODULES = ("ipaddress", "platform", "textwrap", "msgspec.inspect", "msgspec.toml", "msgspec.yaml")
@@ -34,9 +33,7 @@ def main() -> None:
         if should_process(agent, data):
             gc.disable()  # no garbage outlives this process
             _find_packages()
-            from mulligan.hooks import event_processing  # takes 40 ms
-
-            response = event_processing.process_event(agent, data)
+            response = _process(agent, data)
             while response:
                 response = response[os.write(1, response) :]
     except BaseException as error:  # noqa: BLE001 - a hook must not fail
@@ -48,6 +45,30 @@ def main() -> None:
             # Shown to the user, not to the model.
             os.write(1, json.encode({"systemMessage": f"mulligan records nothing: {error}"}))
     os._exit(0)  # skips the interpreter's shutdown, which would double the run time
+
+
+def _process(agent: str, data: bytes) -> bytes:
+    """Store or spool an event and return the response."""
+    if has_only_successes(agent, data):
+        from mulligan.hooks.success_spool import spool_successes
+
+        if spool_successes(agent, data):
+            return b""
+    from mulligan.hooks.event_processing import process_event  # takes 60 ms
+
+    return process_event(agent, data)
+
+
+def has_only_successes(agent: str, data: bytes) -> bool:
+    """Return whether an event that must be processed only reports successful calls, and waits for no reminder."""
+    event, session = find_field(data, b"hook_event_name"), find_field(data, b"session_id")
+    return (
+        agent in ("claude-code", "gemini")
+        and event in (b"PostToolUse", b"PostToolBatch", b"AfterTool")
+        and bool(_parse_calls(data))
+        and not _may_have_failed(agent, event, data)
+        and b"*" not in session_files.read_open_tools(session)
+    )
 
 
 def should_process(agent: str, data: bytes) -> bool:

@@ -21,6 +21,7 @@ from mulligan.core.failure import Failure, Remedy
 from mulligan.core.holdout import is_fix_held_out
 from mulligan.core.read_only_calls import is_read_only
 from mulligan.core.records import ANY_FIX, HIDDEN_VALUE, RUN_SPECIFIC, Effects, Fix, Link, LinkMethod, Precedent, Step
+from mulligan.hooks import AGENTS
 from mulligan.hooks.agents import HookState
 from mulligan.learn.project_lessons import TRUST_KIND, find_trusted_lesson, trust_key
 from mulligan.learn.tracker import TrackedFailure
@@ -33,8 +34,6 @@ LOOKUP_TIMEOUT_SECONDS = 0.05
 """Time limit of a memory lookup. It then returns the fixes found so far."""
 MAX_LINKED_LOG_BYTES = 32 * 1024 * 1024
 """A longer log is not read: the agent waits for its hook."""
-LOG_FORMATS = {"gemini": "gemini-cli"}
-"""Transcript format of an agent's log, unless it has the agent's name."""
 PROMOTED_STATES = ("promoted", "approved")
 MIN_SUCCESSFUL_RUNS = 3
 """Sessions in this folder in which a fix must have succeeded before it is shown, unless it is promoted."""
@@ -65,7 +64,7 @@ def read_log(
     try:
         if agent == "opencode" or Path(log).stat().st_size <= MAX_LINKED_LOG_BYTES:
             with LogLines(Path(log)) as lines:
-                log_format = FORMATS[LOG_FORMATS.get(agent, agent)]
+                log_format = FORMATS[AGENTS[agent]]
                 histories = (
                     opencode.read(lines, reading, session) if agent == "opencode" else log_format.read(lines, reading)
                 )

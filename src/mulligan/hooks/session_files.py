@@ -210,15 +210,16 @@ def remove_spool(session: str, size: int) -> None:
                 _remove(path)
 
 
-def append_frame(session: str, frame: bytes) -> None:
-    """Spool an event that could not be stored. From now on, each event of the session is processed."""
+def append_frame(session: str, frame: bytes, *, must_process_next: bool = True) -> None:
+    """Spool an event that is not stored yet. `must_process_next` makes the next event of the session store it."""
     path = session_file_path(session.encode("utf-8", "replace"), ".spool")
     with _LockedFile(path) as file:
         if os.fstat(file).st_size + len(frame) > MAX_SPOOL_BYTES:
             raise OSError(f"{path} is full")
         if os.write(file, frame) != len(frame):
             raise OSError(f"No space left for {path}")
-    _append(session_file_path(session.encode("utf-8", "replace"), ".open"), b"\n*")
+    if must_process_next:
+        _append(session_file_path(session.encode("utf-8", "replace"), ".open"), b"\n*")
 
 
 def mark_noted(session: bytes) -> bool:

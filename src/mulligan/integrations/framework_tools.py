@@ -30,7 +30,6 @@ from mulligan.redaction.regex import LazyRegex
 log = get_logger(__name__)
 ALL_TOOLS = "*"
 """Options under this name apply to every tool."""
-MIN_MISSPELLED_SIMILARITY = 0.75
 REPORTED_ATTRIBUTE = "__mulligan_reported__"
 
 Attempt = Callable[..., Any]
@@ -87,7 +86,7 @@ class FrameworkTools:
         self._unused_names.difference_update(names)
         candidates = [name for name in names if name not in self._options]
         for unused_name in sorted(self._unused_names):
-            if near := difflib.get_close_matches(unused_name, candidates, n=1, cutoff=MIN_MISSPELLED_SIMILARITY):
+            if near := difflib.get_close_matches(unused_name, candidates, n=1, cutoff=0.75):
                 self._unused_names.remove(unused_name)
                 log.warning(
                     "No tool is named %r, so its options have no effect. Did you mean %r?", unused_name, near[0]

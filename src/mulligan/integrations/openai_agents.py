@@ -205,8 +205,6 @@ def _find_run(agent: FrameworkAgent) -> AgentRun:
     return call.run if call is not None and call.agent is agent else agent.start_run(None)
 
 
-MAX_RETRIED_ERRORS = 20
-"""Errors of a model that are kept until the SDK asks whether it may retry, in all runs at once."""
 FindRun = Callable[[], AgentRun]
 
 
@@ -233,7 +231,8 @@ class _RecoveringModel(Model):
 
     def __init__(self, model: Model, agent: FrameworkAgent, find_run: FindRun) -> None:
         self._model, self._agent, self._find_run = model, agent, find_run
-        self._retried_errors: deque[Exception] = deque(maxlen=MAX_RETRIED_ERRORS)
+        # Errors of a model that are kept until the SDK asks whether it may retry, in all runs at once.
+        self._retried_errors: deque[Exception] = deque(maxlen=20)
         for name in vars(Model).keys() - vars(_RecoveringModel).keys():
             if inspect.isfunction(getattr(Model, name)):
                 setattr(self, name, getattr(model, name))

@@ -12,14 +12,13 @@ import re
 import stat
 import unicodedata
 from collections.abc import Iterable
-from hashlib import blake2b
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import msgspec
 
 from mulligan.core.failure import LessonFileError
-from mulligan.core.records import Change, Lesson, LessonSource, Prerequisite, encode, lesson_id
+from mulligan.core.records import Change, Lesson, LessonSource, Prerequisite, digest, encode, lesson_id
 from mulligan.learn import lessons
 
 MAX_FILE_BYTES = 64 * 1024
@@ -73,7 +72,7 @@ class LessonFile(NamedTuple):
 def digest_texts(lesson: Lesson) -> str:
     """Return a digest of the texts of a lesson. Different texts have different digests."""
     texts = [lessons.sanitize_lesson_text(getattr(lesson, name)) for name in lessons.TEXT_FIELDS]
-    return blake2b(encode(texts), digest_size=6).hexdigest()
+    return digest(encode(texts), 6).hex()
 
 
 # Render

@@ -6,17 +6,19 @@ holds the hash of each file that this user has trusted. A file that changes is s
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from mulligan.core.failure import Failure, LessonFileError
 from mulligan.core.records import Lesson, Step, decode, encode
-from mulligan.learn.lesson_files import LessonFile, list_file_names, parse_lesson_file, read_file
 from mulligan.learn.working_calls import PastFailure, find_working_call
+
+if TYPE_CHECKING:
+    from mulligan.learn.lesson_files import LessonFile
 
 LESSON_FOLDER = Path(".mulligan", "lessons")
 """The folder of the lesson files in a project."""
@@ -34,6 +36,8 @@ def trust_key(project: Path | str) -> str:
 
 def read_lessons(project: Path | str) -> dict[str, LessonFile]:
     """Return the lesson files of a project by the hash of their content. Raise `LessonFileError` if one is invalid."""
+    from mulligan.learn.lesson_files import list_file_names, parse_lesson_file, read_file
+
     folder = Path(project) / LESSON_FOLDER
     if not folder.is_dir():
         raise LessonFileError(
@@ -48,6 +52,8 @@ def read_lessons(project: Path | str) -> dict[str, LessonFile]:
 
 def hash_content(data: bytes) -> str:
     """Return the hash that identifies a trusted file."""
+    import hashlib  # lazy: loads OpenSSL, and most projects have no lessons
+
     return hashlib.sha256(data).hexdigest()
 
 
@@ -58,6 +64,8 @@ def encode_trust(hashes: Mapping[str, str]) -> bytes:
 
 def find_trusted_lesson(project: str, trust: bytes, step: Step) -> Lesson | None:
     """Return the trusted lesson about a failed call; None without one. A file that is new or has changed is skipped."""
+    from mulligan.learn.lesson_files import parse_lesson_file, read_file  # lazy: most projects have no lessons
+
     failure = step.failure
     assert failure is not None
     for content_hash, name in decode(trust, dict[str, str]).items():

@@ -39,10 +39,6 @@ MAX_ANSWER_SUGGESTIONS = 3
 """Maximum suggestions, lessons or fixes of each type in an answer."""
 MAX_ERROR_CHARS = 1_000_000
 """Maximum characters of an error text. Only its ends are used."""
-MAX_SCANNED_RUNS = 50
-"""Runs of each status that are searched for recent failures."""
-MAX_SCANNED_PATTERNS = 1000
-"""Patterns that are searched for an equal fingerprint."""
 _STATUSES: tuple[Status, ...] = ("failure", "partial", "recovered")
 _LIMITS = {"minimum": "at least", "maximum": "at most", "maxLength": "characters at most", "pattern": "as in"}
 
@@ -235,7 +231,8 @@ class Knowledge:
             patterns = self._store.patterns(self._tenant, msgspec.structs.replace(query, text=query_text[:300]))
             if patterns:
                 return patterns
-        candidates = self._store.patterns(self._tenant, msgspec.structs.replace(query, limit=MAX_SCANNED_PATTERNS))
+        # Patterns that are searched for an equal fingerprint.
+        candidates = self._store.patterns(self._tenant, msgspec.structs.replace(query, limit=1000))
         return [pattern for pattern in candidates if pattern.fingerprint == failure.fingerprint][: query.limit]
 
     def _describe_pattern(self, pattern: Pattern) -> str:
@@ -318,15 +315,16 @@ class Knowledge:
         begin = parse_time(since, now)
         failed: list[tuple[int, str]] = []
         for status in _STATUSES:
-            query = RunQuery(tool=tool, agent=agent, status=status, since=begin, limit=MAX_SCANNED_RUNS)
+            # Runs of each status that are searched for recent failures.
+            query = RunQuery(tool=tool, agent=agent, status=status, since=begin, limit=50)
             for history in self._store.runs(self._tenant, query):
-                recovered_ids = {link.failed_call for link in history.links}
+                links = history.links_by_call
                 for call in calls.group_attempts(history.steps):
                     step = next((attempt for attempt in reversed(call.steps) if attempt.has_failed), None)
                     if step is None or (tool is not None and step.name != tool) or step.started_at < (begin or 0):
                         continue
                     words = self._words.for_arguments(step.arguments)
-                    is_recovered = call.has_succeeded or call.id in recovered_ids
+                    is_recovered = call.is_recovered(links.get(call.id))
                     age_seconds = max(0, now - step.started_at) // 1000
                     failed.append((step.started_at, words.failed_call_line(step, is_recovered, age_seconds)))
         failed.sort(key=lambda failed_call: -failed_call[0])

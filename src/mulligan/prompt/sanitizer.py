@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
@@ -74,6 +73,8 @@ class Sanitizer:
             return self._line(value, MAX_VALUE_CHARS)
         # Redacts by the names inside the value too.
         value = self._redactor.value(value)
+        import json  # lazy: rarely needed
+
         text = json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else repr(value)
         return self._line(text, MAX_VALUE_CHARS)
 

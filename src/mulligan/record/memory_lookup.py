@@ -473,7 +473,6 @@ def apply_forms(fix: Fix, arguments: Mapping[str, Any]) -> Fix | None:
 
 
 def to_precedent(fix: Fix) -> Precedent:
-    """Return a fix as a precedent, with its counts."""
     methods: dict[str, LinkMethod] = {"prerequisite": "prerequisite", "retry": "retry"}
     return Precedent(
         method=methods.get(fix.type, "agent"),

@@ -275,7 +275,6 @@ class RecordQueue:
         return redact_records([record for _, record in batch], self._stream.record_redactor)
 
     def _find_journal(self, position: int) -> Journal | None:
-        """Return the journal that contains this position."""
         first_position = position - position % JOURNAL_SPAN
         journals = filter(None, (self.journal, *self.full_journals))
         return next((journal for journal in journals if journal.first_position == first_position), None)

@@ -108,7 +108,6 @@ class Recorder:
 
     @property
     def dropped(self) -> int:
-        """Number of dropped records."""
         return self.queue.dropped
 
     def flush(self, timeout: float = EXIT_FLUSH_SECONDS) -> bool:

@@ -34,7 +34,6 @@ class ProgramRule(NamedTuple):
 
 @functools.cache
 def program_rules() -> dict[str, list[ProgramRule]]:
-    """Return the rules of each program."""
     rules: dict[str, list[ProgramRule]] = {}
     # As bytes: read_text imports the codec, and a child forked meanwhile would wait for that import forever.
     for line in Path(__file__).with_name("command_programs.txt").read_bytes().decode().splitlines():

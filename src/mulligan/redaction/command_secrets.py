@@ -317,7 +317,6 @@ class _CommandReader:
         )
 
     def _read_own_flag(self, word: Word, following: Word | None, slot: SecretSlot) -> None:
-        """Read a flag of the table."""
         name, raw = slot.name, self._text[word.start : word.end]
         text = word.text.lower() if name[0] == "/" else word.text
         if not text.startswith(name):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import re
-import string
 from collections.abc import Iterator
 
 from mulligan.redaction import secret_hints as hints
@@ -197,15 +196,13 @@ slack         eG94Yi eG94cC                                     [A-Za-z0-9+/]{40
 aws           QUtJQ                                             [A-Z][A-Za-z0-9+/]{20,21}={0,2}(?![\w+/])
 """
 
+_LETTERS_AND_DIGITS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 # Secrets that follow a marker: the last two characters of the marker as lookup key, then kind, full marker, prefix of
 # the secret, and pattern of the remainder.
 _AFTER = {
     **{f"{digit}:": ("telegram", r"(?<!\d)\d{8,10}:", "AA", r"[\w-]{32,33}(?![\w-])") for digit in "0123456789"},
     **{f"{digit}|": ("meta", r"(?<!\d)\d{15,16}\|", "", r"[\w-]{27,40}(?![\w-])") for digit in "0123456789"},
-    **{
-        f"{c}!": ("salesforce", r"(?<!\w)00D\w{12}!", "", r"[\w.]{60,120}")
-        for c in string.ascii_letters + string.digits
-    },
+    **{f"{c}!": ("salesforce", r"(?<!\w)00D\w{12}!", "", r"[\w.]{60,120}") for c in _LETTERS_AND_DIGITS},
     "h:": ("twitch", r"(?<!\w)oauth:", "", r"[a-z0-9]{30}(?!\w)"),
     "//": ("google", r"(?<![\w/])1//", "0", r"[\w-]{30,120}"),
     "y/": ("ifttt", r"(?<!\w)with/key/", "", r"[\w-]{20,60}"),

@@ -14,7 +14,6 @@ _WORD_REGEX = LazyRegex(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
 
 
 def word_set(text: str) -> frozenset[str]:
-    """Return the words of a text as a set."""
     return frozenset(text.split())
 
 

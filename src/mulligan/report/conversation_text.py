@@ -60,8 +60,8 @@ def _iterate_entries(history: History, listed_counts: Counter[bytes]) -> Iterato
     """Yield what a run adds. `listed_counts` counts the messages of earlier entries by content."""
     messages = {message.number: message for message in history.messages}
     contents = {number: encode((message.role, message.parts)) for number, message in messages.items()}
-    linked = {link.failed_call for link in history.links}
-    recovered = {call.id for call in calls.group_attempts(history.steps) if call.has_succeeded} | linked
+    links = history.links_by_call
+    recovered = {call.id for call in calls.group_attempts(history.steps) if call.is_recovered(links.get(call.id))}
     for step in history.steps:
         if step.recovery is not None and not step.is_summary:
             facts = [call_text.describe_recovery(step.recovery), *call_text.describe_compression(step)[:1]]

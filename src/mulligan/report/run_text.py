@@ -59,7 +59,7 @@ def to_facts(history: History) -> dict[str, Any]:
 def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS) -> dict[str, Any]:
     """Return the JSON summary of a run with the outcome of each call. `facts` are sentences by the id of a call."""
     run = history.run
-    recovered_ids = {link.failed_call for link in history.links}
+    links = history.links_by_call
     causes = find_causes(history)
     return {
         "id": run.id,
@@ -75,7 +75,7 @@ def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS)
                 "attempts": len(call.steps),
                 "outcome": CUT_OFF if call.id in run.cut_off else call.outcome_label,
                 "kind": str(call.failure.kind) if call.failure else None,
-                "recovered": call.has_succeeded or call.id in recovered_ids if call.has_failed else None,
+                "recovered": call.is_recovered(links.get(call.id)) if call.has_failed else None,
                 "stop_reason": call.last.stop.reason if call.last.stop else None,
                 **({"cause": to_builtins(causes[call.id])} if call.id in causes else {}),
                 **({"suspected": str(call.last.suspected.kind)} if call.last.suspected else {}),
@@ -117,13 +117,13 @@ def _worst_failure(history: History) -> str | None:
 
     If there is none, describe the first call that was cut off, or the first suspected failure.
     """
-    recovered_ids = {link.failed_call for link in history.links}
+    links = history.links_by_call
     failed_calls = [call for call in calls.group_attempts(history.steps) if call.has_failed]
 
     def order(call: calls.Call) -> tuple[bool, bool]:
         failure, effects = call.failure, call.last.effects
         has_unknown_effect = failure is not None and failure.has_unknown_outcome and effects == "once"
-        return call.has_succeeded or call.id in recovered_ids, not has_unknown_effect
+        return call.is_recovered(links.get(call.id)), not has_unknown_effect
 
     worst = min(failed_calls, key=order, default=None)
     if history.run.cut_off and (worst is None or order(worst)[0]):
@@ -152,7 +152,7 @@ def render_run(
     successful calls, by the id of the failed call that they explain; `actions` describe learned fixes by id.
     """
     run, run_calls = history.run, _group_calls(history)
-    link_by_call = {link.failed_call: link for link in history.links}
+    link_by_call = history.links_by_call
     status = format_status(status_of(history), run.end_reason)
     yield from wrap_text(f"{run.id} {status}: {_describe_result(run_calls, link_by_call, history)}", width, "")
     yield ""
@@ -186,7 +186,7 @@ def render_run(
 
 def _describe_result(run_calls: list[calls.Call], link_by_call: dict[int, Link], history: History) -> str:
     failed_calls = [call for call in run_calls if call.has_failed]
-    recovered_count = sum(call.has_succeeded or call.id in link_by_call for call in failed_calls)
+    recovered_count = sum(call.is_recovered(link_by_call.get(call.id)) for call in failed_calls)
     backoff_seconds = sum(call.backoff_seconds for call in run_calls)
     attempt_count = sum(not step.is_skipped for call in run_calls for step in call.steps)
     text = f"{format_count(len(run_calls), 'call')} in {format_count(attempt_count, 'attempt')}"

@@ -235,7 +235,7 @@ class LogScan:
             self._count_failures(history, failed_calls)
 
     def _count_failures(self, history: History, failed_calls: list[calls.Call]) -> None:
-        links = {link.failed_call: link for link in history.links}
+        links = history.links_by_call
         repeated_ids = counters.find_repeated_calls(history, failed_calls)
         counted_patterns: set[tuple[str, str]] = set()
         for call in failed_calls:
@@ -244,7 +244,7 @@ class LogScan:
             if failure is None:
                 continue
             kind, link = str(failure.kind), links.get(call.id)
-            is_recovered = call.has_succeeded or link is not None
+            is_recovered = call.is_recovered(link)
             counts = {"recovered": int(is_recovered), "repeats_after_compaction": int(call.id in repeated_ids)}
             self._totals.update(counts)
             counts["failures"] = 1

@@ -128,7 +128,6 @@ class FaultCollector:
         self._faults: list[Fault] = []
 
     def add(self, message: str, field: str) -> None:
-        """Add the fault of a field."""
         self._faults.append(Fault.at(field, message))
 
     def __enter__(self) -> None: ...
@@ -190,7 +189,6 @@ class BodyMemory:
         self.byte_count += added
 
     def release(self, size: int) -> None:
-        """Release a body of this size."""
         self.byte_count -= max(0, size - UNCOUNTED_BYTES)
 
 
@@ -285,7 +283,6 @@ async def read_form(request: Request) -> dict[str, str]:
 
 
 async def read_json(request: Request, type: type[T]) -> T:
-    """Read a JSON body into a record."""
     return parse_json(await read_body(request, JSON), type)
 
 

@@ -218,7 +218,6 @@ def _schema_hook(type: type) -> dict[str, Any]:
 
 
 def parameter_schema(parameter: Parameter) -> dict[str, Any]:
-    """Return the JSON schema of a parameter."""
     schemas: dict[str, dict[str, Any]] = {
         "choice": {"type": "string", "enum": list(parameter.choices)},
         "count": {"type": "integer", "minimum": 1, "maximum": parameter.maximum},
@@ -232,7 +231,6 @@ def parameter_schema(parameter: Parameter) -> dict[str, Any]:
 
 
 def build_document(endpoints: Iterable[QueryEndpoint]) -> dict[str, Any]:
-    """Build the OpenAPI 3.1 document."""
     types = [payload_type for _, _, payload_type, *_ in REQUESTS]
     types += [
         payloads.RunPayload,

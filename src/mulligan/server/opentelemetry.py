@@ -339,7 +339,6 @@ def _without_values(step: Step) -> Step:
 
 
 def _restore_run(open_trace: _OpenTrace, run: Run) -> None:
-    """Restore the run of a trace from the store."""
     open_trace.stored_run = open_trace.last_run = run
     open_trace.trace.has_ended = run.end_reason is not None
     gathering = open_trace.trace.builder

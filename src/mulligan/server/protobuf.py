@@ -49,7 +49,6 @@ def parse_spans(data: bytes) -> Iterator[Span | None]:
 
 
 def parse_logs(data: bytes) -> Iterator[LogRecord]:
-    """Yield the log records of an export."""
     for group in _decode(ExportLogsServiceRequest, data).resource_logs:
         resource = _read_attributes(group.resource.attributes)
         for scope_logs in group.scope_logs:
@@ -67,7 +66,6 @@ def _decode(message_type: type[M], data: bytes) -> M:
 
 
 def _read_attributes(attributes: Iterable[Any]) -> dict[str, Any]:
-    """Return the relevant attributes."""
     return {attribute.key: _read_value(attribute.value) for attribute in attributes if attribute.key in READ_ATTRIBUTES}
 
 

@@ -126,7 +126,6 @@ ROUTE_GROUPS: tuple[RouteGroup, ...] = (
 
 @cache
 def api_document() -> dict[str, Any]:
-    """Return the OpenAPI document of all routes."""
     return openapi.build_document(query_endpoints())
 
 

@@ -102,7 +102,6 @@ class CachedRecords(Generic[T]):
         self._by_name: dict[str, T] = {}
 
     def load_all(self) -> list[T]:
-        """Read all records from the store."""
         return self._decode(self._key_value_store.get(SERVER_TENANT, SERVER_ENTRY_KIND, self.key))
 
     def _decode(self, stored_value: bytes | None) -> list[T]:
@@ -128,7 +127,6 @@ class CachedRecords(Generic[T]):
         self._read_at = time.monotonic()
 
     def refresh(self) -> None:
-        """Read the records again."""
         read_at = time.monotonic()
         self._by_name = {getattr(record, name): record for record in self.load_all() for name in self.names}
         self._read_at = read_at
@@ -176,14 +174,12 @@ class Tenants(CachedRecords[Tenant]):
         return _sort_by_name(tenants.values())
 
     def find(self, name: str) -> Tenant | None:
-        """Read a tenant from the store."""
         return _find_tenant(self.load_all(), name)
 
     def create(self, tenant: Tenant) -> None:
         self._replace("tenant.create", tenant.name, lambda current: tenant, is_new=True)
 
     def set(self, name: str, change: Callable[[Tenant], Tenant]) -> Tenant:
-        """Change the settings of a tenant. Return the new settings."""
         return self._replace("tenant.set", name, change, is_new=False)
 
     def _replace(self, action: str, name: str, change: Callable[[Tenant], Tenant], *, is_new: bool) -> Tenant:

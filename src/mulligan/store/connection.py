@@ -26,7 +26,6 @@ class Insert(msgspec.Struct, frozen=True):
 
     @property
     def single_row_sql(self) -> str:
-        """SQL that inserts one row."""
         marks = ", ".join("?" * len(self.columns))
         return f"INSERT INTO {self.table} ({', '.join(self.columns)}) VALUES ({marks}) {self.conflict}"
 
@@ -148,7 +147,6 @@ class RowReader:
     def by_key(
         self, sql: str, keys: Sequence[str], values: Sequence[Any], max_rows: int | None = None
     ) -> Iterable[Any]:
-        """Read the rows of `Connection.execute_by_key`."""
         return self._connection.execute_by_key(sql, keys, values, max_rows) if keys else ()
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:

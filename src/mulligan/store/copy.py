@@ -139,7 +139,6 @@ class Endpoint(abc.ABC):
             yield from self.reader.stream(sql, (tenant,))
 
     def look_up(self, table: Table, keys: Sequence[Row]) -> dict[Row, Row]:
-        """Return the rows with these keys, by key."""
         key, others = table.columns[: table.key_size], table.columns[table.key_size :]
         lookup = Lookup.of(table.name, " ".join(key), " ".join(others or key[:1]))
         with self.reading():

@@ -50,7 +50,7 @@ from mulligan.learn import lessons
 from mulligan.learn.patterns import PatternDecision
 from mulligan.store import database_lessons, fix_queries, pattern_counts, rollups
 from mulligan.store.connection import Connection, upsert
-from mulligan.store.recount import judge_run
+from mulligan.store.judging import judge_run
 from mulligan.store.rollups import EMPTY_SLICE, CounterChanges, RunSlice
 from mulligan.store.rows import (
     StoredRun,
@@ -315,7 +315,6 @@ class Eraser:
     # Learned data and counters
 
     def _forget_in_votes(self) -> None:
-        """Erase the text from votes."""
         self._replace_text("votes", "run tried_call failed_call fix", "agent")
         rows = self._find_containing("SELECT run, tried_call, failed_call, fix, body FROM votes WHERE tenant = ?", 4)
         self._writer.executemany(

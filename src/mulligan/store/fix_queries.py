@@ -261,7 +261,6 @@ def group_links(links: Iterable[tuple[str, bytes]]) -> Iterator[tuple[int, Link]
 def _find_revoked_runs(
     read: RowReader, tenant: str, tool: str, pattern: str, revocations: Sequence[Revocation]
 ) -> set[str]:
-    """Return the runs of a pattern that were revoked."""
     if not revocations:
         return set()
     run_rows = read(

@@ -243,7 +243,6 @@ def _note_patterns(writer: Connection, tenant: str, trials: Iterable[Trial]) -> 
 
 
 def recount_fix(writer: Connection, tenant: str, fix: str) -> None:
-    """Recount a fix from its votes."""
     row = writer.execute("SELECT body FROM fixes WHERE tenant = ? AND id = ?", (tenant, fix)).fetchone()
     if row is None:
         return

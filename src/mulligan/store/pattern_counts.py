@@ -140,7 +140,7 @@ def apply_deltas(writer: Connection, tenant: str, sums: dict[str, PatternDelta],
     writer.queue(_PATTERN_INSERT, rows)
     if empty_keys := [(tenant, id) for id in empty_ids if id in stored_rows]:
         writer.executemany("DELETE FROM patterns WHERE tenant = ? AND id = ?", empty_keys)
-    _add_days(writer, tenant, sums)
+    add_days(writer, tenant, sums)
     agents = [(tenant, id, agent, count) for id, sum in sums.items() for agent, count in sum.agents.items() if count]
     writer.queue(AGENT_INSERT, agents)
     _delete_empty(writer, "pattern_agents", "tenant id agent", [row[:3] for row in agents if row[3] < 0])
@@ -193,12 +193,7 @@ def _set_first(writer: Connection, tenant: str, id: str, first: Step) -> None:
     )
 
 
-def add_days(writer: Connection, tenant: str, changes: Iterable[CountedFailure]) -> None:
-    """Add to the daily counters only. All other pattern data covers pruned rows, too, and is more complete."""
-    _add_days(writer, tenant, sum_changes(changes)[0])
-
-
-def _add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) -> None:
+def add_days(writer: Connection, tenant: str, sums: dict[str, PatternDelta]) -> None:
     rows = [
         (tenant, day, id, count, recovered, size_class(count))
         for id, sum in sums.items()
@@ -213,16 +208,6 @@ def _delete_empty(writer: Connection, table: str, key_names: str, keys: Sequence
     """Delete the rows with these keys that have no remaining occurrences."""
     condition = " AND ".join(f"{name} = ?" for name in key_names.split())
     writer.executemany(f"DELETE FROM {table} WHERE {condition} AND occurrences <= 0", keys)
-
-
-def sum_days(writer: Connection, tenant: str) -> None:
-    """Set the total counts of patterns to the sums of their days."""
-    for column in ("occurrences", "recovered"):
-        writer.execute(
-            f"UPDATE patterns SET {column} = (SELECT coalesce(sum(d.{column}), 0) FROM pattern_days d "
-            "WHERE d.tenant = ? AND d.id = patterns.id) WHERE tenant = ?",
-            (tenant, tenant),
-        )
 
 
 def refresh_bounds(writer: Connection, tenant: str, id: str) -> None:

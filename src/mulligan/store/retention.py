@@ -135,7 +135,6 @@ class PruneRound:
         return NO_CUTOFF_MS if age is None else self._now - age
 
     def total_bytes(self, connection: Connection) -> int:
-        """Return the size of the database in bytes."""
         return _read_pragma(connection, "page_count") * _read_pragma(connection, "page_size")
 
     def used_bytes(self, connection: Connection) -> int:

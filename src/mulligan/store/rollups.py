@@ -182,8 +182,7 @@ class RunSlice(NamedTuple):
     def of_history(cls, history: History) -> RunSlice:
         """Return all calls of a run history."""
         calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
-        links = {link.failed_call: link for link in history.links}
-        return cls(history.run, calls_by_id, links, counters_module.find_repeated_calls(history, calls_by_id.values()))
+        return cls(history.run, calls_by_id, history.links_by_call, counters_module.find_repeated_calls(history, calls_by_id.values()))
 
     def cells(self, id: int) -> Cells:
         """Return the counters of one call."""
@@ -196,7 +195,7 @@ class RunSlice(NamedTuple):
         call = self.calls[id]
         if not call.has_failed:
             return []
-        is_recovered = call.has_succeeded or id in self.links
+        is_recovered = call.is_recovered(self.links.get(id))
         return [
             CountedFailure(self.run, step, is_recovered, sign)
             for step in call.steps
@@ -319,7 +318,6 @@ class CounterChanges:
 
 
 def is_first_attempt_success(step: Step) -> bool:
-    """Return whether a step is a call that succeeded at its first attempt."""
     return (
         step.outcome == "success"
         and step.call == step.seq
@@ -330,7 +328,6 @@ def is_first_attempt_success(step: Step) -> bool:
 
 
 def has_same_counter_key(left: Run, right: Run) -> bool:
-    """Return whether the calls of both runs have the same counter keys."""
     return left is right or (
         left.agent == right.agent
         and left.started_at == right.started_at

@@ -75,12 +75,10 @@ def decompress(body: bytes) -> bytes:
 
 
 def decode_body(body: bytes, type: type[T]) -> T:
-    """Decode a stored body as a record of this type."""
     return decode(decompress(body), type)
 
 
 def decode_step(run: str, seq: int, name: str, started_at: int, body: bytes) -> Step:
-    """Decode a step from its row."""
     step = decode(decompress(body), StepBody)
     return Step(*astuple(replace(step, run=run, seq=seq, call=step.call or seq, name=name, started_at=started_at)))
 
@@ -318,7 +316,6 @@ def message_rows(tenant: str, messages: Iterable[tuple[str, RecordedMessage]]) -
 
 
 def messages_of(connection: Connection, tenant: str, run: str) -> tuple[RecordedMessage, ...]:
-    """Return the recorded messages of a run by number."""
     rows = connection.execute(
         "SELECT r.number, m.body FROM run_messages r JOIN messages m ON m.tenant = r.tenant AND m.digest = r.digest "
         "WHERE r.tenant = ? AND r.run = ? ORDER BY r.number",

@@ -101,7 +101,7 @@ class DatabaseStore(abc.ABC):
         """`journals` is the folder of local journals, from which erased records are removed, too."""
         self._clock = clock
         self._journals = journals
-        self._batch_writer = BatchWriter()
+        self.batch_writer = BatchWriter()
         self._sketch_cache = SketchCache()
 
     @abc.abstractmethod
@@ -170,7 +170,7 @@ class DatabaseStore(abc.ABC):
 
                         events = erasure.drop_forgotten(writer, tenant, events)
                     merged.append((events, batch.principal))
-                new_counts = self._batch_writer.append_merged(
+                new_counts = self.batch_writer.append_merged(
                     writer, tenant, merged, self._clock(), is_imported, sent_runs
                 )
                 for index, count in zip(merged_indices, new_counts, strict=True):
@@ -271,7 +271,7 @@ class DatabaseStore(abc.ABC):
             if pruned.runs or pruned.sampled:
                 summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._insert_audit_entry(writer, tenant, "prune", detail=summary)
-            self._batch_writer.drop_cache()
+            self.batch_writer.drop_cache()
         self._release_space(pruner, now)
         return pruned
 
@@ -288,7 +288,7 @@ class DatabaseStore(abc.ABC):
             self._lift_time_limit(writer)
             eraser = erasure.Eraser(writer, tenant, request)
             forgotten = eraser.perform()
-            self._batch_writer.drop_cache()
+            self.batch_writer.drop_cache()
             # The audit log tells how much was erased, never what.
             counts = msgspec.structs.asdict(forgotten)
             counts["notes"] = counts.pop("key_value_entries")
@@ -311,7 +311,7 @@ class DatabaseStore(abc.ABC):
 
     def erase(self, tenant: str) -> int:
         with self.write_transaction(tenant) as writer:
-            self._batch_writer.drop_cache()
+            self.batch_writer.drop_cache()
             tables = (name for name in TABLE_NAMES if name != "audit")
             erased = sum(writer.execute(f"DELETE FROM {name} WHERE tenant = ?", (tenant,)).rowcount for name in tables)
             if erased:
@@ -327,14 +327,6 @@ class DatabaseStore(abc.ABC):
 
     def _overwrite_erased(self) -> None:  # noqa: B027 - one database needs it
         """Remove erased rows from the files of the database."""
-
-    def rebuild(self, tenant: str) -> None:
-        """Recompute links, patterns and rollups from the stored rows."""
-        from mulligan.store.recount import rebuild  # lazy import: write-only processes start faster
-
-        with self.write_transaction(tenant) as writer:
-            self._batch_writer.drop_cache()
-            rebuild(writer, tenant)
 
     def _count_records(self, tenant: str) -> tuple[int, int]:
         """Count runs and steps, for `health`."""
@@ -491,7 +483,7 @@ class DatabaseStore(abc.ABC):
         tenants = {tenant} if audit_note is None else {tenant, audit_note.tenant}
         with self.write_transaction(*sorted(tenants)) as writer:
             writer.select_tenant(tenant)
-            transaction = StoreTransaction(writer, self._batch_writer, tenant, self._clock())
+            transaction = StoreTransaction(writer, self.batch_writer, tenant, self._clock())
             is_unchanged = transaction.get(kind, key) == expected
             if is_unchanged:
                 transaction.put(kind, key, value)
@@ -515,11 +507,10 @@ class DatabaseStore(abc.ABC):
     def transaction(self, tenant: str) -> Iterator[StoreTransaction]:
         """Open an atomic transaction, serialized with writers of other processes."""
         with self.write_transaction(tenant) as writer:
-            yield StoreTransaction(writer, self._batch_writer, tenant, self._clock())
+            yield StoreTransaction(writer, self.batch_writer, tenant, self._clock())
 
 
 def _read_history(connection: Connection, tenant: str, run_body: bytes) -> History:
-    """Read a complete run with its messages."""
     history = rows.history_of(connection, tenant, decode_body(run_body, Run))
     if not any(map(_has_messages, history.steps)):
         return history
@@ -582,7 +573,7 @@ class StoreTransaction:
     """Operations within one transaction: key-value entries, and records appended without a journal."""
 
     def __init__(self, writer: Connection, batch_writer: BatchWriter, tenant: str, now: int) -> None:
-        self._writer, self._batch_writer = writer, batch_writer
+        self._writer, self.batch_writer = writer, batch_writer
         self._tenant, self._now = tenant, now
 
     def get(self, kind: str, key: str) -> bytes | None:
@@ -598,4 +589,4 @@ class StoreTransaction:
 
     def append(self, batch: Sequence[AnyEvent]) -> int:
         """Store a batch. Return how many of its records were new."""
-        return self._batch_writer.append(self._writer, self._tenant, batch, self._now, is_imported=False)
+        return self.batch_writer.append(self._writer, self._tenant, batch, self._now, is_imported=False)

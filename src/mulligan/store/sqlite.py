@@ -50,7 +50,6 @@ class SqliteConnection(sqlite3.Connection):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """Open a write transaction."""
         self.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -275,7 +274,7 @@ class SqliteStore(DatabaseStore):
                 with writer.transaction():
                     yield writer
             except BaseException:
-                self._batch_writer.drop_cache()
+                self.batch_writer.drop_cache()
                 raise
 
     def _release_space(self, pruner: PruneRound, now: int) -> None:

@@ -175,7 +175,6 @@ class StoreLocation:
         self._path = local_path(url, home()) if self.is_persistent else None
 
     def exists(self) -> bool:
-        """Return whether the file of the store exists."""
         try:
             return self._path is not None and self._path.exists()
         except OSError:  # no permission to search the folder

@@ -100,7 +100,6 @@ encode_value = msgspec.json.Encoder(enc_hook=_out).encode
 
 
 def decode_arguments(method: str, data: bytes) -> tuple[Any, ...]:
-    """Decode the arguments of a method."""
     argument_types: Any = METHODS[method].argument_types
     decoded: tuple[Any, ...] = decode_value(data, tuple.__class_getitem__(argument_types or ((),)))
     return decoded

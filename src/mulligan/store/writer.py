@@ -35,7 +35,7 @@ from mulligan.core.run_links import find_refuted
 from mulligan.learn import fixes, patterns
 from mulligan.store import fix_queries, fix_votes
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, upsert
-from mulligan.store.recount import judge_run
+from mulligan.store.judging import judge_run
 from mulligan.store.rollups import (
     EMPTY_SLICE,
     CounterChanges,
@@ -684,7 +684,6 @@ def _put_compactions(writer: Connection, tenant: str, compactions: list[Compacti
 
 
 def _group_by_run(batch: Sequence[AnyEvent]) -> tuple[dict[str, _RunChanges], list[Compaction]]:
-    """Group a batch by run."""
     changes_by_run: dict[str, _RunChanges] = {}
     compactions: list[Compaction] = []
     last_run = None

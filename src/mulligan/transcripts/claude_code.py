@@ -6,7 +6,8 @@ with `is_error` have failed. The calls of a subagent are a separate run, in the 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -63,6 +64,13 @@ _decoder = msgspec.json.Decoder(_ClaudeLine)
 
 def recognizes(head: bytes) -> bool:
     return b'"parentUuid"' in head or b'"isSidechain"' in head or (b'"sessionId"' in head and b'"operation"' in head)
+
+
+def find_logs(environ: Mapping[str, str], home: Path) -> list[Path]:
+    if folders := environ.get("CLAUDE_CONFIG_DIR"):
+        return [Path(folder).expanduser() / "projects" for folder in folders.split(",") if folder]
+    config_folder = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    return [home / ".claude" / "projects", config_folder / "claude" / "projects"]
 
 
 def read(lines: LogLines, state: ReaderState) -> Iterator[History]:

@@ -7,7 +7,8 @@ around its output, a failed MCP call by its result. Before version 0.30, a line 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -75,6 +76,11 @@ def recognizes(head: bytes) -> bool:
         return True
     first = head.partition(b"\n")[0]
     return b'"instructions"' in first and b'"timestamp"' in first and b'"id"' in first and b'"messages"' not in first
+
+
+def find_logs(environ: Mapping[str, str], home: Path) -> list[Path]:
+    folder = Path(environ.get("CODEX_HOME") or home / ".codex").expanduser()
+    return [folder / "sessions", folder / "archived_sessions"]
 
 
 def read(lines: LogLines, state: ReaderState) -> Iterator[History]:

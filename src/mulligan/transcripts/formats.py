@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mulligan.core.records import History
-from mulligan.transcripts import claude_code, codex, gemini, messages, opencode, otlp, tracing_exports
+from mulligan.transcripts import claude_code, codex, gemini, messages, opencode, otlp, pi, tracing_exports
 from mulligan.transcripts import recorded_runs as runs
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
@@ -21,6 +21,8 @@ class Format(NamedTuple):
     title: str
     recognizes: Callable[[bytes], bool]
     read: Callable[[LogLines, ReaderState], Iterator[History]]
+    find_logs: Callable[[Mapping[str, str], Path], list[Path]] = lambda environ, home: []
+    """Returns the files and folders in which an agent writes its logs."""
 
 
 FORMATS: dict[str, Format] = {
@@ -35,10 +37,11 @@ FORMATS: dict[str, Format] = {
             tracing_exports.recognizes,
             tracing_exports.read,
         ),
-        Format(codex.NAME, "Codex", codex.recognizes, codex.read),
-        Format(claude_code.NAME, "Claude Code", claude_code.recognizes, claude_code.read),
-        Format(gemini.NAME, "Gemini CLI", gemini.recognizes, gemini.read),
-        Format(opencode.NAME, "OpenCode", opencode.recognizes, opencode.read),
+        Format(pi.NAME, "Pi", pi.recognizes, pi.read, pi.find_logs),
+        Format(codex.NAME, "Codex", codex.recognizes, codex.read, codex.find_logs),
+        Format(claude_code.NAME, "Claude Code", claude_code.recognizes, claude_code.read, claude_code.find_logs),
+        Format(gemini.NAME, "Gemini CLI", gemini.recognizes, gemini.read, gemini.find_logs),
+        Format(opencode.NAME, "OpenCode", opencode.recognizes, opencode.read, opencode.find_logs),
         Format(messages.NAME, "conversations", messages.recognizes, messages.read),
     )
 }
@@ -58,7 +61,7 @@ _PRIVATE = (
 
 
 class LogLocation(NamedTuple):
-    """The log folder of one agent."""
+    """Folder or file in which one agent writes its logs."""
 
     agent: str
     folder: Path
@@ -66,18 +69,10 @@ class LogLocation(NamedTuple):
 
 def default_locations(environ: Mapping[str, str], home: Path) -> list[LogLocation]:
     """Return the default log folders."""
-    claude = environ.get("CLAUDE_CONFIG_DIR")
-    folders = [Path(path).expanduser() for path in claude.split(",") if path] if claude else [home / ".claude"]
-    if not claude:
-        folders.append(Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "claude")
-    codex = Path(environ["CODEX_HOME"]).expanduser() if environ.get("CODEX_HOME") else home / ".codex"
-    data = Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share")
     return [
-        *(LogLocation("Claude Code", folder / "projects") for folder in folders),
-        LogLocation("Codex", codex / "sessions"),
-        LogLocation("Codex", codex / "archived_sessions"),
-        LogLocation("Gemini CLI", home / ".gemini" / "tmp"),
-        LogLocation("OpenCode", data / "opencode" / "opencode.db"),
+        LogLocation(log_format.title, path)
+        for log_format in FORMATS.values()
+        for path in log_format.find_logs(environ, home)
     ]
 
 

@@ -7,7 +7,8 @@ message may be written again when a call ends.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -55,6 +56,10 @@ _decoder = msgspec.json.Decoder(_GeminiMessage)
 
 def recognizes(head: bytes) -> bool:
     return b'"projectHash"' in head and b'"sessionId"' in head and b'"parentUuid"' not in head
+
+
+def find_logs(environ: Mapping[str, str], home: Path) -> list[Path]:
+    return [home / ".gemini" / "tmp"]
 
 
 def read(lines: LogLines, state: ReaderState) -> Iterator[History]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -62,6 +63,10 @@ def parse_part(part: dict[str, Any]) -> EndedCall | None:
 
 def recognizes(head: bytes) -> bool:
     return head.startswith(b"SQLite format 3\0")
+
+
+def find_logs(environ: Mapping[str, str], home: Path) -> list[Path]:
+    return [Path(environ.get("XDG_DATA_HOME") or home / ".local" / "share") / "opencode" / "opencode.db"]
 
 
 def read(lines: LogLines, state: ReaderState, session: str | None = None) -> Iterator[History]:

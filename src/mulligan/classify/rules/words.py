@@ -44,10 +44,14 @@ SEARCH_WORDS = read_pattern("rejections", "words about searches")
 """In the error of a database or a search: then its query is rejected."""
 
 
+def is_english(text: str) -> bool:
+    """Return whether a text is in English for certain."""
+    return text.isascii() and compile_rule_pattern(_ENGLISH_WORDS).search(text) is not None
+
+
 def find_language_tables(text: str) -> tuple[RuleTable, ...]:
     """Return the tables for a text that may be in another language than English."""
-    is_english = text.isascii() and compile_rule_pattern(_ENGLISH_WORDS).search(text) is not None
-    return () if is_english else (SYSTEM_MESSAGES, SENTENCES)
+    return () if is_english(text) else (SYSTEM_MESSAGES, SENTENCES)
 
 
 FIRST_ERROR_PATTERN = (

@@ -448,7 +448,6 @@ def sum_packed(cells: Sequence[PackedCell]) -> PackedCell:
 
 
 def sum_outlines(packed: Iterable[bytes]) -> Cell:
-    """Add up packed outlines."""
     return to_cell(sum_packed([_unpack(outline) for outline in packed]))
 
 
@@ -478,7 +477,6 @@ def read_packed_cells(packed: Iterable[bytes]) -> Iterator[PackedCell]:
 
 
 def sum_by_key(cells: Iterable[tuple[K, PackedCell]]) -> dict[K, PackedCell]:
-    """Add up the cells of each key."""
     cells_by_key: dict[K, list[PackedCell]] = {}
     for key, cell in cells:
         cells_by_key.setdefault(key, []).append(cell)

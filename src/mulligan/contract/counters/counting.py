@@ -41,7 +41,7 @@ def cells(history: History) -> Cells:
     total = of_run(run, derive_status(run, history.steps, history.links))
     run_calls = calls.group_attempts(history.steps)
     calls_by_id = {call.id: call for call in run_calls}
-    links = {link.failed_call: link for link in history.links}
+    links = history.links_by_call
     repeats = find_repeated_calls(history, run_calls)
     for call in run_calls:
         link = links.get(call.id)
@@ -81,7 +81,7 @@ def of_call(run: Run, call: Call, link: Link | None, by: Call | None, is_repeat:
     if not call.has_failed:
         cell.first_try = int(call.has_succeeded)
         return {key: cell}
-    is_recovered = call.has_succeeded or link is not None
+    is_recovered = call.is_recovered(link)
     cell.recovered, cell.unrecovered = int(is_recovered), int(not is_recovered)
     if is_recovered:
         method = _find_method(call, by)

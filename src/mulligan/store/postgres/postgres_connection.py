@@ -64,7 +64,6 @@ class Statement(NamedTuple):
 
 @functools.lru_cache(maxsize=2000)
 def translate_sql(sql: str) -> Statement:
-    """Translate a statement to PostgreSQL."""
     numbers = itertools.count(1)
     sql = re.sub(r"\?(\d*)", lambda mark: f"${mark[1] or next(numbers)}", sql)
     parameter_count = max((int(number) for number in re.findall(r"\$(\d+)", sql)), default=0)

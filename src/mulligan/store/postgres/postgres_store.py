@@ -164,9 +164,9 @@ class PostgresStore(DatabaseStore):
 
     def _undo(self, is_exclusive: bool) -> None:
         if is_exclusive:
-            self._batch_writer.drop_cache()
+            self.batch_writer.drop_cache()
         else:
-            self._batch_writer.drop_trails()
+            self.batch_writer.drop_trails()
         if self.writer is not None:
             self._roll_back(self.writer)
 

@@ -90,7 +90,6 @@ class Column:
         return self._join(list(map(_member, self.values)))
 
     def _join(self, members: Sequence[bytes]) -> bytes:
-        """Build an array of encoded members."""
         return _HEAD.pack(1, _NULL in members, self.type_id, len(members), 1) + b"".join(members)
 
 
@@ -139,7 +138,6 @@ class ColumnValue(bytes):
 
     @classmethod
     def pack_all(cls, values: Sequence[Any]) -> list[ColumnValue]:
-        """Pack the values of one column."""
         return [cls.NULL if value is None else cls(value) for value in values]
 
 

@@ -74,7 +74,6 @@ class WorkerOutages:
         self._workers_expire_at = 0.0
 
     def list_workers(self) -> list[str]:
-        """Return the workers that are away."""
         now = self._monotonic()
         return sorted(name for name, until in [*self._blocked_until.items()] if now < until + OUTAGE_MEMORY_SECONDS)
 

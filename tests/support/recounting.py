@@ -1,56 +1,28 @@
-"""Recounting of everything that is derived from the stored rows: links, statuses, patterns and rollups."""
+"""Everything that a store derives from its rows, counted again: what incremental counting must agree with."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from msgspec.structs import replace
 
 from mulligan.contract.store import DAY
-from mulligan.core.calls import group_attempts
-from mulligan.core.records import Link, Run, Status, Step
-from mulligan.core.run_links import derive_status, link_recoveries
+from mulligan.core.records import Run
 from mulligan.learn.patterns import start_of_day
-from mulligan.store import fix_queries, pattern_counts, rollups
+from mulligan.store import pattern_counts, rollups
 from mulligan.store.connection import Connection
+from mulligan.store.judging import judge_run
 from mulligan.store.rollups import EMPTY_SLICE, CounterChanges, RunSlice
-from mulligan.store.rows import (
-    BEFORE_FIRST_CALL,
-    LINK,
-    decode_body,
-    forget_links,
-    history_of,
-    link_rows,
-    links_since,
-    put_statuses,
-    read_meta,
-    runs_since,
-)
+from mulligan.store.rows import BEFORE_FIRST_CALL, decode_body, history_of, read_meta, runs_since
+from mulligan.store.sql import DatabaseStore
 
 
-def judge_run(
-    writer: Connection, tenant: str, run: Run, steps: Sequence[Step], is_settled: bool = False
-) -> tuple[tuple[Link, ...], Status]:
-    """Derive links, status and votes of a run from its steps and store them. Return the links and the status.
-
-    An unfinished run that `is_settled` is judged as if it had ended.
-    """
-    links = {link.failed_call: link for link in link_recoveries(steps, run, is_settled=is_settled)}
-    calls = {call.id: call for call in group_attempts(steps)}
-    stale_links = links_since(writer, tenant, run.id, BEFORE_FIRST_CALL).keys() - links.keys()
-    forget_links(writer, [(tenant, run.id, failed) for failed in stale_links])
-    writer.put(LINK, link_rows(tenant, run.id, links, calls))
-    status = derive_status(run, steps, links.values())
-    is_failure_free = all(
-        call.first.seq == call.id and len(call.steps) == 1 and call.has_succeeded and not call.has_failed
-        for call in calls.values()
-    )
-    put_statuses(writer, [(status, int(is_failure_free), tenant, run.id)])
-    fix_queries.store_run_votes(writer, tenant, run, steps, is_settled=is_settled)
-    return tuple(links.values()), status
+def rebuild(store: DatabaseStore, tenant: str) -> None:
+    """Count links, statuses, votes, patterns and rollups of a tenant again."""
+    with store.write_transaction(tenant) as writer:
+        store.batch_writer.drop_cache()
+        _rebuild(writer, tenant)
 
 
-def rebuild(writer: Connection, tenant: str) -> None:
+def _rebuild(writer: Connection, tenant: str) -> None:
     """Recount links, statuses, votes, patterns and rollups from the rows.
 
     Counters of days with pruned rows are retained: the rows are incomplete.
@@ -81,8 +53,18 @@ def rebuild(writer: Connection, tenant: str) -> None:
         after = rows[-1].rowid
         if pruned:
             recent_failures = [failure for failure in changes.failures if failure.step.started_at >= horizon]
-            pattern_counts.add_days(writer, tenant, recent_failures)
+            pattern_counts.add_days(writer, tenant, pattern_counts.sum_changes(recent_failures)[0])
         else:
             pattern_counts.add(writer, tenant, changes.failures)
     if pruned:
-        pattern_counts.sum_days(writer, tenant)
+        _sum_days(writer, tenant)
+
+
+def _sum_days(writer: Connection, tenant: str) -> None:
+    """Set the total counts of patterns to the sums of their days."""
+    for column in ("occurrences", "recovered"):
+        writer.execute(
+            f"UPDATE patterns SET {column} = (SELECT coalesce(sum(d.{column}), 0) FROM pattern_days d "
+            "WHERE d.tenant = ? AND d.id = patterns.id) WHERE tenant = ?",
+            (tenant, tenant),
+        )
