@@ -2,82 +2,38 @@
 
 from __future__ import annotations
 
-import time
-from typing import Any
+import contextlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
+import simulated_weeks
+from simulated_weeks import SHIFTED_CLOCK, check_impact, check_show
 
-pytest.importorskip("langchain", exc_type=ImportError)
-
-from langchain.agents import create_agent
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import tool
-from simulated_weeks import SimulatedModel, check_impact, check_show, start_times
-
-import mulligan
-from mulligan.build import Components
 from mulligan.contract.store import DEFAULT_TENANT, RunQuery
-from mulligan.integrations.langchain import MulliganMiddleware
 from mulligan.settings import load_settings
 from mulligan.store.sqlite import SqliteStore
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are theirs
+pytest.importorskip("langchain", exc_type=ImportError)
 RUNS = 110
+PROGRAM = f"{SHIFTED_CLOCK}\nfrom frameworks.planning_agent import work\nwork({RUNS})"
 
 
-@tool
-def start_job(job: str, queue: str) -> str:
-    """Start a job."""
-    if queue != "slow":
-        raise ValueError(f"Invalid value for queue: {queue}")
-    return f"started {job}"
-
-
-class PlanningModel(BaseChatModel):
-    """First says "fast". After a failure it says "slow" more often if it has read that."""
-
-    simulated: Any
-
-    @property
-    def _llm_type(self) -> str:
-        return "planning"
-
-    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self
-
-    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        answers = [message for message in messages if isinstance(message, ToolMessage)]
-        if answers and answers[-1].text.startswith("started"):
-            return ChatResult(generations=[ChatGeneration(message=AIMessage("done"))])
-        is_right = bool(answers) and self.simulated.is_right("slow" in answers[0].text)
-        queues = ["fast", "slow" if is_right else "medium", "slow"]
-        arguments = {"job": messages[0].text, "queue": queues[len(answers)]}
-        request = {"name": "start_job", "args": arguments, "id": f"call_{len(answers)}", "type": "tool_call"}
-        answer = AIMessage("", tool_calls=[request], response_metadata={"model_name": "small-1"})
-        return ChatResult(generations=[ChatGeneration(message=answer)])
-
-
-def test_impact_shows_what_the_simulation_put_in_and_show_names_the_runs_without_advice(types):
-    shift = 0.0
-    settings = load_settings({"holdout": 0.5})
-    memory = mulligan.Mulligan()
-    memory._components = Components(
-        settings,
-        open_store=lambda: SqliteStore(settings.folder / "mulligan.db"),
-        clock=lambda: time.time() + shift,
-    )
-    middleware = [MulliganMiddleware(memory, agent="planner")]
-    agent = create_agent(PlanningModel(simulated=SimulatedModel(3)), [start_job], middleware=middleware)
-    for number, shift in enumerate(start_times(RUNS)):  # noqa: B007 - the clock reads it
-        agent.invoke({"messages": [HumanMessage(f"job {number}")]})
-        memory.flush()
+def test_impact_shows_what_the_simulation_put_in_and_show_names_the_runs_without_advice(types, tmp_path):
+    clock = tmp_path / "clock"
+    clock.write_text("0")
+    added = {"TEST_CLOCK_FILE": str(clock), "PYTHONPATH": str(Path(simulated_weeks.__file__).parent)}
+    environment = {**os.environ, **added, "MULLIGAN_HOLDOUT": "0.5"}
+    subprocess.run([sys.executable, "-W", "ignore", "-c", PROGRAM], env=environment, check=True)
     row = check_impact(types)
     assert row["held_out_cases"] >= 20
-    store = SqliteStore(settings.folder / "mulligan.db")
-    runs = [history.run for history in store.runs(DEFAULT_TENANT, RunQuery(limit=RUNS))]
-    store.close()
+    with contextlib.closing(SqliteStore(load_settings().folder / "mulligan.db")) as store:
+        runs = [history.run for history in store.runs(DEFAULT_TENANT, RunQuery(limit=RUNS))]
     held_out = [run.id for run in runs if any(record.held_out for record in run.advice)]
     advised = [run.id for run in runs if run.advice and run.id not in held_out]
     check_show(types, held_out[0], advised[0])
+    causes = json.loads(types("stats", "--since", "20d", "--json")[1])["model_recovery"]["by_cause"]
+    assert {cause["model"] for cause in causes} == {"small-1"}
