@@ -327,7 +327,7 @@ def sandbox(**settings: Any) -> Iterator[Sandbox]:
 
 
 def reset_instances() -> None:
-    """Give every `Mulligan` outside a sandbox new components: empty memory, full retry budgets, closed breakers.
+    """Give every `Mulligan` outside a sandbox new components: empty memory, no target is down.
 
     Settings are read again. Listeners stay.
     """

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fake_http_mcp import fake_http_server
+from fake_http_mcp import fake_http_server, list_messages
 from mcp_client import Connection, block, hear_answer, stored_steps, texts
 from ports import free_port
 
@@ -63,6 +63,26 @@ def test_a_notification_without_a_request_reaches_the_client(server):
     with connect(server.url) as client:
         client.open()
         assert client.hear()["method"] == "notifications/tools/list_changed"
+
+
+def test_all_that_a_server_says_and_asks_passes_unchanged_and_so_do_the_answers(server):
+    with connect(server.url) as client:
+        client.open()
+        assert client.hear()["method"] == "notifications/tools/list_changed"
+        client.send(id="c", method="tools/call", params={"name": "tell"})
+        messages = list_messages()
+        assert [client.line() for _ in messages] == [json.dumps(message).encode() + b"\n" for message in messages]
+        assert texts(client.hear()) == ["told"]
+        replies = [
+            {"jsonrpc": "2.0", "id": message["id"], "result": {"n": 1}} for message in messages if "id" in message
+        ]
+        replies.append({"jsonrpc": "2.0", "method": "notifications/roots/list_changed"})
+        for reply in replies:
+            client.write(json.dumps(reply).encode() + b"\n")
+        call(client, "echo", text="x")
+        assert client.close() == 0
+    unordered = [json.dumps(answer) for answer in server.answers if answer.get("method") != "notifications/initialized"]
+    assert sorted(unordered) == sorted(map(json.dumps, replies))
 
 
 def test_headers_come_from_the_environment_and_are_never_recorded(server, tmp_path):

@@ -9,10 +9,21 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qsl, urlencode
 
+from changing_mcp import NOTIFICATIONS, REQUESTS
+
 NAMES = (
     "echo html forbidden unauthorized overloaded limited moved astray stays broken big big_event dropped lost hang "
-    "ask reset nothing bare env"
+    "ask reset nothing bare env tell"
 ).split()
+
+
+def list_messages():
+    """Return all that a server may send unasked, as it sends it."""
+    notifications = [{"method": method, "params": params} for method, params in NOTIFICATIONS]
+    requests = [
+        {"id": f"s-{index}", "method": method, "params": params} for index, (method, params) in enumerate(REQUESTS)
+    ]
+    return [{"jsonrpc": "2.0", **message} for message in notifications + requests]
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -143,6 +154,13 @@ class Handler(BaseHTTPRequestHandler):
 
     def call_echo(self, text=""):
         self.result(content=[{"type": "text", "text": text}])
+
+    def call_tell(self):
+        """Send every notification and every request of a server before the answer."""
+        self.begin_events()
+        for message in list_messages():
+            self.event(message)
+        self.event(self.text("told"))
 
     def call_html(self):
         self.answer(200, b"<html><title>Welcome</title><script>alert(1)</script></html>", "text/html; charset=utf-8")

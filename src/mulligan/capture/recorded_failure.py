@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from mulligan.capture.context import CaptureContext
-from mulligan.classify.recorded_kinds import find_fingerprint, name_kind
+from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, to_code
 from mulligan.core.kinds import KINDS
 
@@ -38,6 +38,8 @@ def build_recorded_failure(
     classified = capture.classify_safely(text=text, source=type_name or source, tool=tool, arguments=values)
     kind, fingerprint = classified.kind, classified.fingerprint
     if code_name:
+        with fork_safety.import_lock:
+            from mulligan.classify.recorded_kinds import find_fingerprint, name_kind  # lazy: few programs name kinds
         kinds = capture.kinds if capture.kinds is not None else KINDS
         kind, warning = name_kind(type_name, code_name, kinds, source=source)
         if warning and capture.kinds is not None:  # otherwise mulligan is off, and nobody has read the declared ones

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any, Literal
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
 
 from mulligan.capture.context import CaptureContext
-from mulligan.classify.result_verdict import (
-    FAILURE,
-    ResultVerdict,
-    describe_suspicion,
-    judge_result,
-)
-from mulligan.classify.results import (
-    DESCRIPTION_KEYS,
-    DONE_KEYS,
-    ENVELOPE_KEYS,
-    MAX_DESCRIPTION_KEYS,
-    is_flagged_result,
-)
-from mulligan.classify.statements import MAX_STATEMENT_CHARS, may_state_failure
+from mulligan.classify.result_keys import DESCRIPTION_KEYS, DONE_KEYS, ENVELOPE_KEYS, MAX_DESCRIPTION_KEYS
 from mulligan.classify.tool_category import returns_content
-from mulligan.classify.unflagged_failures import may_report_failure
+from mulligan.core import fork_safety
 from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
 from mulligan.core.kinds import RETRIEVAL_NO_RESULTS
 from mulligan.core.records import Effects, StepType, SuspectedFailure
+
+if TYPE_CHECKING:
+    from mulligan.classify.result_verdict import ResultVerdict
 
 Empty = Literal["success", "failure"]
 
@@ -119,6 +110,8 @@ class ResultChecker:
 
     def judge(self, result: Any, arguments: Mapping[str, Any]) -> ResultVerdict:
         """Return whether a result is a failure, looks like one or is neither. One that cannot be read is neither."""
+        with fork_safety.import_lock:
+            from mulligan.classify.result_verdict import FAILURE, judge_result  # lazy: most results cannot fail
         verdict = judge_result(
             result,
             category=self.category,
@@ -137,6 +130,8 @@ class ResultChecker:
         """Return the record of a result that looks like a failure; None for any other."""
         if verdict.judgment != "suspected":
             return None
+        with fork_safety.import_lock:
+            from mulligan.classify.result_verdict import describe_suspicion  # lazy: most results cannot fail
         context = {"source": self._type, "tool": self._name, "arguments": arguments, "category": self.category}
         return describe_suspicion(verdict, None, capture.classify_safely, **context)
 
@@ -146,6 +141,8 @@ class ResultChecker:
         """Return the failure that a result is, or None. `rejects` are statuses that prove that nothing executed."""
         if self.judge(result, arguments).judgment != "failure":
             return None
+        with fork_safety.import_lock:
+            from mulligan.classify.results import is_flagged_result  # lazy: needed for failures only
         if self._is_empty_failure and _is_empty_safely(result):
             message = "The result is empty."
             fingerprint = capture.classify_safely(text=message, source=self._type, tool=self._name).fingerprint
@@ -170,6 +167,23 @@ class ResultChecker:
         return None
 
 
+class TextChecks(NamedTuple):
+    """What every text that a tool returns is checked with."""
+
+    may_report_failure: Callable[[str, ToolCategory], bool]
+    may_state_failure: Callable[[str], bool]
+    max_statement_chars: int
+
+
+@functools.cache
+def _load_text_checks() -> TextChecks:
+    with fork_safety.import_lock:
+        from mulligan.classify import statements, unflagged_failures  # lazy: they read the rules
+    return TextChecks(
+        unflagged_failures.may_report_failure, statements.may_state_failure, statements.MAX_STATEMENT_CHARS
+    )
+
+
 def may_be_error(result: Any, content_category: ToolCategory | None = None) -> bool:
     """Return whether a result may be an error. Most results pass this check in a third of a microsecond.
 
@@ -185,11 +199,12 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None) -> b
         return True
     if kind is str:
         if content_category is not None:
-            return may_report_failure(result, content_category)
+            return _load_text_checks().may_report_failure(result, content_category)
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is not None and result[:MAX_START_CHARS].lower().startswith(starts):
             return True
-        if len(result) <= MAX_STATEMENT_CHARS and may_state_failure(result):
+        checks = _load_text_checks()
+        if len(result) <= checks.max_statement_chars and checks.may_state_failure(result):
             return True
         # Otherwise an error is named before a colon.
         if result.find(":", 0, MAX_HEAD_CHARS) < 0:

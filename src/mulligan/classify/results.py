@@ -16,6 +16,15 @@ from typing import Any
 import msgspec
 
 from mulligan.classify.evidence import RPC_STATUS_KEYS, get_attribute, to_bounded_text, to_integer
+from mulligan.classify.result_keys import (
+    DESCRIPTION_KEYS,
+    DONE_KEYS,
+    EMPTY_KEYS,
+    ENVELOPE_KEYS,
+    MAX_DESCRIPTION_KEYS,
+    MESSAGE_KEYS,
+    STATUS_KEYS,
+)
 from mulligan.classify.rules import compile_rule_pattern, search_rule_pattern
 from mulligan.classify.rules.python import kind_for_code
 from mulligan.classify.statements import score_statement, states_failure
@@ -409,30 +418,13 @@ _SUCCESS_SENTENCE_PATTERN = (
     r"found \d)\b"
 )
 
-_MESSAGE_KEYS = frozenset(
-    "message Message msg errmsg error_message errorMessage error_description description detail details reason error "
-    "errors errorMessages title exception faultstring".split()
-)
-_STATUS_KEYS = ("statusCode", "status_code", "httpStatus", "http_status", "status", "code")
-_EMPTY_KEYS = ("data", "result", "results", "output", "response", "content")
-"""Keys of a result's data, which an error leaves empty."""
-ENVELOPE_KEYS = _MESSAGE_KEYS.union(
-    _STATUS_KEYS,
-    _EMPTY_KEYS,
-    "ok success isError is_error type name object kind apiVersion metadata jsonapi jsonrpc meta errorCode error_code "
-    "errcode errorType error_type errorMessages Error Code hint hints recoverable retryable retry_after retryAfter "
-    "suggestion suggestions timestamp time path instance method documentation_url more_info link links help error_uri "
-    "request_id requestId RequestId trace_id traceId correlation_id stack stackTrace stack_trace trace traceback extra "
-    "messages response_metadata ResponseMetadata statusText headers body text extensions fields param params".split(),
-)
-"""Keys that describe an error and its request. A dictionary with another key holds data."""
 _NEUTRAL_KEYS = frozenset("name time path method fields text body link kind params param type object headers".split())
 """Keys of `ENVELOPE_KEYS` that data has too, such as the path of a checked file."""
 _SURE_MESSAGE_KEYS = (
     "error", "message", "reason", "detail", "errors", "code", "Message", "msg", "errmsg", "error_message",
     "errorMessage", "statusText",
 )  # fmt: skip
-"""Keys of an error's text. The others in `_MESSAGE_KEYS` may also describe data."""
+"""Keys of an error's text. The others in `MESSAGE_KEYS` may also describe data."""
 _NO_ERRORS = frozenset(
     {"none", "null", "no", "no error", "no errors", "false", "ok", "success", "n/a", "nil", "-", "0"}
 )
@@ -522,16 +514,22 @@ def read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def read_failed_items(text: str) -> dict[str, Any] | None:
-    """Return the first object of a short list in JSON whose objects all state a failure, or None."""
+def read_failed_items(result: object) -> Mapping[Any, Any] | None:
+    """Return the first object of a short list, or of one in JSON, whose objects all state a failure, or None."""
     try:
-        items = msgspec.json.decode(text) if text[:1] == "[" and len(text) <= MAX_SHORT_ERROR_CHARS else None
+        is_text = isinstance(result, str) and result[:1] == "[" and len(result) <= MAX_SHORT_ERROR_CHARS
+        items = msgspec.json.decode(str(result)) if is_text else result
     except (ValueError, RecursionError):
         return None
-    if not isinstance(items, list) or not items:
+    if not isinstance(items, list) or not 0 < len(items) <= MAX_DESCRIPTION_KEYS:
         return None
-    is_failed = all(isinstance(item, dict) and describes_failure(item, needs_state=True) for item in items)
+    is_failed = all(isinstance(item, dict) and _is_failed_item(item) for item in items)
     return items[0] if is_failed else None
+
+
+def _is_failed_item(item: Mapping[Any, Any]) -> bool:
+    has_code = not _ERROR_KEYS.isdisjoint(item) and _has_message(item)
+    return describes_failure(item, needs_state=True) or (has_code and not _is_record(item))
 
 
 def describes_failure(result: Mapping[Any, Any], needs_state: bool = False) -> bool:
@@ -545,7 +543,11 @@ def describes_failure(result: Mapping[Any, Any], needs_state: bool = False) -> b
     errors = result.get("errors") if "data" in result else None
     if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and "message" in errors[0]:
         return not _is_data(result["data"])
+    if len(result) <= 2 and _holds_report(result):
+        return True
     described = {name for name in result if name in DESCRIPTION_KEYS or name in _ERROR_KEYS}
+    if any(isinstance(value, str) and value.lower() in _FOREIGN_STATES for value in result.values()):
+        return not any(map(_has_members, result.values())) and any(map(_is_reason, result.values()))
     others = [value for name, value in result.items() if name not in described and name not in _STATE_KEYS]
     if any(map(_has_members, others)) or sum(map(_is_data, others)) > 1:
         return False
@@ -565,6 +567,25 @@ def describes_failure(result: Mapping[Any, Any], needs_state: bool = False) -> b
     )
 
 
+def _holds_report(result: Mapping[Any, Any]) -> bool:
+    """Return whether the only content of a result is a list of reports that say that they are errors."""
+    items = next((value for value in result.values() if isinstance(value, (list, tuple)) and value), None)
+    if items is None or len(items) > MAX_DESCRIPTION_KEYS:
+        return False
+    return all(
+        isinstance(item, Mapping)
+        and any(str(value).lower() in _SURE_STATES for name, value in item.items() if str(name).lower() in _LEVEL_KEYS)
+        and any(map(_is_reason, item.values()))
+        for item in items
+    )
+
+
+_LEVEL_KEYS = frozenset({"type", "severity", "level", "output_type", "status", "state"})
+_FOREIGN_STATES = frozenset({"ko", "nok", "err"})
+"""States that mean a failure under any name, in any language."""
+_SURE_STATES = _FOREIGN_STATES | {"error", "e", "fatal", "failed", "failure"}
+
+
 def _is_reason(value: Any) -> bool:
     """Return whether a value may say what failed: a sentence, or names of what is missing."""
     return (isinstance(value, list) and bool(value)) or (isinstance(value, str) and " " in value)
@@ -582,20 +603,9 @@ def _is_data(value: Any) -> bool:
     return bool(value) and not isinstance(value, bool)
 
 
-MAX_DESCRIPTION_KEYS = 6
 MIN_EMPTY_SCORE = 2
 """Score of a sentence that describes a failure if the result is empty apart from it."""
-DESCRIPTION_KEYS = frozenset(
-    "message Message msg detail details info information Information note Note warning reason cause problem why "
-    "explanation errors error hint".split()
-)
-"""Keys of sentences about a call."""
-_STATE_KEYS = (*_STATUS_KEYS, "state", "result", "outcome", "ok", "success")
-DONE_KEYS = frozenset(
-    "ok success created started sent saved booked updated moved cancelled canceled accepted executed applied written "
-    "scheduled delivered completed confirmed processed done deleted".split()
-)
-"""Keys whose `false` says that the call did not do what it was for."""
+_STATE_KEYS = (*STATUS_KEYS, "state", "result", "outcome", "ok", "success")
 _FAILED_STATE_PATTERN = (
     r"(?:err\w{0,5}|fail\w{0,6}|n?ko|nok|(?:not|invalid)[_ -]\w{1,24}|un(?:available|authorized|successful|reachable)|"
     r"declined|rejected|denied|refused|invalid|time[_ ]?d?[_ ]?out|aborted|blocked|degraded|exception|expired)\Z"
@@ -603,7 +613,7 @@ _FAILED_STATE_PATTERN = (
 """A state that says that the call failed."""
 
 
-_DATA_KEYS = (*_EMPTY_KEYS, "rows", "items", "payload", "records")
+_DATA_KEYS = (*EMPTY_KEYS, "rows", "items", "payload", "records")
 """Keys of a result's data."""
 
 
@@ -656,7 +666,7 @@ def _is_error_mapping(result: Mapping[Any, Any], needs_mark: bool) -> bool:
     flag = result.get("ok", result.get("success"))
     if flag is not None and flag is not False:
         return False  # a success by its own account, or a number of successes
-    is_envelope = ENVELOPE_KEYS.issuperset(result) and not any(map(result.get, _EMPTY_KEYS))
+    is_envelope = ENVELOPE_KEYS.issuperset(result) and not any(map(result.get, EMPTY_KEYS))
     if flag is False:
         return (is_envelope and _NEUTRAL_KEYS.isdisjoint(result)) or (_has_message(result) and not _is_record(result))
     if _is_error_value(result.get("error", result.get("Error", result.get("fault"))), result, is_envelope):
@@ -681,7 +691,7 @@ def _is_error_value(error: Any, result: Mapping[Any, Any], is_envelope: bool) ->
     if not error or isinstance(error, float):
         return False
     if error is True:
-        return (is_envelope and _NEUTRAL_KEYS.isdisjoint(result)) or sum(map(result.__contains__, _MESSAGE_KEYS)) > 1
+        return (is_envelope and _NEUTRAL_KEYS.isdisjoint(result)) or sum(map(result.__contains__, MESSAGE_KEYS)) > 1
     if isinstance(error, int):
         return is_envelope and 400 <= error <= 599
     if isinstance(error, Mapping):
@@ -713,9 +723,9 @@ def _is_record(result: Mapping[Any, Any]) -> bool:
 
 def _is_error_envelope(result: Mapping[Any, Any], needs_mark: bool) -> bool:
     """Return whether a dictionary without data is an error, by its status, its codes or its message."""
-    has_message = not _MESSAGE_KEYS.isdisjoint(result)
+    has_message = not MESSAGE_KEYS.isdisjoint(result)
     is_neutral = not _NEUTRAL_KEYS.isdisjoint(result)
-    for name in _STATUS_KEYS:
+    for name in STATUS_KEYS:
         number = to_integer(result[name]) if name in result else None
         if number is not None and 400 <= number <= 599:
             # A line of an access log has a status too, but no message.

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 
 import msgspec
 
-from mulligan.classify.fingerprint import build_template
 from mulligan.contract.audit import AuditEntry as AuditEntry
 from mulligan.contract.audit import AuditNote as AuditNote
 from mulligan.contract.audit import AuditQuery as AuditQuery
@@ -103,6 +102,8 @@ class RunQuery(Record, frozen=True):
     """Only runs with a failure of this kind: `tool/timeout`, or `tool/` for all kinds of a type."""
     pattern: str | None = None
     """Only runs with a failure of the pattern with this id."""
+    text: str | None = None
+    """Only runs that contain these words and phrases: `contract.search_terms`."""
     since: int | None = None
     until: int | None = None
     min_facts: dict[str, float] = msgspec.field(default_factory=dict)
@@ -403,6 +404,8 @@ class FixQuery(Record, frozen=True):
         cls, tool: str, failure: Failure, arguments: Mapping[str, Any] | None = None, **fields: Any
     ) -> FixQuery:
         """Build the query for a failure. Without the call's arguments, only the failure's own pattern is searched."""
+        from mulligan.classify.fingerprint import build_template  # lazy: needed after a failure only
+
         text = build_template(failure.message, arguments) if arguments is not None else ""
         shape = argument_types(arguments)
         values: dict[str, Any] = {

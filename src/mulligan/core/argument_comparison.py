@@ -192,6 +192,7 @@ def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
     return bool(removed) and not unnamed_words(error.replace(old, " "), removed)
 
 
+@functools.lru_cache(maxsize=64)  # each value is compared with those of several calls
 def _normalized(text: str) -> str:
     return " ".join(text.replace("'", "").replace('"', "").replace("`", "").replace("\\", "").casefold().split())
 

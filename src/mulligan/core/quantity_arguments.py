@@ -6,6 +6,7 @@ A bound may replace a quantity: `top_k=50` asks for as much as possible. It neve
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, TypeGuard
 
 from mulligan.core.privileged_arguments import MAX_NAME_CHARS, split_words
@@ -61,10 +62,15 @@ def measures_quantity(path: str, *values: Any) -> bool:
 
     The name decides: a word for a quantity, or a plural (`days`). Without one, only a fraction is certainly no object.
     """
+    return _measures_quantity(path, any(isinstance(value, float) for value in values))
+
+
+@lru_cache(maxsize=256)  # calls of one tool have the same arguments
+def _measures_quantity(path: str, has_fraction: bool) -> bool:
     words = [word.casefold() for word in split_words(argument_name(path))]
     if _names_object(words):
         return False
-    if any(isinstance(value, float) for value in values) or not _QUANTITY_WORDS.isdisjoint(words):
+    if has_fraction or not _QUANTITY_WORDS.isdisjoint(words):
         return True
     return len(words[-1]) > 3 and words[-1].endswith("s") and not words[-1].endswith(("ss", "us", "is"))
 

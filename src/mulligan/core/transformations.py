@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 from mulligan.core.form_functions import (
@@ -34,6 +35,7 @@ from mulligan.core.written_times import (
 )
 from mulligan.redaction.regex import LazyRegex
 
+CACHED_TEXTS = 64
 MAX_EXCHANGED_SEPARATORS = 2
 """Separators of one value that the other does not have, up to which every exchange is tested."""
 _CORE_GAP = LazyRegex(r"[\W_]+")
@@ -172,7 +174,7 @@ def _propose_steps(old: Any, new: Any) -> Iterator[str]:
             yield "text"
         if new_text[-1:].isdigit() and (match := TRAILING_NUMBER.fullmatch(new_text)):
             yield f"pad:{len(match[2])}"
-        if _has_digit(old_text) and "." in new_text:
+        if _has_digit(old_text) and "." in new_text and _has_digit(new_text.rpartition(".")[2]):
             yield f"decimals:{len(new_text.rpartition('.')[2])}"
         yield from _propose_affixes(old_text, new_text)
     else:
@@ -267,6 +269,7 @@ def _is_same(left: Any, right: Any) -> bool:
     return type(left) is type(right) and bool(left == right)
 
 
+@lru_cache(maxsize=CACHED_TEXTS)  # each value is compared with those of several calls
 def _core_of(text: str) -> str:
     return _CORE_GAP.sub("", text).casefold()
 

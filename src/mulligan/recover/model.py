@@ -34,6 +34,10 @@ from mulligan.recover.target_state import TARGET_DOWN
 from mulligan.recover.tokens import Sizes, calibrate_scale, provider_of, token_limit, window_of
 
 ANSWER_GIVEN = object()
+MAX_ATTEMPTS_BEFORE_MODEL = 2
+"""Attempts of one model before a fallback model answers. A user should not wait while another model works."""
+MAX_ATTEMPTS_BEFORE_FALLBACK = 3
+"""Attempts before the user's fallback function answers."""
 """Result of `Model.answer` if the user's function answered the call."""
 ANSWER_LIMIT_ARGUMENTS = (
     "max_tokens",
@@ -274,10 +278,7 @@ class _ModelRecovery:
         limit: int | None = None
         if fallback is not None or (self._model.answer is not None and self.can_answer(failure)):
             is_down = self._is_target_down(self.arguments, self.function)
-            # Attempts of one model if a fallback can answer: a user should not wait for retries when another model
-            # works.
-            # Attempts before the user's fallback function answers.
-            limit = 3 if fallback is None else 2
+            limit = MAX_ATTEMPTS_BEFORE_FALLBACK if fallback is None else MAX_ATTEMPTS_BEFORE_MODEL
             limit = 1 if is_down else min(limit, max(1, self._max_attempts - (fallback is not None)))
         seconds = self._schedule.plan_retry(failure, max_attempts=limit)
         if isinstance(seconds, str):

@@ -295,6 +295,7 @@ RUN_SPEC = ResourceSpec(
         TOOL,
         KIND,
         Parameter("pattern", "Only runs with a failure of this pattern."),
+        Parameter("text", 'Only runs that contain these words: word "a phrase" name:value -excluded.'),
         *RUN_FILTERS,
         *PERIOD,
         *(
