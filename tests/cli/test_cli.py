@@ -144,7 +144,7 @@ def test_runs_are_sorted_and_filtered_by_their_cost(types, store):
     assert "$3.00" in lines[-2]
     csv = types("runs", "--store", store, "--csv", "--min-tokens", "9", "--order", "cost")[1].splitlines()
     assert csv[0].endswith("cost_usd,duration_seconds,tool_failures,models")
-    assert csv[1].endswith("3.0,0,,m-1")
+    assert csv[1].endswith("3.0,,0,m-1")
     assert "Use a number such as 5 or 0.25" in types("runs", "--min-cost", "much")[2]
 
 

@@ -57,7 +57,11 @@ def to_facts(history: History) -> dict[str, Any]:
 
 
 def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS) -> dict[str, Any]:
-    """Return the JSON summary of a run with the outcome of each call. `facts` are sentences by the id of a call."""
+    """Return the JSON summary of a run with the outcome of each call. `facts` are sentences by the id of a call.
+
+    Commands print it with `--json`. Its `calls` is a list since 0.1.0 and a number in `to_facts`, the row of CSV and
+    API, so neither can replace the other.
+    """
     run = history.run
     links = history.links_by_call
     causes = find_causes(history)
