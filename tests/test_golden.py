@@ -167,6 +167,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "uninstall pi": ("uninstall pi --dry-run", None),
     "proxy accept": ("proxy accept --store {store}", None),
     "runs": ("runs --store {store}", None),
+    "search": ("search shop --store {store}", None),
     "show": ("show {run} --store {store}", None),
     "impact": ("impact --since all --store {store}", None),
     "patterns": ("patterns --store {store}", None),
@@ -317,7 +318,7 @@ def type_command(words: str, given: str | None = None) -> Result:
 QUERIES = (
     "/healthz", "/readyz", "/v1/runs?since=all", "/v1/runs/{run}", "/v1/stats?since=all", "/v1/stats?since=all&by=tool",
     "/v1/patterns", "/v1/patterns/{pattern}", "/v1/fixes", "/v1/fixes/{fix}", "/v1/lessons", "/v1/lessons/{lesson}",
-    "/v1/tools?since=all", "/v1/agents?since=all", "/v1/audit", "/v1/impact?since=all",
+    "/v1/tools?since=all", "/v1/agents?since=all", "/v1/audit", "/v1/impact?since=all", "/v1/search?q=shop",
     "/v1/compare?since=all&by=agent&a=shop&b=weather",
 )  # fmt: skip
 UNKNOWN = ("/v1/runs/nowhere", "/v1/runs/run_", "/v1/patterns?state=odd", "/v1/nowhere")

@@ -18,6 +18,7 @@ import msgspec
 
 from mulligan.contract import audit
 from mulligan.contract.counters import Stats, StatsQuery
+from mulligan.contract.search_terms import SearchTerm, find_matches, parse_search
 from mulligan.contract.store import (
     AuditEntry,
     AuditNote,
@@ -44,6 +45,7 @@ from mulligan.contract.store import (
     Worker,
 )
 from mulligan.core.events import AnyEvent, ContextCompacted
+from mulligan.core.failure import SettingsError
 from mulligan.core.records import (
     Fix,
     History,
@@ -60,7 +62,7 @@ from mulligan.core.records import (
 from mulligan.learn import fixes, patterns
 from mulligan.learn.patterns import PatternDecision
 from mulligan.learn.working_calls import PastFailure
-from mulligan.store import fix_queries, queries, rollups, rows
+from mulligan.store import database_lessons, fix_queries, queries, rollups, rows, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, Lookup, RowReader, upsert
 from mulligan.store.fix_votes import SketchCache
 from mulligan.store.rows import decode_body
@@ -198,6 +200,8 @@ class DatabaseStore(abc.ABC):
             if query.limit <= 0 or (query.pattern is not None and pattern is None):
                 return []
             pattern_ids = {pattern.id, *pattern.merged} if pattern is not None else set()
+            if query.text is not None:
+                return self._search_runs(connection, tenant, query, pattern_ids)
             runs = queries.find_runs(read, tenant, query, pattern_ids)
             return [rows.history_of(connection, tenant, run) for run in runs]
 
@@ -212,6 +216,40 @@ class DatabaseStore(abc.ABC):
             writer.executemany("UPDATE runs SET has_facts = 0 WHERE tenant = ? AND id = ?", outdated)
         self._complete_facts(tenant)
         return self.ask(tenant, find_histories)
+
+    def _search_runs(
+        self, connection: Connection, tenant: str, query: RunQuery, pattern_ids: set[str]
+    ) -> list[History]:
+        """Return the histories, with their messages, of the runs that contain the text of the query."""
+        terms = parse_search(query.text or "")
+        condition = self._propose_runs(connection, tenant, [term for term in terms if not term.is_excluded])
+        page = msgspec.structs.replace(query, limit=max(run_texts.MIN_PAGE_RUNS, query.limit))
+        matches: list[History] = []
+        for _ in range(run_texts.MAX_PAGES):
+            runs = queries.find_runs(RowReader(connection), tenant, page, pattern_ids, condition)
+            texts = run_texts.read_texts(connection, tenant, {run.id: encode(run) for run in runs})
+            for run in runs:
+                if run_texts.may_match(texts[run.id], terms):
+                    history = run_texts.read_history(connection, tenant, run)
+                    if find_matches(history, terms) is not None:
+                        matches.append(history)
+            if len(matches) >= query.limit or len(runs) < page.limit:
+                return matches[: query.limit]
+            last_history = run_texts.read_history(connection, tenant, runs[-1])
+            page = msgspec.structs.replace(page, before=query.position_of(last_history))
+        raise SettingsError(run_texts.BROAD_SEARCH)
+
+    @abc.abstractmethod
+    def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
+        """Return the condition of runs that may contain these terms: by the index, or not indexed yet."""
+
+    @abc.abstractmethod
+    def update_search(self, tenant: str, progress: Progress | None = None) -> int:
+        """Index the ended runs of a tenant for searches. Return their number. Runs that no index covers are read."""
+
+    @abc.abstractmethod
+    def clear_search(self, tenant: str) -> None:
+        """Empty the search index, of all tenants if they share it. The next update builds it again."""
 
     def _complete_facts(self, tenant: str) -> None:
         """Compute the facts of runs that an earlier version stored, once."""
@@ -271,6 +309,7 @@ class DatabaseStore(abc.ABC):
             if pruned.runs or pruned.sampled:
                 summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._insert_audit_entry(writer, tenant, "prune", detail=summary)
+                run_texts.count_erasure(writer, tenant)
             self.batch_writer.drop_cache()
         self._release_space(pruner, now)
         return pruned
@@ -293,6 +332,7 @@ class DatabaseStore(abc.ABC):
             counts = msgspec.structs.asdict(forgotten)
             counts["notes"] = counts.pop("key_value_entries")
             self._insert_audit_entry(writer, tenant, action, detail=audit.format_counts(**counts))
+            run_texts.count_erasure(writer, tenant)
         self._overwrite_erased()
         if self._journals is not None:
             erasure.scrub_journals(self._journals, request, eraser.removed_run_ids)
@@ -313,9 +353,11 @@ class DatabaseStore(abc.ABC):
         with self.write_transaction(tenant) as writer:
             self.batch_writer.drop_cache()
             tables = (name for name in TABLE_NAMES if name != "audit")
+            erasures = run_texts.read_erasures(writer, tenant)
             erased = sum(writer.execute(f"DELETE FROM {name} WHERE tenant = ?", (tenant,)).rowcount for name in tables)
             if erased:
                 self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
+            run_texts.count_erasure(writer, tenant, erasures)
         self._overwrite_erased()
         return erased
 
@@ -392,41 +434,31 @@ class DatabaseStore(abc.ABC):
             return revoked
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
-        from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
-
-        return self.ask_rows(tenant, lambda read: lesson_rows.find_lessons(read, tenant, query))
+        return self.ask_rows(tenant, lambda read: database_lessons.find_lessons(read, tenant, query))
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
-        from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
-
-        return self.ask_rows(tenant, lambda read: lesson_rows.find_lesson(read, tenant, id, now or self._clock()))
+        return self.ask_rows(tenant, lambda read: database_lessons.find_lesson(read, tenant, id, now or self._clock()))
 
     def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
         return self.save_lessons(tenant, [lesson])[0]
 
     def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
-        from mulligan.store import database_lessons as lesson_rows
-
         with self.write_transaction(tenant) as writer:
-            are_new = [lesson_rows.save_lesson(writer, tenant, lesson, self._clock()) for lesson in lessons]
+            are_new = [database_lessons.save_lesson(writer, tenant, lesson, self._clock()) for lesson in lessons]
             if target_and_detail := audit.describe_saved_lessons(lessons, are_new):
                 self._insert_audit_entry(writer, tenant, "lesson.write", *target_and_detail)
             return are_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
-        from mulligan.store import database_lessons as lesson_rows
-
         with self.write_transaction(tenant) as writer:
-            removed = lesson_rows.remove_by_source(writer, tenant, source)
+            removed = database_lessons.remove_by_source(writer, tenant, source)
             if removed:
                 self._insert_audit_entry(writer, tenant, "lesson.remove", source, audit.format_counts(lessons=removed))
             return removed
 
     def decide_lesson(self, tenant: str, id: str, decision: LessonVerdict, at: int) -> Lesson | None:
-        from mulligan.store import database_lessons as lesson_rows
-
         with self.write_transaction(tenant) as writer:
-            lesson_id = lesson_rows.record_decision(writer, tenant, id, decision, at)
+            lesson_id = database_lessons.record_decision(writer, tenant, id, decision, at)
             if lesson_id is not None:
                 self._insert_audit_entry(writer, tenant, f"lesson.{decision}", lesson_id)
         return self.lesson(tenant, lesson_id, at) if lesson_id is not None else None
@@ -434,10 +466,8 @@ class DatabaseStore(abc.ABC):
     def consolidate(
         self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
     ) -> ConsolidationResult:
-        from mulligan.store import database_lessons as lesson_rows
-
         ask = partial(self.ask_rows, tenant)
-        return lesson_rows.consolidate(ask, self.write_transaction, tenant, now, progress, max_patterns)
+        return database_lessons.consolidate(ask, self.write_transaction, tenant, now, progress, max_patterns)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         return self.ask_rows(tenant, lambda read: queries.find_patterns(read, tenant, query, self._can_fold_case))
@@ -512,13 +542,9 @@ class DatabaseStore(abc.ABC):
 
 def _read_history(connection: Connection, tenant: str, run_body: bytes) -> History:
     history = rows.history_of(connection, tenant, decode_body(run_body, Run))
-    if not any(map(_has_messages, history.steps)):
+    if not any(step.messages or step.answer is not None for step in history.steps):
         return history
     return msgspec.structs.replace(history, messages=rows.messages_of(connection, tenant, history.run.id))
-
-
-def _has_messages(step: Step) -> bool:
-    return bool(step.messages) or step.answer is not None
 
 
 def _advance_offsets(writer: Connection, tenant: str, batches: list[tuple[int, Batch]]) -> list[int]:

@@ -248,7 +248,10 @@ class PostgresConnection:
             return values
         return (
             *values,
-            *(self._find_day(values[tenant - 1], values[run - 1]) for tenant, run in statement.steps_of),
+            *(
+                self._find_days(values[tenant - 1], (values[run - 1],))[values[run - 1]]
+                for tenant, run in statement.steps_of
+            ),
         )
 
     def execute_by_key(
@@ -375,9 +378,6 @@ class PostgresConnection:
 
     # Days of runs
 
-    def _find_day(self, tenant: str, run: str) -> int:
-        return self._find_days(tenant, (run,))[run]
-
     def _find_days(self, tenant: str, runs: Iterable[str]) -> dict[str, int]:
         """Return the days on which the first records of these runs arrived; 0 for those without records."""
         days = {run: self._days.get((tenant, run)) for run in runs}
@@ -386,6 +386,10 @@ class PostgresConnection:
             self._remember_days(tenant, ("id", "stored_at"), rows)
             days |= {run: stored_at // DAY for run, stored_at in rows}
         return {run: day or 0 for run, day in days.items()}
+
+    def unindex_runs(self, tenant: str, runs: Sequence[str]) -> None:
+        sql = "UPDATE runs SET words = NULL WHERE tenant = ? AND id = ? AND words IS NOT NULL"
+        self.executemany(sql, [(tenant, run) for run in runs])
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         self._remember_days(tenant, ("id", "stored_at"), stored_at.items())
