@@ -17,13 +17,13 @@ I change it.
 
 a.txt
 ```
-<<<<<<< SEARCH
+{search}
 helo
 
 world
 =======
 x
->>>>>>> REPLACE
+{replace}
 ```
 
 > Tokens: 2.5k sent, 23 received. Cost: $0.0064 message, $0.0064 session.
@@ -31,13 +31,13 @@ x
 > # 1 SEARCH/REPLACE block failed to match!
 
 ## SearchReplaceNoExactMatch: This SEARCH block failed to exactly match lines in a.txt
-<<<<<<< SEARCH
+{search}
 helo
 
 world
 =======
 x
->>>>>>> REPLACE
+{replace}
 
 The SEARCH section must exactly match an existing block of lines
 
@@ -45,13 +45,13 @@ I change it.
 
 a.txt
 ```
-<<<<<<< SEARCH
+{search}
 hello
 
 world
 =======
 x
->>>>>>> REPLACE
+{replace}
 ```
 
 > Applied edit to a.txt
@@ -63,7 +63,7 @@ x
 #### and again
 
 > litellm.RateLimitError: RateLimitError: OpenAIException - Rate limit reached
-"""
+""".format(search="<" * 7 + " SEARCH", replace=">" * 7 + " REPLACE")
 
 
 def test_edits_and_errors_of_the_model_are_calls_of_their_session(tmp_path):
