@@ -90,7 +90,7 @@ frameworks: ## run the adapter or page of each framework in an environment of it
 	@scripts/environment base
 	@scripts/frameworks $(ARGS)
 
-test-agents: ## run the real Claude Code, Codex, Gemini CLI, OpenCode and Pi over a scripted model (installs 1.1 GB; skipped, with the reason, without node)
+test-agents: ## run the real Claude Code, Codex, Gemini CLI, OpenCode, Pi and Copilot CLI over a scripted model (installs 1.3 GB; skipped, with the reason, without node)
 	@scripts/environment base dev mcp
 	@scripts/agents
 	@$(PYTEST) -m agents -rs tests/agents $(ARGS)

@@ -5,6 +5,7 @@ python evals/unflagged --opened      # the opened half only, with its mistakes: 
 python evals/unflagged --mistakes    # both halves with their mistakes
 python evals/unflagged --commands    # the outputs of real commands instead, run in a folder of their own
 python evals/unflagged --fifth       # the unflagged failures and innocent results of evals/errors instead
+python evals/unflagged --seventh     # 130 failures and 130 innocent results by another author; one half is only counted
 python evals/unflagged --update      # and put the table into docs/classification-figures.md
 
 The halves were divided by a hash. The rules are written with the opened half in view.
@@ -20,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "classification-figures.md"
 sys.path[:0] = [str(ROOT / "evals"), str(ROOT / "src")]
 
-from unflagged import commands, fifth, rows  # noqa: E402
+from unflagged import commands, fifth, rows, seventh  # noqa: E402
 
 from mulligan.classify.result_verdict import judge_result  # noqa: E402
 from mulligan.classify.tool_category import find_category  # noqa: E402
@@ -29,7 +30,7 @@ from mulligan.core.records import Effects  # noqa: E402
 
 def main() -> int:
     counts: Counter[tuple[str, bool, str]] = Counter()
-    corpora = {"--commands": commands.read_rows, "--fifth": fifth.read_rows}
+    corpora = {"--commands": commands.read_rows, "--fifth": fifth.read_rows, "--seventh": seventh.read_rows}
     read_rows = next((reader for option, reader in corpora.items() if option in sys.argv), rows.read_rows)
     for row in read_rows():
         if "--opened" in sys.argv and not row.is_opened:

@@ -81,6 +81,10 @@ def build_events(agent: str, log: Path) -> list[dict[str, object]]:
         state = {"status": "error", "input": arguments, "error": "make: *** No rule to make target.  Stop."}
         part = {"type": "tool", "callID": "call_1", "tool": "bash", "state": state}
         return [{"hook_event_name": "ToolFailed", "part": part}, {**compaction, "hook_event_name": "SessionCompacted"}]
+    if agent == "copilot":
+        failed_call = {"hook_event_name": "PostToolUseFailure", **call, "error": "make: *** No rule to make target."}
+        next_call = {"hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_input": {"command": "true"}}
+        return [failed_call, {"hook_event_name": "PreCompact", "trigger": "auto"}, next_call]
     if agent == "pi":
         failed_call = {"hook_event_name": "ToolFailed", **call, "error": "make: *** No rule to make target.  Stop."}
         return [failed_call, {**compaction, "hook_event_name": "SessionCompacted"}]
@@ -119,7 +123,7 @@ def test_hook_of_an_agent_runs_nothing_of_a_repository(types, store, repository,
     answer = run_session(agent.name, command, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
     assert "Recent failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
-    names = {"codex": "exec_command", "opencode": "bash"}
+    names = {"codex": "exec_command", "copilot": "bash", "opencode": "bash"}
     assert read_failures(store) == [names.get(agent.name, "Bash")]
 
 

@@ -417,6 +417,7 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "migrate": OWNER,
     "runs": [("--limit", "100"), ("--agent", "{agent}"), ("--tool", "{tool}"), ("--pattern", "{pattern}"),
              ("--session", "{session}"), ("--json",)],
+    "search": [("zanzibar",), ("{run}",), ("{agent}", "--json"), ("tool:{tool}",)],
     "show": [("{run}",), ("{run}", "--json"), ("last",)],
     "tail": NOTHING,
     "reflect": [("{run}",), ("{run}", "--json")],

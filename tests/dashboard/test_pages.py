@@ -718,6 +718,15 @@ def test_search_finds_runs_patterns_lessons_tools_and_agents(week, person):
     assert "No results for" in words(person.get("/search?q=zzzz"))
 
 
+def test_search_shows_where_the_words_of_a_run_are(week, person):
+    page = person.get("/search?q=tool:find_orders").body.decode()
+    assert "<mark>find_orders</mark>" in page
+    assert 'href="/runs/' in page
+    assert "Add a word" not in page
+    assert "Use one of: success" in words(person.get("/search?q=status:wrong"))
+    assert "<script>" not in person.get("/search?q=%3Cscript%3E").body.decode()
+
+
 @pytest.mark.parametrize("is_store_slow", [False, True])
 def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path, monkeypatch, is_store_slow):
     import http.client

@@ -26,7 +26,7 @@ NAMES = (
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("agent", ["claude-code", "codex", "gemini", "opencode", "pi"])
+@pytest.mark.parametrize("agent", ["claude-code", "codex", "copilot", "gemini", "opencode", "pi"])
 def test_the_installed_command_records_a_failure_in_a_hostile_folder(tmp_path, agent, name):
     home, project = tmp_path / "home", tmp_path / name
     home.mkdir()
@@ -45,6 +45,7 @@ def test_the_installed_command_records_a_failure_in_a_hostile_folder(tmp_path, a
     event, settings = {
         "claude-code": ("PostToolUseFailure", ".claude/settings.json"),
         "codex": ("PostToolUse", ".codex/hooks.json"),
+        "copilot": ("PostToolUseFailure", ".copilot/settings.json"),
         "gemini": ("AfterTool", ".gemini/settings.json"),
         "opencode": ("ToolFailed", ".config/opencode/plugins/mulligan.js"),
         "pi": ("ToolFailed", ".pi/agent/extensions/mulligan.js"),

@@ -193,7 +193,7 @@ def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
     done = begun(tmp_path, loud(build_hook_command("claude-code")).replace(" claude-code", " nobody"))
     said, complained = done.communicate("{}", timeout=60)
     assert (done.returncode, said) == (1, "")  # 2 would stop an agent
-    assert "mulligan-hook claude-code|codex|gemini" in complained
+    assert "mulligan-hook claude-code|codex|copilot|gemini" in complained
 
 
 @pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode", "pi"}))  # their plugins send no successes
@@ -202,6 +202,7 @@ def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
     events = {
         "claude-code": {"hook_event_name": "PostToolBatch", "tool_calls": [called]},
         "codex": {"hook_event_name": "PostToolUse", **called},
+        "copilot": {"hook_event_name": "PostToolUse", **called},
         "gemini": {"hook_event_name": "AfterTool", **called},
     }
     shell = loud(build_hook_command(agent)).replace(" -ESP ", " -ESP -X importtime ")

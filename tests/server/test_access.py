@@ -26,6 +26,7 @@ ENDPOINTS = {
     ("GET", "/v1/stats"): "read",
     ("GET", "/v1/compare"): "read",
     ("GET", "/v1/impact"): "read",
+    ("GET", "/v1/search"): "read",
     ("GET", "/v1/patterns"): "read",
     ("GET", "/v1/patterns/x"): "read",
     ("GET", "/v1/lessons"): "read",

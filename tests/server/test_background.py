@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import postgres
 import pytest
@@ -24,9 +28,12 @@ from mulligan.contract.store import (
 )
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.records import Run, Step
-from mulligan.server import background
+from mulligan.server import background, search_indexing
 from mulligan.server.background import Pruner
+from mulligan.server.search_indexing import SearchIndexer
 from mulligan.server.tenants import Tenant, Tenants, with_retention_days
+from mulligan.store import run_texts
+from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import open_store
 
 BEGIN = 20_000 * DAY
@@ -72,6 +79,32 @@ def ended(run: Run) -> Run:
 
 def left(store: Store) -> list[str]:
     return [tenant for tenant in (DEFAULT_TENANT, "short", "ever") if store.runs(tenant, RunQuery())]
+
+
+def test_ended_runs_are_indexed_while_the_server_runs(tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "mulligan.db")
+    monkeypatch.setattr(run_texts, "SETTLE_MILLISECONDS", -(10**9))
+    monkeypatch.setattr(search_indexing, "INTERVAL_SECONDS", 0.01)
+    keep(store, DEFAULT_TENANT, "run_a")
+    keep(store, "other", "run_b")
+    indexer = SearchIndexer(store, Tenants(store))
+    indexer.start()
+    deadline = time.monotonic() + 20
+    while count_indexed(tmp_path, "search") < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    indexer.close()
+    assert count_indexed(tmp_path, "search") == 2
+    assert [history.run.id for history in store.runs("other", RunQuery(text="tool:search"))] == ["run_b"]
+    store.close()
+
+
+def count_indexed(folder: Path, word: str) -> int:
+    with contextlib.closing(sqlite3.connect(folder / "mulligan.db.search")) as index:
+        try:
+            row = index.execute("SELECT count(*) FROM words WHERE words MATCH ?", (word,)).fetchone()
+        except sqlite3.OperationalError:  # not built yet
+            return 0
+    return int(row[0])
 
 
 def test_each_tenant_keeps_its_runs_as_long_as_it_is_set_to(store, clock):

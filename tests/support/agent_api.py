@@ -68,8 +68,12 @@ class Api:
                     self._answer(body, _opencode(api._next(body, _is_summary(body)), api._ids))
                 elif "treamGenerateContent" in self.path:
                     self._answer(body, _gemini(api._next(body, False)))
+                elif self.path.partition("?")[0].endswith(":generateContent"):
+                    api.requests.append(body)
+                    summary = f"<state_snapshot>{SUMMARY}</state_snapshot>"
+                    self._send(next(_gemini(Reply(text=summary, tokens=10))))
                 else:
-                    self._send({"input_tokens": 10})
+                    self._send({"input_tokens": 10, "totalTokens": 10})
 
             def _answer(self, body: dict[str, Any], events: Iterator[dict[str, Any]]) -> None:
                 self.send_response(200)

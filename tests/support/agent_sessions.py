@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent_api import Ask, Reply
-from coding_agents import FORBIDDEN_PROGRAM, PROXY, Claude, Pi, Place, codex, gemini, opencode
+from coding_agents import FORBIDDEN_PROGRAM, PROXY, Claude, Pi, Place, codex, copilot, gemini, opencode
 
 from mulligan.contract.store import DEFAULT_TENANT, RunQuery
 from mulligan.core.records import History
@@ -19,12 +19,12 @@ from mulligan.transcripts.formats import default_locations, detect_log_format, f
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
 
-AGENTS = ("claude-code", "codex", "gemini", "opencode", "pi")
+AGENTS = ("claude-code", "codex", "copilot", "gemini", "opencode", "pi")
 AGENTS_WITH_SERVERS = ("claude-code", "codex", "gemini", "opencode")
 """Agents with MCP servers and with rules that forbid a command."""
 CONVERSATIONS = {"claude-code": Claude, "pi": Pi}
 """Agents that are spoken to while they run, and so compact when they are asked to."""
-FULL_CONTEXT_TOKENS = {"codex": 9000, "gemini": 900_000, "opencode": 250_000}
+FULL_CONTEXT_TOKENS = {"codex": 9000, "copilot": 61_000, "gemini": 900_000, "opencode": 250_000}
 """Reported length of a conversation at which an agent compacts it."""
 
 
@@ -210,6 +210,19 @@ def _to_codex(tool: str, arguments: dict[str, Any]) -> Ask:
     return Ask("nosuch", arguments)
 
 
+def _to_copilot(tool: str, arguments: dict[str, Any]) -> Ask:
+    match tool:
+        case "shell":
+            return Ask("bash", {**arguments, "description": "works"})
+        case "invalid":
+            return Ask("bash", {"description": "builds"})
+        case "read":
+            return Ask("view", {"path": arguments["file"]})
+        case "edit":
+            return Ask("edit", {"path": arguments["file"], "old_str": arguments["old"], "new_str": arguments["new"]})
+    return Ask("nosuch", arguments)
+
+
 def _to_gemini(tool: str, arguments: dict[str, Any]) -> Ask:
     match tool:
         case "shell":
@@ -260,6 +273,7 @@ def _to_pi(tool: str, arguments: dict[str, Any]) -> Ask:
 _TRANSLATIONS: dict[str, Callable[[str, dict[str, Any]], Ask]] = {
     "claude-code": _to_claude,
     "codex": _to_codex,
+    "copilot": _to_copilot,
     "gemini": _to_gemini,
     "opencode": _to_opencode,
     "pi": _to_pi,
@@ -267,6 +281,7 @@ _TRANSLATIONS: dict[str, Callable[[str, dict[str, Any]], Ask]] = {
 TOOLS = {
     "claude-code": {"Bash": "shell", "Read": "read", "Edit": "edit"},
     "codex": {"exec_command": "shell"},
+    "copilot": {"bash": "shell", "view": "read", "edit": "edit"},
     "gemini": {"run_shell_command": "shell", "read_file": "read", "replace": "edit"},
     "opencode": {"bash": "shell", "read": "read", "edit": "edit", "crm_lookup": "lookup"},
     "pi": {"bash": "shell", "read": "read", "edit": "edit"},
@@ -309,7 +324,7 @@ def work_through(agent: str, place: Place, has_hooks: bool = True) -> None:
     elif agent == "opencode" and has_hooks and place.opencode_server is not None:
         place.opencode_server.work(place)
     else:
-        {"codex": codex, "gemini": gemini, "opencode": opencode}[agent](place)
+        {"codex": codex, "copilot": copilot, "gemini": gemini, "opencode": opencode}[agent](place)
 
 
 # What each of them saw

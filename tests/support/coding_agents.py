@@ -24,7 +24,7 @@ FORBIDDEN_PROGRAM = "sudo"
 """Program that the rules of each agent forbid."""
 PROXY = [sys.executable, "-I", "-m", "mulligan", "proxy"]
 PROGRAMS = ROOT / ".agents" / "node_modules" / ".bin"
-PROGRAM_NAMES = {"claude-code": "claude", "codex": "codex", "gemini": "gemini", "opencode": "opencode", "pi": "pi"}
+PROGRAM_NAMES = {"claude-code": "claude"} | {name: name for name in ("codex", "copilot", "gemini", "opencode", "pi")}
 """The program of each agent."""
 
 SERVER = """
@@ -298,6 +298,25 @@ def gemini(place: Place, prompt: str = "please work") -> str:
     return done.stdout.strip()
 
 
+def copilot(place: Place, prompt: str = "please work") -> str:
+    """Copilot CLI works once through the script: its last words."""
+    environment = place.environment | {
+        "COPILOT_OFFLINE": "true",
+        "COPILOT_AUTO_UPDATE": "false",
+        "COPILOT_PROVIDER_BASE_URL": f"{place.api.url}/v1",
+        "COPILOT_PROVIDER_API_KEY": "none",
+        "COPILOT_MODEL": "gpt-4.1",
+    }
+    environment.pop("PYTHONPATH")
+    done = subprocess.run(
+        [str(PROGRAMS / "copilot"), "-p", prompt, "--allow-all-tools", "--deny-tool", f"shell({FORBIDDEN_PROGRAM})"],
+        env=environment, cwd=place.project, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def opencode(place: Place, *options: str, prompt: str = "please work") -> list[dict[str, Any]]:
     """OpenCode works once through the script, in a process of its own: what it said, line by line."""
     prepare_opencode(place.home)
@@ -372,7 +391,8 @@ class OpenCodeServer:
         self._link.symlink_to(place.data)
         (place.project / "opencode.json").write_text(json.dumps(opencode_settings(place)))
         data = Path(".local", "share", "opencode")
-        (place.home / data).parent.mkdir(parents=True)
+        (place.home / data).parent.mkdir(parents=True, exist_ok=True)
+        (place.home / data).unlink(missing_ok=True)
         (place.home / data).symlink_to(self._home / data)
         self._session = self._call("POST", "/session", {"title": "work"})["id"]
         for prompt in prompts or ("please work",):

@@ -18,6 +18,7 @@ FOREIGN_MODULES = frozenset(
     {
         "mulligan.transcripts.claude_code",  # session logs of other programs
         "mulligan.transcripts.codex",
+        "mulligan.transcripts.copilot",
         "mulligan.transcripts.gemini",
         "mulligan.transcripts.pi",
         "mulligan.transcripts.otlp",  # OpenTelemetry exports

@@ -124,14 +124,14 @@ def _judge_status(result: object, category: ToolCategory, effects: Effects) -> R
     if is_error_result(result, needs_mark=True):
         return FAILURE
     text = None if isinstance(result, Mapping) and "content" not in result else read_text(result)
+    if read_failed_items(result) is not None:
+        return ResultVerdict("suspected", result, WORDS_CONFIDENCE)
     if isinstance(result, (list, tuple)):  # content blocks, or data
         is_error = text is not None and is_error_text(text, needs_mark=effects == "once" and text[:1] == "{")
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if is_error else SUCCESS
     if text and text[:1] != "{" and is_error_text(text):
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if effects == "once" else FAILURE
     fields = result if isinstance(result, Mapping) else read_object(text or "")
-    if fields is None and isinstance(result, str):
-        fields = read_failed_items(result)
     if fields is not None:
         is_once = effects == "once"
         is_suspected = describes_failure(fields, needs_state=is_once) or (not is_once and is_error_result(result))
@@ -163,7 +163,9 @@ def _states_own_failure(
     if category == "model":
         error, errors = fields.get("error"), fields.get("errors")
         is_answer = isinstance(error, Mapping) and not {"code", "type", "status"}.isdisjoint(error)
-        return (is_answer and len(fields) == 1) or (isinstance(errors, list) and describes_failure(fields))
+        return (is_answer and fields.keys() <= {"error", "type"}) or (
+            isinstance(errors, list) and describes_failure(fields)
+        )
     if category in ("fetch", "browser") and any((to_integer(fields.get(name)) or 0) >= 400 for name in _STATUS_KEYS):
         return True
     if not is_error_result(fields, needs_mark=True):

@@ -514,16 +514,22 @@ def read_object(text: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-def read_failed_items(text: str) -> dict[str, Any] | None:
-    """Return the first object of a short list in JSON whose objects all state a failure, or None."""
+def read_failed_items(result: object) -> Mapping[Any, Any] | None:
+    """Return the first object of a short list, or of one in JSON, whose objects all state a failure, or None."""
     try:
-        items = msgspec.json.decode(text) if text[:1] == "[" and len(text) <= MAX_SHORT_ERROR_CHARS else None
+        is_text = isinstance(result, str) and result[:1] == "[" and len(result) <= MAX_SHORT_ERROR_CHARS
+        items = msgspec.json.decode(str(result)) if is_text else result
     except (ValueError, RecursionError):
         return None
-    if not isinstance(items, list) or not items:
+    if not isinstance(items, list) or not 0 < len(items) <= MAX_DESCRIPTION_KEYS:
         return None
-    is_failed = all(isinstance(item, dict) and describes_failure(item, needs_state=True) for item in items)
+    is_failed = all(isinstance(item, dict) and _is_failed_item(item) for item in items)
     return items[0] if is_failed else None
+
+
+def _is_failed_item(item: Mapping[Any, Any]) -> bool:
+    has_code = not _ERROR_KEYS.isdisjoint(item) and _has_message(item)
+    return describes_failure(item, needs_state=True) or (has_code and not _is_record(item))
 
 
 def describes_failure(result: Mapping[Any, Any], needs_state: bool = False) -> bool:
@@ -537,7 +543,11 @@ def describes_failure(result: Mapping[Any, Any], needs_state: bool = False) -> b
     errors = result.get("errors") if "data" in result else None
     if isinstance(errors, list) and errors and isinstance(errors[0], Mapping) and "message" in errors[0]:
         return not _is_data(result["data"])
+    if len(result) <= 2 and _holds_report(result):
+        return True
     described = {name for name in result if name in DESCRIPTION_KEYS or name in _ERROR_KEYS}
+    if any(isinstance(value, str) and value.lower() in _FOREIGN_STATES for value in result.values()):
+        return not any(map(_has_members, result.values())) and any(map(_is_reason, result.values()))
     others = [value for name, value in result.items() if name not in described and name not in _STATE_KEYS]
     if any(map(_has_members, others)) or sum(map(_is_data, others)) > 1:
         return False
@@ -555,6 +565,25 @@ def describes_failure(result: Mapping[Any, Any], needs_state: bool = False) -> b
     return (is_empty or len(described) == len(result)) and any(
         score_statement(text) >= MIN_EMPTY_SCORE for text in texts
     )
+
+
+def _holds_report(result: Mapping[Any, Any]) -> bool:
+    """Return whether the only content of a result is a list of reports that say that they are errors."""
+    items = next((value for value in result.values() if isinstance(value, (list, tuple)) and value), None)
+    if items is None or len(items) > MAX_DESCRIPTION_KEYS:
+        return False
+    return all(
+        isinstance(item, Mapping)
+        and any(str(value).lower() in _SURE_STATES for name, value in item.items() if str(name).lower() in _LEVEL_KEYS)
+        and any(map(_is_reason, item.values()))
+        for item in items
+    )
+
+
+_LEVEL_KEYS = frozenset({"type", "severity", "level", "output_type", "status", "state"})
+_FOREIGN_STATES = frozenset({"ko", "nok", "err"})
+"""States that mean a failure under any name, in any language."""
+_SURE_STATES = _FOREIGN_STATES | {"error", "e", "fatal", "failed", "failure"}
 
 
 def _is_reason(value: Any) -> bool:

@@ -14,6 +14,8 @@ from mulligan.classify.rules.words import is_english
 
 MAX_STATEMENT_CHARS = 320
 MAX_STATEMENT_LINES = 4
+MAX_SENTENCES = 3
+"""As many sentences are a story, unless the first words name an error."""
 MIN_SCORE = 3
 """Score of a statement: its words of failure and about the call, less those against it."""
 MIN_FILE_SCORE = 4
@@ -31,7 +33,8 @@ FAILURE_PHRASES = (
     "at most", "only", "need", "wait", "slow", "many", "allowed", "permi", "auth", "expect", "should", "throttl", "mal",
     "mis", "corrupt", "broken", "revoke", "violat", "illegal", "stale", "out of", "outside", "beyond", "able",
     "discard", "declined", "lost", "removed", "pending", "hold", "never", "none", "exhaust", "restrict",
-    "prohibit", "empty",
+    "prohibit", "consum", "reach",
+    "consider", "omitted", "gone", "empty",
 )  # fmt: skip
 """Phrases of which one is in nearly every short sentence that says in English what failed."""
 _LABEL = r"(?:\A|[.;,]\s+|\n\s*)@?[\w-]{1,20}(?: [\w-]{1,20}){0,3}: "
@@ -71,7 +74,8 @@ def score_statement(text: str) -> int:
     names_error = is_opened or (is_program and "_" in statement.partition(":")[0])
     if not names_error and len(compile_rule_pattern(_LABEL).findall(statement)) > 1:
         return 0
-    if _has("data", statement):
+    is_story = not is_opened and len(compile_rule_pattern(r"[.!?](?:\s|\Z)").findall(statement)) >= MAX_SENTENCES
+    if is_story or _has("data", statement):
         return 0
     statement = compile_rule_pattern(read_pattern("statements", "asides")).sub(" ", statement)
     failures = _count("failure", statement)
@@ -80,7 +84,7 @@ def score_statement(text: str) -> int:
         failures += 2 * _count("failure in languages without spaces", statement, boundary="")
     elif statement.isascii() and not _has("predicates", statement):
         return 0  # a heading
-    score = 2 * min(failures, 2) + min(_count("weak", statement), 2)
+    score = 2 * min(failures, 2) + min(_count("weak", statement), 3)
     if not score:
         return 0
     score += min(_count("call", statement), 2) + (is_opened or is_program)

@@ -19,6 +19,8 @@ from mulligan.core.failure import ToolCategory
 MAX_REPORT_CHARS = 700
 """Longer texts of tools other than programs are content, unless they are pages."""
 MAX_REPORT_LINES = 4
+MAX_PROGRAM_LINES = 16
+"""Lines of a program's output from a tool that is not known to run programs."""
 MAX_PAGE_TEXT_CHARS = 1500
 """Longer pages without markup are content: those that block a reader say little."""
 MAX_PAGE_HEAD_CHARS = 6000
@@ -38,17 +40,26 @@ def find_unflagged_failure(text: str, category: ToolCategory, arguments: Mapping
     """Return the part of a result that looks like the tool's own failure, or an empty text."""
     if not may_report_failure(text, category):
         return ""
-    text = strip_control_chars(text).strip()
+    text = compile_rule_pattern(r"\A#{1,4} (?:result|output|response)\n+").sub("", strip_control_chars(text).strip())
     if category in _PROGRAM_CHECKS:
         return _PROGRAM_CHECKS[category](text, arguments or {})
-    if category in ("fetch", "browser") or (category != "file" and compile_rule_pattern(_PAGE_PATTERN).match(text)):
-        return _find_in_page(text)
-    if len(text) > MAX_REPORT_CHARS or text.count("\n") >= MAX_REPORT_LINES or _is_log(text):
+    asks_page = category == "file" and any(str(value).startswith("http") for value in (arguments or {}).values())
+    if (
+        asks_page
+        or category in ("fetch", "browser")
+        or (category != "file" and compile_rule_pattern(_PAGE_PATTERN).match(text))
+    ):
+        return _find_in_page(text, arguments)
+    lines = text.splitlines()
+    is_program = category not in CONTENT_CATEGORIES and len(lines) <= MAX_PROGRAM_LINES and not _is_log(text)
+    if is_program and any(map(_ends_program, (lines[0], lines[-1]))):
+        return text
+    if len(text) > MAX_REPORT_CHARS or len(lines) > MAX_REPORT_LINES or _is_log(text):
         return ""
     if category == "file":
         return text if is_file_report(text, arguments) else ""
-    lines = text.splitlines()
-    if category not in CONTENT_CATEGORIES and len(lines) <= 2 and any(map(_ends_program, lines)):
+    is_search = category in ("search", "sql") and lines[0].partition(":")[0].isidentifier()
+    if is_search and compile_rule_pattern(_PROGRAM_LINE_PATTERN).match(lines[0]):
         return text
     pattern = _REPORT_PATTERNS.get(category)
     if pattern is not None and compile_rule_pattern(pattern).search(text):
@@ -89,7 +100,7 @@ _OUTPUT_MARKS = (
 def _ends_program(line: str) -> bool:
     """Return whether a line is one with which a shell, a build or a test run ends in failure."""
     patterns = _SHELL_LINE_PATTERN, _OUTPUT_LINE_PATTERN
-    return any(compile_rule_pattern(pattern).match(line) for pattern in patterns)
+    return "?" not in line and any(compile_rule_pattern(pattern).match(line) for pattern in patterns)
 
 
 def _is_log(text: str) -> bool:
@@ -179,10 +190,10 @@ _FILE_FAILURE_PATTERN = (
 _PAGE_PATTERN = r"<(?:!doctype html|html|head|title|body|h1)\b"
 
 
-def _find_in_page(text: str) -> str:
+def _find_in_page(text: str, arguments: Mapping[str, Any] | None) -> str:
     head = text[:MAX_PAGE_HEAD_CHARS]
     if compile_rule_pattern(_PAGE_PATTERN).search(head[:600]):
-        return _find_in_markup(text, head)
+        return _find_in_markup(text, head, arguments)
     if len(text) > MAX_PAGE_TEXT_CHARS:
         return ""
     if compile_rule_pattern(_BLOCK_TEXT_PATTERN).search(text) or compile_rule_pattern(_LOGIN_TEXT_PATTERN).search(text):
@@ -192,7 +203,7 @@ def _find_in_page(text: str) -> str:
     return text if is_short and (is_reported or states_failure(text)) else ""
 
 
-def _find_in_markup(text: str, head: str) -> str:
+def _find_in_markup(text: str, head: str, arguments: Mapping[str, Any] | None) -> str:
     tags = (rf"<{tag}[^>]{{0,100}}>\s{{0,20}}([^<]{{1,200}}?)\s{{0,20}}</{tag}>" for tag in ("title", "h1"))
     name = next((match[1] for tag in tags if (match := compile_rule_pattern(tag).search(head))), "")
     if compile_rule_pattern(r"\b(?:how|why|what|guide|explained|causes)\b").search(name):
@@ -206,7 +217,8 @@ def _find_in_markup(text: str, head: str) -> str:
     )
     if len(text) <= len(head) and states_failure(body, MIN_FILE_SCORE):
         return name or body
-    if not compile_rule_pattern(_LOGIN_TITLE_PATTERN).search(name):
+    asks_login = compile_rule_pattern(r"log-?in|sign-?in|auth|session").search(str(arguments or ""))
+    if asks_login or not compile_rule_pattern(_LOGIN_TITLE_PATTERN).search(name):
         return ""
     # Characters of a page that are searched for a login form.
     form = compile_rule_pattern(r"<input[^>]{0,300}\btype=[\"']?password").search(text[:40_000])
@@ -283,6 +295,8 @@ _BLOCK_TEXT_PATTERN = join_phrases(
     enable javascript and cookies to continue
     reference ?#\d{{1,4}}\.[0-9a-f.]{{3,60}}
     cloudflare ray id
+    \bsubscribe\b[^\n]{{0,60}}\bto (?:continue|keep|read)\b
+    you need to enable javascript
     performance & security by cloudflare
     """
 )
@@ -402,6 +416,8 @@ def _find_in_output(text: str, arguments: Mapping[str, Any]) -> str:
         return lines[0]
     if _is_usage(text, arguments):
         return lines[0]
+    if is_short and compile_rule_pattern(r"[a-z][\w.+-]{0,20}: ").match(lines[0]) and states_failure(lines[0]):
+        return lines[0]
     for line in (*first_lines, *last_lines):
         if any(
             compile_rule_pattern(pattern).match(line) for pattern in (_OUTPUT_LINE_PATTERN, _OUTPUT_SUMMARY_PATTERN)
@@ -448,11 +464,15 @@ def _find_in_code_output(text: str, arguments: Mapping[str, Any]) -> str:
     if len(lines) <= 20 and compile_rule_pattern(pattern).match(lines[0]):
         return lines[0]
     is_short = len(text) <= MAX_REPORT_CHARS and len(lines) <= MAX_REPORT_LINES
-    return _find_stack_trace(text, lines) or (text if is_short and is_error_text(text) else "")
+    shows_file = "open(" in str(arguments) and "print(" in str(arguments)
+    return _find_stack_trace(text, lines, shows_file) or (text if is_short and is_error_text(text) else "")
 
 
-def _find_stack_trace(text: str, lines: list[str]) -> str:
+def _find_stack_trace(text: str, lines: list[str], shows_file: bool = False) -> str:
     """Return the exception whose stack trace ends the text, of Python or of JavaScript."""
+    lines = lines[:-1] if len(lines) > 1 and lines[-1].startswith("Node.js v") else lines
+    if shows_file and compile_rule_pattern(r"File \"/").search(text[:400]):
+        return ""
     if "Traceback (most recent call last)" in text and compile_rule_pattern(r"[\w.]{1,100}(?:: |\Z)").match(lines[-1]):
         return lines[-1]
     if compile_rule_pattern(r"\s{2,8}at \S.{0,200}:\d{1,7}(?::\d{1,7})?\)?\s*\Z").match(lines[-1][:400]):
@@ -612,6 +632,9 @@ _OUTPUT_LINE_PATTERN = join_phrases(
     \S{{1,120}}:\d{{1,6}}:in [`'][^\n]{{1,300}}\(\w{{1,60}}Error\)
     command failed
     execution failed for task
+    \(error\) \w
+    \s{{0,4}}\+ (?:CategoryInfo|FullyQualifiedErrorId)\b
+    (?:\w{{1,30}}: )?connection (?:closed|reset|refused|timed out)\b
     """
 )
 """How other programs begin the line that says what failed."""

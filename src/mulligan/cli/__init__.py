@@ -23,6 +23,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
     },
     "Inspect runs": {
         "runs": ("runs", "runs", "List recent runs."),
+        "search": ("runs", "search", "Find runs by the words in them."),
         "show": ("runs", "show", "Show one run with every attempt."),
         "tail": ("runs", "tail", "Print attempts as they end."),
         "patterns": ("patterns", "patterns", "List recurring failures and their fixes."),

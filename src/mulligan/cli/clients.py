@@ -102,6 +102,12 @@ CLIENTS = (
         "mulligan.",
     ),
     Client(
+        "copilot", "Copilot CLI",
+        hook_files=_hook_files("{copilot}/settings.json", "{project}/.github/copilot/settings.local.json"),
+        hook_events={"PostToolUse": None, "PostToolUseFailure": None, "PreCompact": None, "SessionEnd": None},
+        windows_shell="powershell",
+    ),
+    Client(
         "goose", "Goose", _server_files("{home}/.config/goose/config.yaml", key="extensions"), "yaml",
         keys=EntryKeys("cmd", env="envs", urls=("uri",), types=("stdio", "streamable_http")),
     ),
@@ -136,7 +142,7 @@ def find_folders() -> dict[str, Path]:
     """Return the folders of settings files, by their name in `SettingsFile.path`."""
     home = Path.home()
     claude, codex = os.environ.get("CLAUDE_CONFIG_DIR"), os.environ.get("CODEX_HOME")
-    pi = os.environ.get("PI_CODING_AGENT_DIR")
+    copilot, pi = os.environ.get("COPILOT_HOME"), os.environ.get("PI_CODING_AGENT_DIR")
     return {
         "home": home,
         "project": Path.cwd(),
@@ -147,6 +153,7 @@ def find_folders() -> dict[str, Path]:
         "claude": Path(claude).expanduser() if claude else home / ".claude",
         "claude_home": Path(claude).expanduser() if claude else home,
         "codex": Path(codex).expanduser() if codex else home / ".codex",
+        "copilot": Path(copilot).expanduser() if copilot else home / ".copilot",
         "pi": Path(pi).expanduser() if pi else home / ".pi" / "agent",
     }
 

@@ -352,7 +352,8 @@ def _register_agent(agent: Client) -> None:
 
 
 _HELP_FOLDERS = {
-    "claude": "~/.claude", "codex": "~/.codex", "config": "~/.config", "home": "~", "pi": "~/.pi/agent", "project": ".",
+    "claude": "~/.claude", "codex": "~/.codex", "config": "~/.config", "copilot": "~/.copilot", "home": "~",
+    "pi": "~/.pi/agent", "project": ".",
 }  # fmt: skip
 for _agent in AGENTS.values():
     _register_agent(_agent)

@@ -1,9 +1,10 @@
-"""mulligan runs, mulligan show, mulligan tail and mulligan stats."""
+"""mulligan runs, mulligan search, mulligan show, mulligan tail and mulligan stats."""
 
 from __future__ import annotations
 
 import contextlib
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,23 +18,27 @@ from mulligan.cli.options import (
     filter_options,
     find_run,
     has_filters,
+    limit_option,
     list_options,
     print_lines,
+    show_progress_bar,
 )
 from mulligan.contract import counters
 from mulligan.contract.counters import Stats, StatsQuery
 from mulligan.contract.store import DEFAULT_TENANT, FixQuery, RunOrder, Store
 from mulligan.core.calls import group_attempts
-from mulligan.core.failure import SettingsError
+from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import History, to_builtins
 from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
 from mulligan.report import conversation_text, impact_text, memory_text, overview, recovery_costs, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
+from mulligan.report.run_search import render_hit, search_runs, to_search_facts
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
 from mulligan.report.tables import SHOWN_ID_CHARS, format_count, format_timestamp, render_csv, to_line, truncate
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
+from mulligan.store.sql import DatabaseStore
 from mulligan.store.urls import is_networked, sqlite_path
 
 POLL_INTERVAL_SECONDS = 0.5
@@ -75,6 +80,49 @@ def runs(context: CommandContext, limit: int, as_csv: bool, order: RunOrder, **f
             click.echo(FIRST_STEPS)
     elif not (context.as_json or as_csv):
         click.echo(f"\nShow one: mulligan show {histories[0].run.id[:SHOWN_ID_CHARS]}{context.suffix}", err=True)
+
+
+@command(
+    "mulligan search cus_8132", "mulligan search 'customer_id:cus_8132 -refund'",
+    "mulligan search '\"card declined\" agent:billing status:failure since:7d'", "mulligan search --rebuild",
+)  # fmt: skip
+@click.argument("words", nargs=-1)
+@filter_options(RUN_SPEC)
+@limit_option
+@click.option("--rebuild", is_flag=True, help="Build the index of the store again.")
+def search(context: CommandContext, words: tuple[str, ...], limit: int, rebuild: bool, **filters: Any) -> None:
+    """Find runs by words in arguments, results, errors, messages, context and metadata.
+
+    A word is found where a word begins: cust finds "customer" and "big-customer". "a phrase" finds whole words.
+    name:word finds the word in an argument, a key of metadata, or a part of a run (error, result, agent, tool, message,
+    user). -word excludes runs. Filters may stand among the words: status:failure since:7d min_cost:0.5.
+
+    The command first indexes the runs that ended since the last search. Searches see what is stored, that is without
+    secrets.
+    """
+    if not words and not rebuild:
+        raise click.UsageError("Name the words to search for, for example: mulligan search cus_8132")
+    text = " ".join(f'"{word}"' if " " in word and '"' not in word and ":" not in word else word for word in words)
+    hits = []
+    if (store := context.find_store()) is not None:
+        if isinstance(store, DatabaseStore):
+            _update_index(store, rebuild)
+        if words:
+            hits = search_runs(store, DEFAULT_TENANT, text, context.now, limit, filters)
+    lines = [line for hit in hits for line in render_hit(hit, context.now, partial(click.style, bold=True))]
+    if not hits and words:
+        lines = [f"No run in {context.where} contains {text[:100]}."]
+    context.print([to_search_facts(hit) for hit in hits], lines)
+
+
+def _update_index(store: DatabaseStore, rebuild: bool) -> None:
+    with show_progress_bar("indexing runs") as report_progress:
+        try:
+            if rebuild:
+                store.clear_search(DEFAULT_TENANT)
+            store.update_search(DEFAULT_TENANT, report_progress)
+        except StoreError as error:  # read-only, or a full disk: the search reads the runs instead
+            click.echo(f"warning: the search index could not be updated: {error}", err=True)
 
 
 @command(

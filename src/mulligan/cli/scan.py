@@ -134,8 +134,8 @@ class LogScanner:
 def scan(context: CommandContext, paths: tuple[str, ...], past: str | None, html: str | None, keeps: bool) -> None:
     """Report failures in session logs: what failed, how often, and what recovered it.
 
-    Without PATH it reads the logs of Claude Code, Codex, Gemini CLI, OpenCode and Pi. A PATH may be a file or folder of
-    these logs, of OpenAI or Anthropic conversations, of OTLP traces as JSON, or of `mulligan export`.
+    Without PATH it reads the logs of Claude Code, Codex, Copilot CLI, Gemini CLI, OpenCode and Pi. A PATH may be a
+    file or folder of these logs, of OpenAI or Anthropic conversations, of OTLP traces as JSON, or of `mulligan export`.
 
     Nothing leaves the machine, and secrets are redacted before anything is printed or stored.
     """

@@ -65,6 +65,7 @@ from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path,
     "--alert-webhook", metavar="URL", default="", help="Post alerts to this URL, as to Slack.  [alert_webhook]"
 )
 @click.option("--prune/--no-prune", "prunes", default=True, help="Delete expired records once a day.  [yes]")
+@click.option("--index/--no-index", "indexes", default=True, help="Index runs for searches.  [yes]")
 @click.option(
     "--drain",
     "drain_seconds",
@@ -87,6 +88,7 @@ def serve(
     alert_command: str,
     alert_webhook: str,
     prunes: bool,
+    indexes: bool,
     drain_seconds: float,
     open_to_all: bool,
 ) -> None:
@@ -107,9 +109,11 @@ def serve(
     from mulligan.dashboard.pages import build_routes as pages
     from mulligan.server.access import ENTRY_PATH, TLS_REASON, AccessRules
     from mulligan.server.app import Server, build_app
-    from mulligan.server.background import Pruner
+    from mulligan.server.background import BackgroundWork, Pruner
     from mulligan.server.payloads import PayloadConverter
     from mulligan.server.routes import ROUTE_GROUPS
+    from mulligan.server.search_indexing import SearchIndexer
+    from mulligan.store.sql import DatabaseStore
 
     trusted_proxies = _parse_proxies(proxies)
     is_local = is_loopback(host) and not names
@@ -154,7 +158,13 @@ def serve(
 
     log = partial(click.echo, err=True)
     pruner = Pruner(opened_store, log_line=log) if prunes else None
-    server = Server(opened_store, intake, rules=rules, announce=announce, on_stored=alerts.on_stored, pruner=pruner)
+    background_work: list[BackgroundWork] = [pruner] if pruner is not None else []
+    if indexes and isinstance(opened_store, DatabaseStore):
+        background_work.append(SearchIndexer(opened_store, intake.tenants))
+    server = Server(
+        opened_store, intake, rules=rules, announce=announce, on_stored=alerts.on_stored,
+        background_work=background_work,
+    )  # fmt: skip
     server.alert_targets = alert_targets
     if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
         server.close()
@@ -185,8 +195,9 @@ def serve(
             )
         for line in _describe_access(address, names, is_local, "" if open_to_all else entry_url):
             click.echo(line)
+        for work in background_work:
+            work.start()
         if pruner is not None:
-            pruner.start()
             tenant = intake.tenants.find(DEFAULT_TENANT) or Tenant(DEFAULT_TENANT)
             click.echo(f"Daily pruning: {_describe_retention(tenant.retention)}. To turn it off: --no-prune")
         sys.stdout.flush()

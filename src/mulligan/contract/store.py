@@ -119,6 +119,8 @@ class RunQuery(Record, frozen=True):
     """Only runs with a failure of this kind: `tool/timeout`, or `tool/` for all kinds of a type."""
     pattern: str | None = None
     """Only runs with a failure of the pattern with this id."""
+    text: str | None = None
+    """Only runs that contain these words and phrases: `contract.search_terms`."""
     since: int | None = None
     until: int | None = None
     min_cost: float | None = None

@@ -33,10 +33,9 @@ from mulligan.dashboard import formatting, metric_cards
 from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
 from mulligan.dashboard.page_query import PageQuery, parse_date_range
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
-from mulligan.report import call_text
+from mulligan.report import call_text, run_search, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
-from mulligan.report.differences import INTERVAL_NOTE
 from mulligan.report.impact_cases import HELP_NAMES
 from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
@@ -45,6 +44,7 @@ from mulligan.settings import hook_folder
 
 MAX_SHOWN_PATTERNS = 10
 MAX_SHOWN_RESULTS = 20
+MAX_SHOWN_HITS = 25
 DIMENSIONS = {
     "version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
     "time": "periods",
@@ -87,17 +87,18 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
 
 
 def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    """Find runs by id prefix, sessions by part of their id, patterns and lessons by text, the others by name."""
+    """Find runs by their words, or the start of their id; patterns and lessons by text, the others by name."""
     text = page_query.other_parameters.get("q", "")
     if not text:
         names = ("runs", "sessions", "patterns", "lessons", "tools", "agents", "models")
-        return {"q": "", "is_empty": True, **{name: [] for name in names}}
+        return {"q": "", "is_empty": True, "hits": [], "problem": "", **{name: [] for name in names}}
     patterns = store.patterns(tenant, PatternQuery(text=text, limit=MAX_SHOWN_RESULTS, order="unrecovered"))
     if not patterns and len(text) > 4 and (pattern := store.pattern(tenant, text)) is not None:
         patterns = [pattern]
     lessons = store.lessons(tenant, LessonQuery(text=text, now=page_query.now, limit=MAX_SHOWN_RESULTS))
     results: dict[str, Any] = {
         "runs": store.find(tenant, text, limit=MAX_SHOWN_RESULTS),
+        **_search_in_runs(store, tenant, page_query, text),
         "sessions": [match.id for match in store.sessions(tenant, SessionQuery(text=text, limit=MAX_SHOWN_RESULTS))],
         "patterns": build_pattern_rows(store, tenant, page_query, patterns),
         "lessons": list(map(build_lesson_row, lessons)),
@@ -106,6 +107,33 @@ def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         parts = store.stats(tenant, page_query.stats_query(by=by, since=None, until=None)).parts
         results[name] = sorted(part for part in parts if text.casefold() in part.casefold())[:MAX_SHOWN_RESULTS]
     return {"q": text, **results, "is_empty": not any(results.values())}
+
+
+def _search_in_runs(store: Store, tenant: str, page_query: PageQuery, text: str) -> dict[str, Any]:
+    """Return the runs that contain the words of a text, or why it cannot be searched for."""
+    try:
+        found_hits = run_search.search_runs(store, tenant, text, page_query.now, MAX_SHOWN_HITS, {})
+    except SettingsError as error:
+        return {"hits": [], "problem": str(error)}
+    return {"hits": [build_hit_row(hit, page_query) for hit in found_hits], "problem": ""}
+
+
+def build_hit_row(hit: run_search.SearchHit, page_query: PageQuery) -> dict[str, Any]:
+    """Return what the page shows of a run: its facts, and the places with links to their calls."""
+    facts = run_text.to_facts(hit.history)
+    link = page_query.detail_link("runs", facts["id"])
+    anchors = {step.seq: f"#call-{step.call}" for step in hit.history.steps}
+    locations = [
+        {
+            "name": run_search.describe_location(match),
+            "link": link + anchors.get(match.seq or 0, ""),
+            "parts": run_search.split_excerpt(match),
+        }
+        for match in hit.matches[: run_search.MAX_SHOWN_MATCHES]
+    ]
+    hidden_count = max(len(hit.matches) - run_search.MAX_SHOWN_MATCHES, 0)
+    others = {"pattern": hit.pattern, "others": hit.others, "hidden": hidden_count}
+    return {"facts": facts, "link": link, "locations": locations, **others}
 
 
 # Comparison
@@ -145,7 +173,7 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         # Limit of values offered for selection.
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:100],
         "comparison": comparison, "missing": missing, "how_to_set": HOW_TO_SET,
-        "note": INTERVAL_NOTE,
+        "note": stats_report.COMPARISON_NOTE,
     }  # fmt: skip
 
 

@@ -10,12 +10,17 @@ Gemini CLI: a tool's response says whether it failed; a shell's response contain
 before each model call, and only the log shows a compression. Its hook cannot return text, so the reminder follows with
 the next prompt or tool result. A call of an unknown tool triggers no hook; it is read from the log at the end.
 
+Copilot CLI: its events name neither the call nor the log, and rename some tools. A failed command is reported like a
+success, with its exit code at the end. PreCompact cannot return text: the reminder follows with the next result.
+
 OpenCode and Pi: a plugin sends failed calls, compactions and the end of a turn. Successes are read from the session
 log.
 """
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
@@ -32,6 +37,11 @@ REJECTION_PREFIXES = ("The user doesn't want to", "Claude requested permissions 
 REJECTION_ERROR_TYPES = ("invalid_tool_params", "tool_not_registered")
 """Gemini CLI's error types of a call that was rejected before execution."""
 
+COPILOT_TOOLS = {
+    "Bash": "bash", "Edit": "edit", "Glob": "glob", "Grep": "grep", "Read": "view", "Write": "create",
+}  # fmt: skip
+"""Names of tools in Copilot CLI's events, and in its log."""
+
 EventType = Literal["calls", "compacting", "compacted", "prompted", "ended"]
 """`compacting` comes before a compaction, when no text can be returned. `prompted` allows text to be returned."""
 
@@ -43,6 +53,7 @@ EVENT_TYPES: dict[str, EventType] = {
     "ToolFailed": "calls",  # our plugins
     "BeforeAgent": "prompted",
     "PreCompress": "compacting",
+    "PreCompact": "compacting",  # Copilot CLI
     "SessionStart": "compacted",
     "SessionCompacted": "compacted",
     "SessionEnd": "ended",
@@ -107,6 +118,8 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
     if event_type is None or (event_type == "compacted" and event.get("source") != "compact"):
         return None
     log = _text(event.get("transcript_path"))
+    if agent == "copilot":
+        log = _find_copilot_log(_text(event.get("session_id")))
     raw_calls: Any = [event] if event_type == "calls" else []
     if name == "PostToolBatch":
         raw_calls = event.get("tool_calls")
@@ -119,11 +132,16 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
         folder=_text(event.get("cwd")),
         log=log,
         model=_text(event.get("model")),
-        calls=tuple(_parse_call(name, raw_call, log) for raw_call in raw_calls if isinstance(raw_call, dict)),
+        calls=tuple(_parse_call(agent, name, raw_call, log) for raw_call in raw_calls if isinstance(raw_call, dict)),
     )
 
 
-def _parse_call(event_name: str, raw_call: Mapping[str, Any], log: str) -> AgentCall:
+def _find_copilot_log(session: str) -> str:
+    folder = os.environ.get("COPILOT_HOME") or os.path.join("~", ".copilot")
+    return os.path.join(os.path.expanduser(folder), "session-state", session, "events.jsonl")
+
+
+def _parse_call(agent: str, event_name: str, raw_call: Mapping[str, Any], log: str) -> AgentCall:
     if isinstance(part := raw_call.get("part"), dict):
         from mulligan.transcripts.opencode import parse_part
 
@@ -132,12 +150,16 @@ def _parse_call(event_name: str, raw_call: Mapping[str, Any], log: str) -> Agent
             return AgentCall(id="", name="")
         return AgentCall(id=call.id, name=call.name, arguments=call.arguments, error=call.error)
     name, server = split_tool_name(_text(raw_call.get("tool_name")))
+    if agent == "copilot":
+        name = COPILOT_TOOLS.get(name, name)
     id, response, error, is_rejected = _text(raw_call.get("tool_use_id")), raw_call.get("tool_response"), None, False
     match event_name:
         case "PostToolUseFailure" | "ToolFailed":
             error = _text(raw_call.get("error")) or "failed"
         case "PostToolBatch":
             error = _find_marked_error(_text(response).lstrip())
+        case "PostToolUse" if agent == "copilot":
+            error = _find_copilot_error(raw_call.get("tool_result"))
         case "PostToolUse" if name == "Bash":
             code = session_files.find_exit_code(id.encode("utf-8", "replace"), log.encode("utf-8", "replace"))
             error = f"Exit code {code}\n{_text(response)}" if code else None
@@ -166,6 +188,12 @@ def _find_marked_error(response: str) -> str | None:
     if response.startswith("<tool_use_error>"):
         return response.removeprefix("<tool_use_error>").rpartition("</tool_use_error>")[0] or response
     return response if response.startswith(REJECTION_PREFIXES) else None
+
+
+def _find_copilot_error(result: Any) -> str | None:
+    text = _text(result.get("text_result_for_llm")) if isinstance(result, dict) else ""
+    exit_line = re.search(r"\n<shellId: \S+ completed with exit code (-?\d+)>\s*\Z", f"\n{text}")
+    return f"Exit code {exit_line[1]}\n{text}" if exit_line and exit_line[1] != "0" else None
 
 
 def _find_gemini_error(response: Mapping[str, Any], tool: str) -> str | None:
@@ -209,7 +237,8 @@ def build_response(
     output: dict[str, Any] = {"hookEventName": event.name, "additionalContext": message}
     if replacement is not None:
         output["tailToolCallRequest"] = {"name": replacement[0], "args": dict(replacement[1])}
-    return {"hookSpecificOutput": output}
+    response: dict[str, Any] = {"hookSpecificOutput": output}
+    return response | {"additionalContext": message} if event.agent == "copilot" else response
 
 
 # Session logs

@@ -95,7 +95,7 @@ def should_process(agent: str, data: bytes) -> bool:
             return session_files.has_session_files(session)
         case b"BeforeAgent":
             return b"*" in session_files.read_open_tools(session)
-        case b"PostToolUseFailure" | b"ToolFailed" | b"SessionCompacted" | b"SessionIdle":
+        case b"PostToolUseFailure" | b"PreCompact" | b"ToolFailed" | b"SessionCompacted" | b"SessionIdle":
             return True
         case b"PostToolUse" | b"PostToolBatch" | b"AfterTool":
             calls = _parse_calls(data)
@@ -119,6 +119,8 @@ def _may_have_failed(agent: str, event: bytes, data: bytes) -> bool:
     if agent == "codex":
         id, log = find_field(data, b"tool_use_id"), find_field(data, b"transcript_path")
         return find_field(data, b"tool_name") == b"Bash" and session_files.find_exit_code(id, log) != 0
+    if agent == "copilot":
+        return data.count(b" completed with exit code ") != data.count(b" completed with exit code 0>")
     if (b'"error":' in data and b'"error":null' not in data) or b"cancelled because it exceeded the timeout" in data:
         return True
     _, mark, code = data.partition(b"Exit Code: ")

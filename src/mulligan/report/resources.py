@@ -294,6 +294,7 @@ RUN_SPEC = ResourceSpec(
         TOOL,
         KIND,
         Parameter("pattern", "Only runs with a failure of this pattern."),
+        Parameter("text", 'Only runs that contain these words: word "a phrase" name:value -excluded.'),
         *RUN_FILTERS,
         *PERIOD,
         Parameter("min_cost", "Only runs that cost at least so many US dollars.", "amount"),

@@ -27,7 +27,7 @@ from mulligan.contract.store import Batch, Store
 from mulligan.core.failure import StoreError, UnsupportedOperationError, WorkerUnavailableError
 from mulligan.server import access
 from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, Rejections, RequiredRole
-from mulligan.server.background import Committer, Listener, Pruner, SliceWorker
+from mulligan.server.background import BackgroundWork, Committer, Listener, SliceWorker
 from mulligan.server.bodies import (
     ApiError,
     BodyMemory,
@@ -86,7 +86,7 @@ class Server:
         rate_limiter: RateLimiter | None = None,
         announce: Callable[[str], None] = lambda ticket: None,
         on_stored: Listener = lambda tenant, events: None,
-        pruner: Pruner | None = None,
+        background_work: Sequence[BackgroundWork] = (),
         clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.store = store
@@ -103,7 +103,7 @@ class Server:
         self.body_memory = BodyMemory()
         self.committer = Committer(store, on_stored)
         self.worker = SliceWorker()
-        self.pruner = pruner
+        self.background_work = background_work
         self.alert_targets: Mapping[str, str] = {}
         """Alert targets of the server's own settings, for the settings page."""
         self.rate_limiter = rate_limiter or RateLimiter()
@@ -291,8 +291,8 @@ class Server:
     def stop(self) -> None:
         """Stop background work. Requests in progress are still answered."""
         self.is_stopping = True
-        if self.pruner is not None:
-            self.pruner.stop()
+        for work in self.background_work:
+            work.stop()
 
     def close(self) -> None:
         self.stop()
@@ -303,8 +303,8 @@ class Server:
         except StoreError as error:
             log.warning("Unspent quota reserves were not returned: %s", error)
         self._readers.shutdown()
-        if self.pruner is not None:
-            self.pruner.close()
+        for work in self.background_work:
+            work.close()
         self.store.close()
 
 

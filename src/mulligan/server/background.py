@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -368,6 +368,18 @@ def _resolve(results: Sequence[tuple[asyncio.Future[Any], Any]]) -> None:
         results[0][0].get_loop().call_soon_threadsafe(set_results)
     except RuntimeError:
         log.warning("Response not sent: the server has stopped")
+
+
+class BackgroundWork(Protocol):
+    """A thread that works while the server runs."""
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """Stop after the current transaction."""
+
+    def close(self) -> None:
+        """Stop, and wait until it has."""
 
 
 # Retention

@@ -20,7 +20,8 @@ from mulligan.core.failure import SettingsError, WorkerUnavailableError
 from mulligan.core.records import to_builtins
 from mulligan.report import impact, memory_text, overview, recovery_costs, run_text
 from mulligan.report import stats as stats_report
-from mulligan.report.resources import IMPACT_SPEC, RESOURCES, STATS_SPEC, Parameter, ResourceSpec
+from mulligan.report.resources import IMPACT_SPEC, RESOURCES, RUN_SPEC, STATS_SPEC, Parameter, ResourceSpec
+from mulligan.report.run_search import search_runs, to_search_facts
 from mulligan.server import decisions, ingest, openapi, opentelemetry
 from mulligan.server.app import Endpoint, RouteGroup, Server
 from mulligan.server.bodies import ApiError, csv_response, invalid, json_response, store_unavailable
@@ -39,6 +40,8 @@ COMPARED_GROUPS = (
     Parameter("a", "One value of the dimension."),
     Parameter("b", "The other value."),
 )
+SEARCH_SUMMARY = "Find runs by the words in them, with the places of the words."
+SEARCH_TEXT = Parameter("q", 'The words: word "a phrase" name:value -excluded, and filters such as status:failure.')
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -60,6 +63,8 @@ def query_endpoints() -> list[QueryEndpoint]:
     endpoints.append(QueryEndpoint("/v1/compare", COMPARE_SUMMARY, parameters, answer_comparison, "Comparison"))
     parameters = (*IMPACT_SPEC.filters, NOW)
     endpoints.append(QueryEndpoint("/v1/impact", IMPACT_SPEC.summary, parameters, answer_impact, "Impact"))
+    parameters = (SEARCH_TEXT, *(item for item in RUN_SPEC.filters if item.name != "text"), NOW, LIMIT)
+    endpoints.append(QueryEndpoint("/v1/search", SEARCH_SUMMARY, parameters, answer_search, "SearchHits"))
     for path, summary, answer, schema in (
         ("/v1/runs/{id}", "Return one run with all attempts of all calls.", answer_run, "Run"),
         ("/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", answer_pattern, "Pattern"),
@@ -228,6 +233,13 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
 def answer_impact(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
     report = impact.build_report(store, tenant, IMPACT_SPEC.build_query(values), values["now"])
     return json_response({"now": values["now"], **impact.to_facts(report)})
+
+
+def answer_search(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    if not values["q"]:
+        raise invalid("A search needs words. Add q, for example q=cus_8132.", "q")
+    hits = search_runs(store, tenant, values.pop("q"), values["now"], values["limit"], values)
+    return json_response({"now": values["now"], "hits": list(map(to_search_facts, hits))})
 
 
 def answer_comparison(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:

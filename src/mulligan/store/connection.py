@@ -131,6 +131,9 @@ class Connection(Protocol):
         With `max_rows`, return only so many rows, those of the first keys.
         """
 
+    def unindex_runs(self, tenant: str, runs: Sequence[str]) -> None:
+        """Remove the words of changed runs from the search index, where that is a part of the database."""
+
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         """Remember when these runs were stored until the transaction ends. This may save statements about steps."""
 

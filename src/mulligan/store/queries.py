@@ -19,6 +19,11 @@ MAX_SORTED_ROWS = 1000
 """Rows that are read and sorted in Python. Above it, scanning from the newest row finds enough matches sooner."""
 
 
+Condition = tuple[str, tuple[Any, ...]]
+"""SQL about runs `r`, and its values."""
+NO_CONDITION: Condition = ("1 = 1", ())
+
+
 class _Where:
     """WHERE clause under construction: conditions and their values."""
 
@@ -34,9 +39,15 @@ class _Where:
         return " AND ".join(self.conditions)
 
 
-def find_runs(read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[str]) -> list[Run]:
-    """Return the runs that match the query, in its order. `pattern_ids` are the ids merged into `query.pattern`."""
+def find_runs(
+    read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[str], text_condition: Condition = NO_CONDITION
+) -> list[Run]:
+    """Return the runs that match the query, in its order. `pattern_ids` are the ids merged into `query.pattern`.
+
+    Runs that meet `text_condition` may contain `query.text`.
+    """
     where = _Where("r.tenant = ?", tenant)
+    where.add(text_condition[0], *text_condition[1])
     driver = ""
     # One indexed filter drives the query in time order. All other filters are lookups per run that it returns.
     filters: list[tuple[str, str, tuple[Any, ...]]] = []

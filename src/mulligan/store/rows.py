@@ -363,6 +363,8 @@ def replace_message(writer: Connection, tenant: str, key: str, message: Recorded
     rows, ((_, _, _, new_key),) = message_rows(tenant, [("", message)])
     writer.put(MESSAGE, rows)
     if new_key != key:
+        runs = writer.execute("SELECT run FROM run_messages WHERE tenant = ? AND digest = ?", (tenant, key)).fetchall()
+        writer.unindex_runs(tenant, [run for (run,) in runs])
         writer.execute("UPDATE run_messages SET digest = ? WHERE tenant = ? AND digest = ?", (new_key, tenant, key))
         writer.execute("DELETE FROM messages WHERE tenant = ? AND digest = ?", (tenant, key))
 
@@ -407,6 +409,7 @@ def find_outdated_facts(connection: Connection, tenant: str, histories: Iterable
 
 def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:
     """Replace all steps of a run. Messages that none of them has are deleted."""
+    writer.unindex_runs(tenant, [run])
     writer.execute("DELETE FROM steps WHERE tenant = ? AND run = ?", (tenant, run))
     writer.put(STEP, [step_row(tenant, step) for step in steps])
     sql = "SELECT number FROM run_messages WHERE tenant = ? AND run = ?"

@@ -18,6 +18,7 @@ import msgspec
 
 from mulligan.contract import audit
 from mulligan.contract.counters import Stats, StatsQuery
+from mulligan.contract.search_terms import SearchTerm, find_matches, parse_search
 from mulligan.contract.store import (
     AuditEntry,
     AuditNote,
@@ -44,6 +45,7 @@ from mulligan.contract.store import (
     Worker,
 )
 from mulligan.core.events import AnyEvent, ContextCompacted
+from mulligan.core.failure import SettingsError
 from mulligan.core.records import (
     Fix,
     History,
@@ -60,7 +62,7 @@ from mulligan.core.records import (
 from mulligan.learn import fixes, patterns
 from mulligan.learn.patterns import PatternDecision
 from mulligan.learn.working_calls import PastFailure
-from mulligan.store import fix_queries, queries, rollups, rows
+from mulligan.store import fix_queries, queries, rollups, rows, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, Lookup, RowReader, upsert
 from mulligan.store.fix_votes import SketchCache
 from mulligan.store.rows import decode_body
@@ -198,6 +200,8 @@ class DatabaseStore(abc.ABC):
             if query.limit <= 0 or (query.pattern is not None and pattern is None):
                 return []
             pattern_ids = {pattern.id, *pattern.merged} if pattern is not None else set()
+            if query.text is not None:
+                return self._search_runs(connection, tenant, query, pattern_ids)
             runs = queries.find_runs(read, tenant, query, pattern_ids)
             return [rows.history_of(connection, tenant, run) for run in runs]
 
@@ -212,6 +216,40 @@ class DatabaseStore(abc.ABC):
             writer.executemany("UPDATE runs SET has_facts = 0 WHERE tenant = ? AND id = ?", outdated)
         self._complete_facts(tenant)
         return self.ask(tenant, find_histories)
+
+    def _search_runs(
+        self, connection: Connection, tenant: str, query: RunQuery, pattern_ids: set[str]
+    ) -> list[History]:
+        """Return the histories, with their messages, of the runs that contain the text of the query."""
+        terms = parse_search(query.text or "")
+        condition = self._propose_runs(connection, tenant, [term for term in terms if not term.is_excluded])
+        page = msgspec.structs.replace(query, limit=max(run_texts.MIN_PAGE_RUNS, query.limit))
+        matches: list[History] = []
+        for _ in range(run_texts.MAX_PAGES):
+            runs = queries.find_runs(RowReader(connection), tenant, page, pattern_ids, condition)
+            texts = run_texts.read_texts(connection, tenant, {run.id: encode(run) for run in runs})
+            for run in runs:
+                if run_texts.may_match(texts[run.id], terms):
+                    history = run_texts.read_history(connection, tenant, run)
+                    if find_matches(history, terms) is not None:
+                        matches.append(history)
+            if len(matches) >= query.limit or len(runs) < page.limit:
+                return matches[: query.limit]
+            last_history = run_texts.read_history(connection, tenant, runs[-1])
+            page = msgspec.structs.replace(page, before=query.position_of(last_history))
+        raise SettingsError(run_texts.BROAD_SEARCH)
+
+    @abc.abstractmethod
+    def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
+        """Return the condition of runs that may contain these terms: by the index, or not indexed yet."""
+
+    @abc.abstractmethod
+    def update_search(self, tenant: str, progress: Progress | None = None) -> int:
+        """Index the ended runs of a tenant for searches. Return their number. Runs that no index covers are read."""
+
+    @abc.abstractmethod
+    def clear_search(self, tenant: str) -> None:
+        """Empty the search index, of all tenants if they share it. The next update builds it again."""
 
     def _complete_facts(self, tenant: str) -> None:
         """Compute the facts of runs that an earlier version stored, once."""
@@ -271,6 +309,7 @@ class DatabaseStore(abc.ABC):
             if pruned.runs or pruned.sampled:
                 summary = audit.format_counts(runs=pruned.runs, steps=pruned.steps + pruned.sampled)
                 self._insert_audit_entry(writer, tenant, "prune", detail=summary)
+                run_texts.count_erasure(writer, tenant)
             self.batch_writer.drop_cache()
         self._release_space(pruner, now)
         return pruned
@@ -293,6 +332,7 @@ class DatabaseStore(abc.ABC):
             counts = msgspec.structs.asdict(forgotten)
             counts["notes"] = counts.pop("key_value_entries")
             self._insert_audit_entry(writer, tenant, action, detail=audit.format_counts(**counts))
+            run_texts.count_erasure(writer, tenant)
         self._overwrite_erased()
         if self._journals is not None:
             erasure.scrub_journals(self._journals, request, eraser.removed_run_ids)
@@ -313,9 +353,11 @@ class DatabaseStore(abc.ABC):
         with self.write_transaction(tenant) as writer:
             self.batch_writer.drop_cache()
             tables = (name for name in TABLE_NAMES if name != "audit")
+            erasures = run_texts.read_erasures(writer, tenant)
             erased = sum(writer.execute(f"DELETE FROM {name} WHERE tenant = ?", (tenant,)).rowcount for name in tables)
             if erased:
                 self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
+            run_texts.count_erasure(writer, tenant, erasures)
         self._overwrite_erased()
         return erased
 

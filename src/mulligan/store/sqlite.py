@@ -21,11 +21,13 @@ from mulligan.contract.store import DEFAULT_TENANT, Health, Progress, journals_o
 from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError, StoreLockedError
 from mulligan.redaction.lazy_property import lazy_property
+from mulligan.store import queries
 from mulligan.store.connection import ConcurrentAppendError, Insert, Lookup
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.tables import APPLICATION, HALF, MIGRATIONS, OTHER_TABLES, PRE_RELEASE, check_version
 
 if TYPE_CHECKING:
+    from mulligan.contract.search_terms import SearchTerm
     from mulligan.store.retention import PruneRound
 
 T = TypeVar("T")
@@ -109,6 +111,9 @@ class SqliteConnection(sqlite3.Connection):
         # Read key by key, as needed. All rows of a key at once: an unfinished statement would hold a read transaction.
         rows = ((key, *row) for key in keys for row in self.execute(sql, (key, *values)).fetchall())
         return itertools.islice(rows, max_rows)
+
+    def unindex_runs(self, tenant: str, runs: Sequence[str]) -> None:
+        """Do nothing: the search index is another file."""
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         """Do nothing: steps are found by their run alone."""
@@ -279,6 +284,8 @@ class SqliteStore(DatabaseStore):
 
     def _release_space(self, pruner: PruneRound, now: int) -> None:
         """Return free pages to the file system in batches, outside of a transaction."""
+        if pruner.runs or pruner.sampled:
+            self.clear_search("")
         with translate_errors(self.path), self.writer as writer:
             (free_pages,) = writer.execute("PRAGMA freelist_count").fetchone()
             while free_pages:
@@ -289,8 +296,27 @@ class SqliteStore(DatabaseStore):
                 if free_pages >= before:
                     return
 
+    def _propose_runs(self, connection: Any, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
+        from mulligan.store import sqlite_search  # lazy: for searches only
+
+        is_attached = sqlite_search.attach(connection, self.path)
+        return sqlite_search.propose_runs(terms) if is_attached else queries.NO_CONDITION
+
+    def update_search(self, tenant: str, progress: Progress | None = None) -> int:
+        from mulligan.store.sqlite_search import SearchIndex  # lazy: for searches only
+
+        with self.read_connection(tenant) as connection:
+            return SearchIndex(self.path).update(connection, self._clock(), progress)
+
+    def clear_search(self, tenant: str) -> None:
+        from mulligan.store.sqlite_search import SearchIndex  # lazy: most stores have none
+
+        with translate_errors(self.path):
+            SearchIndex(self.path).clear()
+
     def _overwrite_erased(self) -> None:
         """Copy the write-ahead log into the file and truncate it, as soon as no reader uses it."""
+        self.clear_search("")
         deadline = time.monotonic() + 5.0  # seconds to wait until no reader uses the write-ahead log
         with translate_errors(self.path), self.writer as writer:
             while True:
@@ -363,6 +389,12 @@ class MemoryStore(SqliteStore):
     def read_connection(self, tenant: str) -> Iterator[SqliteConnection]:
         with translate_errors(self.path), self.writer as connection:
             yield connection
+
+    def update_search(self, tenant: str, progress: Progress | None = None) -> int:
+        return 0
+
+    def clear_search(self, tenant: str) -> None:
+        """Do nothing: searches read the runs."""
 
     def backup(self, to: Path, progress: Progress | None = None, replaces: bool = False) -> Health:
         raise StoreError("A store in memory cannot be backed up. Use a file: --store sqlite:///PATH")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mulligan.core.records import History
-from mulligan.transcripts import claude_code, codex, gemini, messages, opencode, otlp, pi, tracing_exports
+from mulligan.transcripts import claude_code, codex, copilot, gemini, messages, opencode, otlp, pi, tracing_exports
 from mulligan.transcripts import recorded_runs as runs
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
@@ -37,6 +37,7 @@ FORMATS: dict[str, Format] = {
             tracing_exports.recognizes,
             tracing_exports.read,
         ),
+        Format(copilot.NAME, "Copilot CLI", copilot.recognizes, copilot.read, copilot.find_logs),
         Format(pi.NAME, "Pi", pi.recognizes, pi.read, pi.find_logs),
         Format(codex.NAME, "Codex", codex.recognizes, codex.read, codex.find_logs),
         Format(claude_code.NAME, "Claude Code", claude_code.recognizes, claude_code.read, claude_code.find_logs),

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from list_store.occurrences import Occurrence, PatternCounter, find_occurrences
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.contract import counters
+from mulligan.contract.search_terms import find_matches, parse_search
 from mulligan.contract.store import ForgetRequest, RunQuery
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
 from mulligan.core.records import (
@@ -134,6 +135,8 @@ class Histories:
     def asked(self, query: RunQuery, asked_patterns: set[str]) -> list[History]:
         """All that a question asks for, in its order; its limit is for others to keep."""
         histories = [self.history(run) for run in self.runs.values() if is_run_asked(run, query)]
+        if query.text is not None:
+            histories = list(map(self.with_messages, histories))
         found = [history for history in histories if is_history_asked(history, query, asked_patterns)]
         return sorted(found, key=query.position_of, reverse=True)
 
@@ -283,6 +286,7 @@ def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bo
             query.status is None
             or (history.run.end_reason and derive_status(history.run, steps, history.links) == query.status)
         )
+        and (query.text is None or find_matches(history, parse_search(query.text)) is not None)
         and (query.tool is None or any(step.name == query.tool for step in steps))
         and (query.model is None or any(counters.model_of(history.run, step) == query.model for step in steps))
         and (query.kind is None or any(patterns.matches_kind(failure.kind, query.kind) for _, failure in failures))

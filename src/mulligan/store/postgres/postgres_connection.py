@@ -387,6 +387,10 @@ class PostgresConnection:
             days |= {run: stored_at // DAY for run, stored_at in rows}
         return {run: day or 0 for run, day in days.items()}
 
+    def unindex_runs(self, tenant: str, runs: Sequence[str]) -> None:
+        sql = "UPDATE runs SET words = NULL WHERE tenant = ? AND id = ? AND words IS NOT NULL"
+        self.executemany(sql, [(tenant, run) for run in runs])
+
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         self._remember_days(tenant, ("id", "stored_at"), stored_at.items())
 

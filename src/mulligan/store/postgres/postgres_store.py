@@ -8,16 +8,18 @@ the first attempt succeeded.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from mulligan.contract.search_terms import SearchTerm, split_words
 from mulligan.contract.store import (
     DAY,
     Health,
@@ -27,8 +29,9 @@ from mulligan.contract.store import (
 )
 from mulligan.core import fork_safety
 from mulligan.core.failure import StoreError
+from mulligan.core.records import digest
 from mulligan.learn import patterns
-from mulligan.store import fix_votes
+from mulligan.store import fix_votes, queries, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, RowReader
 from mulligan.store.postgres import partitions, postgres_tables, workers
 from mulligan.store.postgres.pool import Pool, inherited_connections, translate_errors
@@ -36,6 +39,8 @@ from mulligan.store.postgres.postgres_connection import PostgresConnection
 from mulligan.store.retention import PruneRound
 from mulligan.store.sql import DatabaseStore, T
 
+MAX_WORD_CHARS = 200
+"""Longer words are indexed by their beginning."""
 MAX_COMPARED_PATTERNS = 64
 """Limit of candidates from the similarity index. They are then compared by sketch, as in other stores."""
 
@@ -217,6 +222,34 @@ class PostgresStore(DatabaseStore):
         )
         return patterns.nearest(text, [(pattern, patterns.unpack(bits)) for pattern, bits in rows])
 
+    def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
+        text = " & ".join((_tenant_word(tenant), *itertools.chain(*map(_list_lexemes, terms))))
+        condition = "(r.words @@ CAST(? AS tsquery) OR r.words IS NULL)"
+        return condition, (text,)
+
+    def update_search(self, tenant: str, progress: Progress | None = None) -> int:
+        settled_at = self._clock() - run_texts.SETTLE_MILLISECONDS
+        indexed_count, position = 0, 0
+        while True:
+            rows = self.read_rows(tenant, _UNINDEXED, (tenant, position, settled_at, run_texts.INDEX_BATCH_RUNS), True)
+            if not rows:
+                return indexed_count
+            with self.append_transaction(tenant) as writer:
+                writer.select_tenant(tenant)
+                writer.remember_runs(tenant, {run: stored_at for _, run, _, stored_at in rows})
+                bodies = {run: body for _, run, body, at in rows if run_texts.is_complete(body, at, self._clock())}
+                texts = run_texts.read_texts(writer, tenant, bodies)
+                words = ([_tenant_word(tenant), *_list_words(text)] for text in texts.values())
+                sql = "UPDATE runs SET words = array_to_tsvector(CAST(? AS text[])) WHERE tenant = ? AND id = ?"
+                writer.executemany(sql, [(row, tenant, run) for run, row in zip(texts, words, strict=True)])
+            position, indexed_count = rows[-1][0], indexed_count + len(texts)
+            if progress is not None:
+                progress(position, position)
+
+    def clear_search(self, tenant: str) -> None:
+        with self.append_transaction(tenant) as writer:
+            writer.execute("UPDATE runs SET words = NULL WHERE tenant = ? AND words IS NOT NULL", (tenant,))
+
     def _prune_round_type(self) -> type[partitions.PartitionPruneRound]:
         return partitions.PartitionPruneRound
 
@@ -268,6 +301,29 @@ class PostgresStore(DatabaseStore):
         self._pool.close()
         if self._replica is not None:
             self._replica.close()
+
+
+_UNINDEXED = (
+    "SELECT rowid, id, body, stored_at FROM runs WHERE tenant = ? AND words IS NULL AND rowid > ? AND stored_at <= ? "
+    "ORDER BY rowid LIMIT ?"
+)
+
+
+def _list_words(text: str) -> set[str]:
+    return {word[:MAX_WORD_CHARS] for word in split_words(text)}
+
+
+def _list_lexemes(term: SearchTerm) -> list[str]:
+    """Return the words that a run with this term has, in the syntax of `tsquery`. Their order is not indexed."""
+    lexemes = [word[:MAX_WORD_CHARS] + (":*" if len(word) > MAX_WORD_CHARS else "") for word in term.words]
+    if not term.is_phrase:
+        lexemes[-1] = f"{lexemes[-1].removesuffix(':*')}:*"
+    return lexemes
+
+
+def _tenant_word(tenant: str) -> str:
+    """Return a word that only runs of this tenant have: the index holds those of all tenants."""
+    return f"tenant{digest(tenant.encode(), 8).hex()}"
 
 
 def _retry_once(query: Callable[[], T]) -> T:

@@ -39,7 +39,13 @@ POSTGRES_STATEMENTS: dict[int, tuple[str, ...]] = {
         "CREATE INDEX steps_by_fingerprint ON steps (tenant, name, fingerprint, started_at) "
         "WHERE fingerprint IS NOT NULL",
         "CREATE TABLE steps_default PARTITION OF steps DEFAULT",
-    )
+    ),
+    3: (
+        # The words of a run, for searches; NULL if they are not indexed yet.
+        "ALTER TABLE runs ADD COLUMN words TSVECTOR",
+        "CREATE INDEX runs_by_words ON runs USING gin (words)",
+        "CREATE INDEX runs_without_words ON runs (tenant, rowid) WHERE words IS NULL",
+    ),
 }
 """Additional statements for PostgreSQL after a migration, by its number."""
 POSTGRES_TABLES = ("schema_version",)

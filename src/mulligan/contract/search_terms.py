@@ -1,0 +1,215 @@
+"""Search in recorded runs: the terms of a search text, and where a run contains them.
+
+An index of words only proposes runs. Whether a run matches is decided here, on what is stored, so that the answer is
+the same in every database.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import History, Record, Run, Step
+
+MAX_SEARCH_CHARS = 500
+MAX_TERMS = 12
+MAX_MATCHES = 20
+"""Places of one run that are returned."""
+EXCERPT_CHARS = 160
+MAX_DEPTH = 30
+"""Nested values below this depth are not searched."""
+# Ideographs and kana. Each is a word of its own: such scripts have no blanks between words.
+_UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_SPACED = re.compile(rf"[^\W_{_UNSPACED}]")
+_TERM = re.compile(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
+_WORD_START, _WORD_END = rf"(?<![^\W_{_UNSPACED}])", rf"(?![^\W_{_UNSPACED}])"
+
+
+class SearchTerm(msgspec.Struct, frozen=True):
+    """One word or quoted phrase of a search text.
+
+    A word matches where a word begins: `cust` finds "customer" and "big-customer". A phrase matches whole words.
+    """
+
+    text: str
+    field: str = ""
+    """Only in places of this name: an argument or metadata key, or a part of a record such as `error` or `result`."""
+    is_phrase: bool = False
+    is_excluded: bool = False
+
+    @property
+    def words(self) -> list[str]:
+        return split_words(self.text)
+
+    @property
+    def pattern(self) -> re.Pattern[str]:
+        text = r"\s+".join(map(re.escape, self.text.split()))
+        start = _WORD_START if _SPACED.match(self.text[:1]) else ""
+        end = _WORD_END if self.is_phrase and _SPACED.match(self.text[-1:]) else ""
+        return re.compile(f"{start}{text}{end}", re.IGNORECASE)
+
+
+class SearchMatch(Record, frozen=True):
+    """A place in a run that contains a term."""
+
+    location: str
+    """`argument customer_id`, `result items[0].title`, `error`, `metadata user`."""
+    excerpt: str
+    spans: tuple[tuple[int, int], ...] = ()
+    """The parts of the excerpt that match, by their first and last character."""
+    seq: int | None = None
+    """The number of the attempt; None for a place of the run or of its conversation."""
+    name: str = ""
+    """The tool or model of the attempt."""
+    attempt: int = 1
+
+
+class SearchLocation(msgspec.Struct, frozen=True):
+    """A text of a run and where it stands."""
+
+    part: str
+    """`argument`, `result`, `error`, `metadata`, `context`, `message`, or the name of a field of the run."""
+    path: str
+    text: str
+    step: Step | None = None
+
+    @property
+    def names(self) -> set[str]:
+        """Return the names by which a term can ask for this place: its part, its whole path and its last key."""
+        keys = [re.sub(r"\[\d+\]", "", key) for key in self.path.split(".")]
+        return {self.part, self.path.casefold(), keys[-1].casefold()}
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, as the indexes know them: letters and digits of any script."""
+    return _WORD.findall(text.lower())
+
+
+def parse_search(text: str) -> tuple[SearchTerm, ...]:
+    """Return the terms of a search text. Raise SettingsError if it cannot be searched for."""
+    if len(text) > MAX_SEARCH_CHARS:
+        raise SettingsError(f"The search text has {len(text):,} characters. Use at most {MAX_SEARCH_CHARS}.")
+    terms = []
+    for part in _TERM.finditer(text):
+        is_phrase = part["phrase"] is not None
+        term = SearchTerm(
+            text=(part["phrase"] if is_phrase else part["word"]).strip(),
+            field=(part["field"] or "").casefold(),
+            is_phrase=is_phrase,
+            is_excluded=bool(part["minus"]),
+        )
+        if term.words:
+            terms.append(term)
+    if len(terms) > MAX_TERMS:
+        raise SettingsError(f"The search text has {len(terms)} words and phrases. Use at most {MAX_TERMS}.")
+    if all(term.is_excluded for term in terms):
+        raise SettingsError('Nothing to search for. Type a word, "a phrase" or name:value; -word excludes runs.')
+    return tuple(terms)
+
+
+def find_matches(history: History, terms: Sequence[SearchTerm]) -> tuple[SearchMatch, ...] | None:
+    """Return where a run contains the terms, or None if it does not match: each term must occur, none excluded may."""
+    matches: dict[tuple[int | None, str, str], SearchMatch] = {}
+    missing_terms = {term for term in terms if not term.is_excluded}
+    patterns = [(term, term.pattern) for term in terms]
+    for location in list_locations(history):
+        spans: list[tuple[int, int]] = []
+        for term, pattern in patterns:
+            if term.field and term.field not in location.names:
+                continue
+            term_spans = list(_spans(pattern, location.text))
+            if term_spans and term.is_excluded:
+                return None
+            if term_spans:
+                missing_terms.discard(term)
+                spans += term_spans
+        if spans and len(matches) < MAX_MATCHES:
+            match = _build_match(location, sorted(spans))
+            matches.setdefault((match.seq, match.location, match.excerpt), match)
+    return None if missing_terms else tuple(matches.values())
+
+
+def _spans(pattern: re.Pattern[str], text: str) -> Iterator[tuple[int, int]]:
+    for number, occurrence in enumerate(pattern.finditer(text)):
+        if number >= MAX_MATCHES:
+            return
+        yield occurrence.span()
+
+
+def _build_match(location: SearchLocation, spans: Sequence[tuple[int, int]]) -> SearchMatch:
+    first = spans[0][0]
+    start = max(0, min(first - EXCERPT_CHARS // 4, len(location.text) - EXCERPT_CHARS))
+    excerpt = location.text[start : start + EXCERPT_CHARS]
+    excerpt_spans = [
+        (begin - start, min(end - start, len(excerpt))) for begin, end in spans if begin - start < len(excerpt)
+    ]
+    step = location.step
+    return SearchMatch(
+        location=" ".join(filter(None, (location.part, location.path))),
+        excerpt=excerpt,
+        spans=tuple(dict.fromkeys(excerpt_spans)),
+        seq=step.seq if step else None,
+        name=step.name if step else "",
+        attempt=step.attempt if step else 1,
+    )
+
+
+# Places
+
+
+def list_locations(history: History) -> Iterator[SearchLocation]:
+    """Yield every searchable text of a run: of the run itself, its attempts and its conversation."""
+    yield from _run_locations(history.run)
+    for step in history.steps:
+        yield from _step_locations(step)
+    for message in history.messages:
+        for part in message.parts:
+            yield SearchLocation("message", message.role, part.text)
+            yield from _value_locations("message", f"{message.role}.{part.name}", part.arguments)
+
+
+def _run_locations(run: Run) -> Iterator[SearchLocation]:
+    for part in ("id", "agent", "version", "environment", "session", "context"):
+        if text := getattr(run, part):
+            yield SearchLocation(part, "", text)
+    yield from _value_locations("metadata", "", run.metadata)
+
+
+def _step_locations(step: Step) -> Iterator[SearchLocation]:
+    yield SearchLocation("model" if step.type == "model" else "tool", "", step.name, step)
+    if step.server:
+        yield SearchLocation("server", "", step.server, step)
+    for part, value in (("argument", step.arguments), ("result", step.result), ("metadata", step.metadata)):
+        yield from _value_locations(part, "", value, step)
+    if (failure := step.failure) is not None:
+        yield SearchLocation("kind", "", str(failure.kind), step)
+        for path in ("message", "detail", "code", "exception"):
+            if text := getattr(failure, path):
+                yield SearchLocation("error", "" if path == "message" else path, text, step)
+    if step.suspected is not None:
+        yield SearchLocation("suspected", "", f"{step.suspected.kind} {step.suspected.sentence}", step)
+
+
+def _value_locations(
+    part: str, path: str, value: Any, step: Step | None = None, depth: int = 0
+) -> Iterator[SearchLocation]:
+    """Yield the texts and numbers within a value. The name of a key is found as a part of the path of its value."""
+    if value is None or depth > MAX_DEPTH:
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _value_locations(part, f"{path}.{key}".lstrip("."), inner, step, depth + 1)
+    elif isinstance(value, list | tuple):
+        for number, inner in enumerate(value):
+            yield from _value_locations(part, f"{path}[{number}]", inner, step, depth + 1)
+    else:
+        yield SearchLocation(part, path, value if isinstance(value, str) else _to_text(value), step)
+
+
+def _to_text(value: Any) -> str:
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)

@@ -1,0 +1,132 @@
+"""Search in runs, for people: the box's grammar, hits with their places, and identical failures folded into one hit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from mulligan.contract.search_terms import SearchMatch, find_matches, parse_search
+from mulligan.contract.store import Store
+from mulligan.core.failure import SettingsError
+from mulligan.core.records import History, Step, pattern_id, to_builtins
+from mulligan.report.resources import RUN_SPEC
+from mulligan.report.run_text import format_status, to_facts
+from mulligan.report.tables import SHOWN_ID_CHARS, format_age, format_count, to_line
+
+MAX_SHOWN_MATCHES = 3
+"""Places of a run that are shown."""
+FOLDING_FACTOR = 4
+"""Runs that are read for each hit, because those with the same failure become one hit."""
+_FILTER = re.compile(r"(?<!\S)([a-z_]+):(\S+)")
+_FILTERS = {parameter.name: parameter for parameter in RUN_SPEC.filters if parameter.type != "text"}
+"""Names that are filters in a search text. All others name a place of the word."""
+
+
+class SearchHit(msgspec.Struct, frozen=True):
+    """A run with the places that match. Later runs with the same failure are only counted."""
+
+    history: History
+    matches: tuple[SearchMatch, ...]
+    pattern: str = ""
+    """The pattern of the failure that matches, if nothing else does."""
+    others: int = 0
+    """Earlier runs with the same failure."""
+
+
+def search_runs(
+    store: Store, tenant: str, text: str, now: int, limit: int, filters: Mapping[str, Any]
+) -> list[SearchHit]:
+    """Return the runs that match a search text, the newest first. Raise SettingsError if it is no search text."""
+    words, values = split_filters(text, now)
+    terms = parse_search(words)
+    query = RUN_SPEC.build_query({**filters, **values}, text=words, limit=FOLDING_FACTOR * limit)
+    hits: dict[str, SearchHit] = {}
+    for history in RUN_SPEC.read(store, tenant, query):
+        matches = find_matches(history, terms) or ()
+        pattern = _find_pattern(history, matches)
+        key = pattern or history.run.id
+        if key in hits:
+            hits[key] = msgspec.structs.replace(hits[key], others=hits[key].others + 1)
+        elif len(hits) < limit:
+            hits[key] = SearchHit(history, matches, pattern)
+    return list(hits.values())
+
+
+def split_filters(text: str, now: int) -> tuple[str, dict[str, Any]]:
+    """Return the words of a search text, and the filters in it: `status:failure`, `since:2d`, `min_cost:0.5`."""
+    values: dict[str, Any] = {}
+
+    def take(filter_text: re.Match[str]) -> str:
+        parameter = _FILTERS.get(filter_text[1])
+        if parameter is None:
+            return filter_text[0]
+        try:
+            values[parameter.name] = parameter.parse(filter_text[2], now)
+        except ValueError as error:
+            raise SettingsError(f"Invalid {parameter.name} {filter_text[2][:40]!r}. Use {error}.") from None
+        return ""
+
+    return _FILTER.sub(take, text).strip(), values
+
+
+def _find_pattern(history: History, matches: Sequence[SearchMatch]) -> str:
+    """Return the pattern of the one failure that matches; empty if there are others, or another place matches."""
+    steps = {step.seq: step for step in history.steps}
+    patterns = {_pattern_of(match, steps) for match in matches}
+    return patterns.pop() if len(patterns) == 1 else ""
+
+
+def _pattern_of(match: SearchMatch, steps: Mapping[int, Step]) -> str:
+    step = steps.get(match.seq) if match.seq is not None else None
+    if step is None or step.failure is None or match.location.partition(" ")[0] not in ("error", "kind"):
+        return ""
+    return pattern_id(step.name, step.failure.fingerprint) if step.failure.fingerprint else ""
+
+
+def to_search_facts(hit: SearchHit) -> dict[str, Any]:
+    """Return a hit as a row of JSON."""
+    facts = {**to_facts(hit.history), "matches": to_builtins(hit.matches)}
+    return {**facts, "pattern": hit.pattern, "other_runs": hit.others}
+
+
+def describe_location(match: SearchMatch) -> str:
+    """Describe where a match is: `call 3, search: argument customer_id`."""
+    if match.seq is None:
+        return match.location
+    attempt = f", attempt {match.attempt}" if match.attempt > 1 else ""
+    name = f", {match.name}" if match.location not in ("tool", "model") else ""
+    return f"step {match.seq}{to_line(name, 60)}{attempt}: {to_line(match.location, 80)}"
+
+
+def split_excerpt(match: SearchMatch) -> list[tuple[str, bool]]:
+    """Return the sanitized excerpt in parts, with the flag whether a part matches."""
+    parts, position = [], 0
+    for start, end in match.spans:
+        if start >= position:
+            parts += [(match.excerpt[position:start], False), (match.excerpt[start:end], True)]
+            position = end
+    parts.append((match.excerpt[position:], False))
+    return [(_one_line(text), is_match) for text, is_match in parts if text]
+
+
+def _one_line(text: str) -> str:
+    """Return untrusted text as a part of a line, with the blanks at its ends."""
+    start, end = (" " if edge.isspace() else "" for edge in (text[:1], text[-1:]))
+    return f"{start}{to_line(text)}{end}" if text.strip() else " "
+
+
+def render_hit(hit: SearchHit, now: int, highlight: Callable[[str], str]) -> Iterator[str]:
+    """Render a hit for a terminal. `highlight` marks a text that matches."""
+    run, facts = hit.history.run, to_facts(hit.history)
+    status = format_status(facts["status"], run.end_reason)
+    yield f"{run.id[:SHOWN_ID_CHARS]}  {status}  {format_age(run.started_at, now)}  {to_line(run.agent or '-', 40)}"
+    for match in hit.matches[:MAX_SHOWN_MATCHES]:
+        excerpt = "".join(highlight(text) if is_match else text for text, is_match in split_excerpt(match))
+        yield f"    {describe_location(match)}: {excerpt}"
+    if (hidden := len(hit.matches) - MAX_SHOWN_MATCHES) > 0:
+        yield f"    and {format_count(hidden, 'other place')}"
+    if hit.others:
+        yield f"    the same failure in {format_count(hit.others, 'earlier run')}: mulligan patterns show {hit.pattern}"

@@ -1,0 +1,82 @@
+"""Search in the rows of runs: the words of a run for an index, and runs that contain a text.
+
+An index proposes runs that have all words of a search. Runs that it does not cover yet are proposed too, so that the
+newest are found. `contract/search.py` decides on what is stored whether a proposed run matches.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from msgspec.structs import replace
+
+from mulligan.contract.search_terms import SearchTerm
+from mulligan.core.records import History, Run
+from mulligan.store.connection import Connection
+from mulligan.store.rows import decompress, history_of, messages_of, read_meta, write_meta
+
+MAX_TEXT_CHARS = 1_000_000
+"""Characters of one run that are searched."""
+MIN_PAGE_RUNS = 50
+"""Proposed runs that are read at a time."""
+MAX_PAGES = 200
+"""One search reads so many pages. Mostly an index has excluded all other runs."""
+BROAD_SEARCH = (
+    f"More than {MIN_PAGE_RUNS * MAX_PAGES:,} runs have these words, but too few have them as the search asks. "
+    "Add a word, or a period with since and until."
+)
+MAX_TEXT_ROWS = 5000
+"""Attempts, and messages, of one run that are searched."""
+_STEPS_OF_RUN = "SELECT name, body FROM steps WHERE tenant = ?2 AND run = ?1 ORDER BY seq LIMIT ?3"
+_MESSAGES_OF_RUN = (
+    "SELECT m.body FROM run_messages r JOIN messages m ON m.tenant = r.tenant AND m.digest = r.digest "
+    "WHERE r.tenant = ?2 AND r.run = ?1 ORDER BY r.number LIMIT ?3"
+)
+ERASURES_KEY = "erasures"
+"""Entry of `meta`: how often records of a tenant were deleted or changed. An index beside the store notices it."""
+INDEX_BATCH_RUNS = 100
+"""Runs that are indexed in one transaction."""
+SETTLE_MILLISECONDS = 60_000
+"""A run is indexed so long after it was stored: until then another process may commit an earlier row."""
+IDLE_MILLISECONDS = 24 * 3600 * 1000
+"""An unfinished run is indexed when it was stored so long ago."""
+_UNSEARCHED = re.compile(r'"(?:started_at|ended_at|duration_seconds)":[-+.0-9e]+')
+_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
+
+
+def is_complete(body: bytes, stored_at: int, now: int) -> bool:
+    """Return whether a run is indexed now: it has ended, or nothing is expected any more."""
+    return b'"end_reason"' in decompress(body) or stored_at < now - IDLE_MILLISECONDS
+
+
+def read_texts(connection: Connection, tenant: str, bodies: Mapping[str, bytes]) -> dict[str, str]:
+    """Return all stored text of runs, by id, as it is in JSON, without escapes. `bodies` are those of their rows."""
+    parts = {run: [decompress(body).decode()] for run, body in bodies.items()}
+    limits = (tenant, MAX_TEXT_ROWS)
+    for run, name, body in connection.execute_by_key(_STEPS_OF_RUN, list(bodies), limits):
+        parts[run] += (name, decompress(body).decode())
+    for run, body in connection.execute_by_key(_MESSAGES_OF_RUN, list(bodies), limits):
+        parts[run].append(decompress(body).decode())
+    texts = ((run, _UNSEARCHED.sub("", "\n".join(part)[:MAX_TEXT_CHARS])) for run, part in parts.items())
+    return {run: _ESCAPE.sub(" ", text) if "\\" in text else text for run, text in texts}
+
+
+def may_match(text: str, terms: Sequence[SearchTerm]) -> bool:
+    """Return whether a run with this text may contain the terms. This is cheaper than to decode the run."""
+    return all(term.pattern.search(text) for term in terms if not term.is_excluded and not set(term.text) & {'"', "\\"})
+
+
+def read_history(connection: Connection, tenant: str, run: Run) -> History:
+    """Return a run with its attempts and its recorded messages."""
+    return replace(history_of(connection, tenant, run), messages=messages_of(connection, tenant, run.id))
+
+
+def read_erasures(connection: Connection, tenant: str) -> int:
+    return int(read_meta(connection, tenant, ERASURES_KEY) or 0)
+
+
+def count_erasure(writer: Connection, tenant: str, previous: int | None = None) -> None:
+    """Note that records of a tenant were deleted or changed. `previous` is the count before, if it was deleted, too."""
+    count = read_erasures(writer, tenant) if previous is None else previous
+    write_meta(writer, tenant, ERASURES_KEY, str(count + 1))

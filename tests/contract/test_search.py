@@ -1,0 +1,168 @@
+"""Runs are found by the words in them, with and without an index, in every store."""
+
+from __future__ import annotations
+
+import string
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from stores import Writer
+
+from mulligan.contract.search_terms import parse_search, split_words
+from mulligan.contract.store import DEFAULT_TENANT, ForgetRequest, Retention, RunQuery, Store
+from mulligan.core.events import RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, SettingsError
+from mulligan.core.records import MessagePart, RecordedMessage, Run, Step
+from mulligan.store import run_texts
+from mulligan.store.sql import DatabaseStore
+from mulligan.store.sqlite import SqliteStore
+
+
+@pytest.fixture(autouse=True)
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs are indexed as soon as they are stored."""
+    monkeypatch.setattr(run_texts, "SETTLE_MILLISECONDS", -(10**9))
+
+
+def write_run(write: Writer, id: str, *steps: Step, messages: tuple[RecordedMessage, ...] = (), **fields: Any) -> None:
+    run = Run(id=id, started_at=1000 + int(id[-1]), **fields)
+    ended = Run(id=id, started_at=run.started_at, ended_at=9000, end_reason="finished", **fields)
+    numbered = [Step(run=id, seq=n, call=n, name=step.name, arguments=step.arguments, result=step.result,
+                     outcome=step.outcome, failure=step.failure) for n, step in enumerate(steps, 1)]  # fmt: skip
+    write(RunStarted(run), *(StepEnded(step, messages if step.seq == 1 else ()) for step in numbered), RunEnded(ended))
+
+
+def lookup(arguments: Any = None, result: Any = None, error: str = "", name: str = "lookup") -> Step:
+    failure = Failure.of(Kind("tool", "timeout"), error) if error else None
+    outcome = "failure" if error else "success"
+    return Step(run="", seq=0, call=0, name=name, arguments=arguments, result=result, outcome=outcome, failure=failure)
+
+
+def update_index(store: Store) -> None:
+    if isinstance(store, DatabaseStore):
+        store.update_search(DEFAULT_TENANT)
+
+
+def found(store: Store, text: str, **filters: Any) -> list[str]:
+    return [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery(text=text, **filters))]
+
+
+@pytest.fixture(params=["read", "indexed"])
+def filled(request: pytest.FixtureRequest, store: Store, write: Writer) -> Store:
+    write_run(write, "run_1", lookup({"customer_id": "cus_81", "path": "C:\\new\nline"}), agent="Helper")
+    write_run(
+        write, "run_2", lookup({"customer_id": "cus_815"}, {"title": "Zürich 検索結果"}), metadata={"user": "ann"}
+    )
+    write_run(write, "run_3", lookup(error="Gateway 504 at api.example.com"), lookup(["cus_81"]), agent="billing")
+    question = RecordedMessage(role="user", parts=(MessagePart(text='Where is "my order" 4711?'),), number=1)
+    write_run(write, "run_4", lookup({"n": 81}, name="track_order"), messages=(question,), context="a late parcel")
+    if request.param == "indexed":
+        update_index(store)
+    return store
+
+
+@pytest.mark.parametrize(
+    ("text", "runs"),
+    [
+        ("cus_81", ["run_3", "run_2", "run_1"]),
+        ('"cus_81"', ["run_3", "run_1"]),
+        ("customer_id:cus_81", ["run_2", "run_1"]),
+        ("81", ["run_4", "run_3", "run_2", "run_1"]),
+        ("argument:81", ["run_4", "run_3", "run_2", "run_1"]),
+        ("n:81", ["run_4"]),
+        ("ZÜRICH", ["run_2"]),
+        ("検索", ["run_2"]),
+        ("new", ["run_1"]),
+        ("line", ["run_1"]),
+        ("user:ann", ["run_2"]),
+        ("agent:helper cus_81", ["run_1"]),
+        ("error:gateway", ["run_3"]),
+        ("kind:tool/timeout", ["run_3"]),
+        ("api.example.com", ["run_3"]),
+        ("example", ["run_3"]),
+        ("xample", []),
+        ('"my order"', ["run_4"]),
+        ("message:order 4711", ["run_4"]),
+        ("context:parcel", ["run_4"]),
+        ("tool:track", ["run_4"]),
+        ("cus_81 -gateway", ["run_2", "run_1"]),
+        ("-customer_id:cus_815 cus_81", ["run_3", "run_1"]),
+        ("run_2", ["run_2"]),
+        ("customer 504", []),
+        ("absent", []),
+    ],
+)
+def test_runs_are_found_by_words_phrases_and_fields(filled, text, runs):
+    assert found(filled, text) == runs
+
+
+def test_a_search_combines_with_filters_orders_and_pages(filled):
+    assert found(filled, "cus_81", agent="billing") == ["run_3"]
+    assert found(filled, "cus_81", since=1002, until=1003) == ["run_2"]
+    assert found(filled, "cus_81", limit=2) == ["run_3", "run_2"]
+    assert found(filled, "cus_81", before=(1003, "run_3")) == ["run_2", "run_1"]
+    assert found(filled, "cus_81", order="attempts", limit=1) == ["run_3"]
+
+
+def test_another_tenant_finds_nothing(filled):
+    assert filled.runs("other", RunQuery(text="cus_81")) == []
+
+
+@pytest.mark.parametrize("text", ["", "   ", "-word", "!?", "x" * 501, " ".join(string.ascii_lowercase)])
+def test_a_text_that_cannot_be_searched_for_is_explained(text):
+    with pytest.raises(SettingsError, match=r"Type a word|Use at most"):
+        parse_search(text)
+
+
+def test_forgotten_and_changed_runs_are_not_found(filled):
+    filled.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
+    filled.forget(DEFAULT_TENANT, ForgetRequest(text="cus_815"))
+    update_index(filled)
+    assert found(filled, "cus_81") == ["run_3"]
+    assert found(filled, "cus_815") == []
+    assert found(filled, "zürich") == ["run_2"]
+
+
+def test_runs_that_arrive_after_an_update_are_found_before_the_next(filled, write):
+    write_run(write, "run_5", lookup({"customer_id": "cus_81"}))
+    assert found(filled, "cus_81") == ["run_5", "run_3", "run_2", "run_1"]
+
+
+WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(values=st.lists(WORDS, min_size=1, max_size=6), position=st.integers(0, 5), is_phrase=st.booleans())
+def test_every_word_of_a_stored_text_is_found(tmp_path_factory, values, position, is_phrase):
+    store = SqliteStore(tmp_path_factory.mktemp("store") / "mulligan.db")
+    write_run(Writer(store), "run_1", lookup({"texts": values}))
+    update_index(store)
+    words = split_words(values[position % len(values)])
+    assume(words)
+    text = f'"{words[0]}"' if is_phrase else words[0][:3]
+    assume(parse_search(text))
+    assert found(store, text) == ["run_1"]
+    store.close()
+
+
+def test_a_deleted_word_is_in_no_file_of_the_store(tmp_path):
+    store = SqliteStore(tmp_path / "mulligan.db")
+    write = Writer(store)
+    write_run(write, "run_1", lookup({"customer": "Hildegunde"}))
+    write_run(write, "run_2", lookup({"customer": "Theoderich"}))
+    update_index(store)
+    assert files_with(tmp_path, b"hildegunde")
+    store.forget(DEFAULT_TENANT, ForgetRequest(text="Hildegunde"))
+    assert not files_with(tmp_path, b"hildegunde")
+    update_index(store)
+    assert found(store, "Theoderich") == ["run_2"]
+    store.prune(DEFAULT_TENANT, Retention(keep_successes=0, keep_failures=0), now=2**45)
+    assert "mulligan.db.search" not in files_with(tmp_path, b"theoderich")
+    store.close()
+
+
+def files_with(folder: Path, word: bytes) -> list[str]:
+    return [path.name for path in folder.iterdir() if word in path.read_bytes().lower()]
