@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, Node, Path, count_added, with_value, without_value
+from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, Path, count_added, with_value, without_value
 
 if TYPE_CHECKING:
     import tomlkit
@@ -171,10 +171,6 @@ class YamlText(ConfigText):
     def dump(self, value: Any, indent: str = "", is_compact: bool = True) -> str:
         return json.dumps(value, ensure_ascii=False)
 
-    def find(self, path: Path) -> Node | None:
-        key = self._keys.get(path)
-        return Node(key.start(), key.start(), key.end()) if key else None
-
     def set(self, path: Path, value: Any) -> Self:
         if self.read(path) == value:
             return self
@@ -190,9 +186,11 @@ class YamlText(ConfigText):
         text = self._lines[:start] + new + self._lines[key.end() :]
         return self._check(text, with_value(self.value, path, value))
 
-    def _removals(self, path: Path) -> Iterator[str]:
+    def remove(self, path: Path) -> Self:
+        if not self.has(path):
+            return self
         key = self._keys[path]
-        yield self._lines[: key.start()] + self._lines[key.end() :]
+        return self._check(self._lines[: key.start()] + self._lines[key.end() :], without_value(self.value, path))
 
 
 def _parse_yaml_value(key: re.Match[str]) -> Any:
