@@ -40,14 +40,6 @@ def untrusted(value: Any) -> Any:
     return f"{' ' * raw_text[:1].isspace()}{sanitized}{' ' * raw_text[-1:].isspace()}" if sanitized else sanitized
 
 
-def is_display_safe(value: str) -> bool:
-    """Return whether sanitizing leaves a name unchanged.
-
-    Filters offer only such names, so that a choice matches exactly.
-    """
-    return sanitize(value, MAX_TEXT_CHARS) == value
-
-
 def text(value: Any, limit: int = MAX_TEXT_CHARS) -> Markup:
     """Return untrusted text, sanitized, escaped and truncated."""
     return escape(sanitize(str(value), limit))

@@ -33,6 +33,7 @@ from mulligan.dashboard import formatting, metric_cards
 from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
 from mulligan.dashboard.page_query import PageQuery, parse_date_range
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
+from mulligan.redaction import sanitize
 from mulligan.report import call_text, run_search, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
@@ -193,7 +194,8 @@ def count_calls(by: str, parts: Mapping[str, Cell]) -> dict[str, int]:
     counts: Counter[str] = Counter()
     for label, cell in parts.items():
         name = label.rpartition(" ")[2] if by == "version" else label
-        if name and formatting.is_display_safe(name):
+        # Only names that sanitizing leaves unchanged, so that a choice matches exactly.
+        if name and sanitize(name, formatting.MAX_TEXT_CHARS) == name:
             counts[name] += cell.calls
     return counts
 
