@@ -11,14 +11,13 @@ touched hour from its rows is no alternative: pruned rows stay counted, and with
 from __future__ import annotations
 
 import itertools
-import operator
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from mulligan.contract import counters as counters_module
 from mulligan.contract.counters import DAY, Cell, Cells, PackedCell, Reading, Row, Stats, StatsQuery
-from mulligan.contract.run_facts import FailedCall, complete_facts, sum_facts
+from mulligan.contract.run_facts import NO_SUMS, FailedCall, complete_facts, sum_facts
 from mulligan.core import calls
 from mulligan.core.calls import Call
 from mulligan.core.records import History, Link, Run, Status, Step, encode
@@ -235,7 +234,7 @@ class CounterChanges:
         self.failures: list[CountedFailure] = []
         self.used_names: dict[tuple[str, str, int, str], None] = {}
         """Tools and models by run, as (type, name, start of the run, run)."""
-        self._facts: dict[tuple[int, str], tuple[Run, list[int]]] = {}
+        self._facts: dict[tuple[int, str], tuple[Run, Sequence[int]]] = {}
         """The latest record of a run and what is added to its facts (`sum_facts`), by its start and id."""
         self.new_runs: set[str] = set()
         """Runs without any stored record before this transaction."""
@@ -305,9 +304,10 @@ class CounterChanges:
     def _add_facts(
         self, run: Run, steps: Sequence[Step] = (), failed_calls: Collection[FailedCall] = (), sign: int = 1
     ) -> None:
-        sums = [sign * added for added in sum_facts(steps, failed_calls)]
-        if (key := (run.started_at, run.id)) in self._facts:
-            sums = list(map(operator.add, self._facts[key][1], sums))
+        key = (run.started_at, run.id)
+        _, sums = self._facts.get(key, (run, NO_SUMS))
+        if steps:
+            sums = [total + sign * added for total, added in zip(sums, sum_facts(steps, failed_calls), strict=True)]
         self._facts[key] = run, sums
 
     def write_usages(self, writer: Connection, tenant: str) -> None:
