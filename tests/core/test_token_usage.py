@@ -155,11 +155,12 @@ def test_an_answer_without_usage_has_no_tokens(answer: Any) -> None:
     assert read_usage(answer) is None
 
 
-def test_the_model_of_an_answer_is_recorded_only_if_the_call_names_none() -> None:
+def test_the_model_of_an_answer_is_recorded_if_the_call_names_none_or_another() -> None:
     usage = read_usage({"model": "gpt-5-2025-08-07", "usage": {"prompt_tokens": 1, "completion_tokens": 1}})
     assert usage is not None
     assert usage.to_metadata({}) == {"model": "gpt-5-2025-08-07"}
-    assert usage.to_metadata({"model": "gpt-5"}) == {}
+    assert usage.to_metadata({"model": "gpt-5"}) == {"model_version": "gpt-5-2025-08-07"}
+    assert usage.to_metadata({"model": "gpt-5-2025-08-07"}) == {}
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from frameworks.scenarios import (
 )
 
 import mulligan
+from mulligan.core.episodes import find_causes
 from mulligan.core.run_links import derive_status
 from mulligan.testing import Sandbox, sandbox
 
@@ -61,6 +62,21 @@ def played() -> Iterator[Sandbox]:
 def test_scenario(driver: Driver, scenario: Scenario, style: Style, played: Sandbox) -> None:
     conversation, tools = play(driver, scenario, style, played)
     check_or_show_limit(driver, scenario, conversation, tools, played)
+
+
+@pytest.mark.parametrize("style", ["sync", "async", "stream"])
+def test_a_failed_call_is_attributed_to_the_model_and_the_turn_that_requested_it(
+    driver: Driver, style: Style, played: Sandbox
+) -> None:
+    script = [[Request("pay", {"amount": number})] for number in (1, 2)]
+    driver.play(Tools().functions("pay"), [*script, "done"], style)
+    (history,) = played.runs
+    turns = [step for step in history.steps if step.type == "model"]
+    failed_steps = [step for step in history.steps if step.has_failed]
+    causes = find_causes(history)
+    assert [step.arguments["amount"] for step in failed_steps] == [1, 2]
+    assert all(causes[step.call].model.startswith("scripted") for step in failed_steps)
+    assert [causes[step.call].turn for step in failed_steps] == [turns[0].seq, turns[1].seq]
 
 
 @pytest.mark.parametrize("style", ["sync", "async", "stream"])

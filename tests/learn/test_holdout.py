@@ -40,6 +40,8 @@ def play():
                     for turn, queue in zip(memory.turns(limit=2), ("fast", "slow"), strict=True)
                 ]
             memory.flush()
+            if not failed.notes and len(runs) > MIN_FOLLOWED_RUNS + 2:
+                assert "slow" not in failed.to_message(), "nothing else says what the held-out fix says"
             runs.append((run.id, failed.notes))
         return runs
 

@@ -44,7 +44,8 @@ FILES = {
     ),
     "mcp": (
         "mcp/test_installed_entry.py", "mcp/test_mcp_server.py", "mcp/test_real_http_servers.py",
-        "mcp/test_real_servers.py", "mcp/test_remote_servers.py", "mcp/test_transparency.py",
+        "mcp/test_real_servers.py", "mcp/test_remote_servers.py", "mcp/test_same_answers.py",
+        "mcp/test_transparency.py",
     ),
     "postgres": (
         "cli/test_postgres_upkeep.py", "store/postgres/test_postgres_copy.py", "stories/test_behind_a_balancer.py",

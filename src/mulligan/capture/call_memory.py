@@ -39,14 +39,17 @@ class CallMemory(msgspec.Struct):
     ) -> Sequence[Precedent]:
         """Return the precedents to show when recovery stops."""
         tool, call, capture = self.prepared.tool, self.prepared.call, self.prepared.call.capture
-        if capture.lookup_facts is not None and call.answers_model and tool.learn != "off":
-            facts = capture.lookup_facts(tool.name, tool.key, failure, self.attempt.arguments)
-            self.value_facts = _select_facts(facts, tool, suggestions)
         precedents = self.find_precedents(failure)
         share = capture.holdout if self._allows_holdout else 0.0
         trace = call.run.trace_id if share and precedents else ""
         held_out = [precedent for precedent in precedents if is_fix_held_out(precedent, trace, share)]
         self.held_out_fixes = tuple(precedent.fix for precedent in held_out)
+        if capture.lookup_facts is not None and call.answers_model and tool.learn != "off":
+            facts = capture.lookup_facts(tool.name, tool.key, failure, self.attempt.arguments)
+            # What successful calls had in common often says the same as a fix.
+            held_out_arguments = {root_of(change.path) for precedent in held_out for change in precedent.changes}
+            tellable_facts = (fact for fact in facts if root_of(fact.argument) not in held_out_arguments)
+            self.value_facts = _select_facts(tellable_facts, tool, suggestions)
         tellable = [precedent for precedent in precedents if precedent not in held_out]
         return _select_precedents(tellable, failure, tool, suggestions)
 

@@ -19,6 +19,8 @@ class FailureCause(Record, frozen=True):
     """The model that requested a failed tool call."""
 
     model: str
+    version: str = ""
+    """The version of the model that answered, if the provider names it."""
     turn: int | None = None
     """The step of the model's answer, if it is recorded."""
     prompt_version: str = ""
@@ -96,9 +98,12 @@ class _CauseFinder:
         prompt = _text((first.metadata or {}).get(PROMPT_VERSION_KEY) or self._metadata.get(PROMPT_VERSION_KEY))
         turn, is_nested = self._find_turn(first)
         model = _text(first.model) or (turn and (turn.model or turn.name)) or ""
+        version = _text((turn.metadata or {}).get("model_version")) if turn else ""
         if not model and not is_nested:
             model = _text(self._metadata.get("model"))
-        return FailureCause(model=model, turn=turn.seq if turn else None, prompt_version=prompt) if model else None
+        if not model:
+            return None
+        return FailureCause(model=model, version=version, turn=turn.seq if turn else None, prompt_version=prompt)
 
     def _find_turn(self, first: Step) -> tuple[Step | None, bool]:
         """Return the answer that requested a call, and whether the call was made inside another tool."""

@@ -88,9 +88,14 @@ class TokenUsage(NamedTuple):
     """The service tier, if it is not the standard one: prices differ."""
 
     def to_metadata(self, arguments: Any) -> dict[str, str]:
-        """Return what a step records about it: the model if the arguments name none, and the tier."""
+        """Return what a step records about it: the model if the arguments name another or none, and the tier.
+
+        Providers answer requests to `gpt-4o` with the name of its version.
+        """
         has_model = isinstance(get_field(arguments, "model"), str)
         facts = {"model": None if has_model else self.model, "service_tier": self.tier}
+        if has_model and self.model != get_field(arguments, "model"):
+            facts["model_version"] = self.model
         return {name: fact for name, fact in facts.items() if fact}
 
 

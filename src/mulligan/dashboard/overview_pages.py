@@ -36,7 +36,6 @@ from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_
 from mulligan.report import call_text, run_search, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
-from mulligan.report.differences import INTERVAL_NOTE
 from mulligan.report.impact_cases import HELP_NAMES
 from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
@@ -174,7 +173,7 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         # Limit of values offered for selection.
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:100],
         "comparison": comparison, "missing": missing, "how_to_set": HOW_TO_SET,
-        "note": INTERVAL_NOTE,
+        "note": stats_report.COMPARISON_NOTE,
     }  # fmt: skip
 
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, NotRequired, Optional, TypeAlias
 from langchain.agents.middleware import AgentMiddleware, AgentState, ModelRequest, ModelResponse
 from langchain.agents.middleware.types import PrivateStateAttr, ToolCallRequest
 from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, ToolException
@@ -164,6 +165,9 @@ def _add_instructions(request: ModelRequest[Any], instructions: str) -> ModelReq
 
 def _model_name(model: Any) -> str | None:
     name = getattr(model, "model_name", None) or getattr(model, "model", None)
+    if not isinstance(name, str):  # a model may be bound to arguments, or name itself only to tracers
+        model = getattr(model, "bound", model)
+        name = model._get_ls_params().get("ls_model_name") if isinstance(model, BaseChatModel) else None
     return name if isinstance(name, str) else None
 
 

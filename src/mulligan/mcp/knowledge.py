@@ -280,7 +280,8 @@ class Knowledge:
         ]
         lines += words.facts(find_facts(self._store, self._tenant, tool, "", failure, arguments))
         lines += map(self._describe_lesson, seeds.find_matching_seeds(self._store, self._tenant, tool, failure))
-        return words.repair_answer(failure, tool, [line for line in lines if line])
+        lines = [line for line in lines if line]
+        return words.repair_answer(failure, tool, lines, schema=schema, arguments=arguments)
 
     def _recall(
         self, tool: str, key: str, failure: Failure, arguments: Mapping[str, Any], schema: str

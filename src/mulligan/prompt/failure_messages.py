@@ -125,6 +125,25 @@ class FailureMessages(Sanitizer):
             payload["facts"] = sentences
         return payload
 
+    def repair_answer(
+        self,
+        failure: Failure,
+        tool: str,
+        suggestions: Sequence[str],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> str:
+        """Answer `suggest_fix` for a failed call, with the sentences of the proxy about the same call.
+
+        The text of a failure alone does not tell whether the call executed.
+        """
+        payload = self.answer(failure, tool=tool, schema=schema, arguments=arguments)
+        head = f"{self._label(tool)} failed with {payload['error']}. {payload['hint']}"
+        outcome = f"The outcome is {payload['outcome']}" if "outcome" in payload else ""
+        lines = [f"- {suggestion}" for suggestion in dict.fromkeys(suggestions)]
+        return "\n".join([" ".join(filter(None, (head.strip(), outcome))), *(lines or ["No further suggestions."])])
+
     def argument_hint(self, schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str:
         """Say in one sentence which arguments a schema requires and allows, and which are missing and unknown.
 

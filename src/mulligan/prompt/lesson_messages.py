@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.failure import MAX_LABEL_CHARS, Failure
+from mulligan.core.failure import MAX_LABEL_CHARS
 from mulligan.core.records import LAST_PATH_SEGMENT, Change, Fix, Lesson, Pattern, Prerequisite, Step
 from mulligan.prompt.failure_messages import capitalize, count_runs, describe_form, find_phrase
 from mulligan.prompt.reflection_messages import ReflectionMessages
@@ -212,12 +212,6 @@ class Prompt(ReflectionMessages):
         lines = [entry if entry.startswith("- ") else f"- {entry}" for entry in entries if entry]
         head = f"Known failures{subject}:" if lines else f"No matching failures{subject} are known."
         return "\n".join([head, *lines])
-
-    def repair_answer(self, failure: Failure, tool: str, suggestions: Sequence[str]) -> str:
-        """Answer `suggest_fix` for a failed call. Its text alone does not tell whether the call executed."""
-        head = f"{self._label(tool)} failed with {self._label(failure.kind)}. {self._hint(failure)}"
-        lines = [f"- {suggestion}" for suggestion in dict.fromkeys(suggestions)]
-        return "\n".join([head.strip(), *(lines or ["No further suggestions."])])
 
     def failed_call_line(self, step: Step, is_recovered: bool, seconds: int) -> str:
         """Describe a recent failed call."""

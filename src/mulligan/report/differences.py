@@ -7,9 +7,9 @@ in Medicine 17, 1998, method 10) with effective sample sizes (Korn and Graubard,
 are compared as logarithms, so that an outlier counts little, with the interval of Welch (Biometrika 34, 1947).
 
 A page with several comparisons divides the permitted error among them (Bonferroni), so that all its intervals hold
-together, and an interval that excludes 0 and the verdict of its row never disagree. People look at a page while its
-cases grow, every day or more often. So an interval is that of a confidence sequence, which holds at all looks together
-(Waudby-Smith and others, Annals of Statistics 52, 2024, theorem 2.2).
+together, and an interval that excludes 0 and the verdict of its row never disagree. People look at the impact page
+while its cases grow, every day or more often. So its intervals are those of a confidence sequence, which hold at all
+looks together (Waudby-Smith and others, Annals of Statistics 52, 2024, theorem 2.2). Two versions are compared once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 ERROR_RATE = 0.05
-"""Probability that any interval of a page ever misses the true value, however often people look."""
-INTERVAL_NOTE = "With 95 % confidence, all intervals of this page hold together, also if you look every day."
+"""Probability that any interval of a page misses the true value."""
 _NARROWEST_AT = 100
 """Effective cases at which confidence sequences are narrowest: as many as a difference of 20 points needs."""
 _MIN_CLUSTERS = 20

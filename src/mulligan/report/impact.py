@@ -21,7 +21,6 @@ from mulligan.core.records import ANY_FIX, Fix, History
 from mulligan.report import memory_text
 from mulligan.report.differences import (
     ERROR_RATE,
-    INTERVAL_NOTE,
     GroupDifference,
     Rate,
     cases_for_power,
@@ -201,7 +200,10 @@ def _describe(values: list[float], outcome: _Outcome) -> str:
     )
 
 
-IMPACT_NOTE = f"{INTERVAL_NOTE} Amounts are medians; their differences are those of geometric means."
+IMPACT_NOTE = (
+    "With 95 % confidence, all intervals of this page hold together, also if you look every day. Amounts are medians; "
+    "their differences are those of geometric means."
+)
 
 
 class ImpactReport(NamedTuple):

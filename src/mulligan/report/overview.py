@@ -11,7 +11,6 @@ from mulligan.contract.counters import Cell, Stats
 from mulligan.core.records import Status
 from mulligan.report import recovery_costs
 from mulligan.report import stats as stats_report
-from mulligan.report.differences import INTERVAL_NOTE
 from mulligan.report.stats import CHANGE_REASONS
 from mulligan.report.tables import (
     Fact,
@@ -388,7 +387,7 @@ def render_comparison(comparison: stats_report.StatComparison, width: int | None
     rows += [difference[:5] for difference in comparison.differences]
     yield from render_columns(rows, right=(1, 2), width=width)
     yield ""
-    yield INTERVAL_NOTE
+    yield stats_report.COMPARISON_NOTE
 
 
 def comparison_facts(comparison: stats_report.StatComparison) -> Fact:
@@ -398,5 +397,5 @@ def comparison_facts(comparison: stats_report.StatComparison) -> Fact:
         "stats": [build_answer(stats) for stats in comparison.stats],
         "differences": [difference._asdict() for difference in comparison.differences],
         "conclusion": comparison.conclusion,
-        "note": INTERVAL_NOTE,
+        "note": stats_report.COMPARISON_NOTE,
     }

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mulligan.contract.counters import StatsQuery
 from mulligan.contract.store import RunQuery, Store
-from mulligan.core.episodes import FailureEpisode, find_causes, list_episodes
+from mulligan.core.episodes import FailureCause, FailureEpisode, find_causes, list_episodes
 from mulligan.core.records import History
 from mulligan.report.tables import (
     Fact,
@@ -78,7 +78,9 @@ def describe_advice(episode: FailureEpisode) -> str:
 
 def _cause_facts(episode: FailureEpisode) -> dict[str, str]:
     cause = episode.cause
-    return {"model": cause.model if cause else "", "prompt_version": cause.prompt_version if cause else ""}
+    if cause is None:
+        cause = FailureCause(model="")
+    return {"model": cause.model, "model_version": cause.version, "prompt_version": cause.prompt_version}
 
 
 def _sum_up(episodes: Sequence[tuple[History, FailureEpisode]]) -> dict[str, Any]:
@@ -178,7 +180,8 @@ def describe_episodes(history: History) -> dict[int, list[str]]:
     for call, cause in find_causes(history).items():
         turn = f" in step {cause.turn}" if cause.turn is not None else ""
         prompt = f", prompt {to_line(cause.prompt_version, 40)}" if cause.prompt_version else ""
-        notes[call] = [f"requested by {to_line(cause.model, 60)}{turn}{prompt}"]
+        version = f" ({to_line(cause.version, 60)})" if cause.version else ""
+        notes[call] = [f"requested by {to_line(cause.model, 60)}{version}{turn}{prompt}"]
     for episode in list_episodes(history):
         if sentence := describe_episode(episode):
             notes.setdefault(episode.calls[0], []).append(sentence)

@@ -35,7 +35,6 @@ from mulligan.report.differences import (
     Rate,
     compare_rates,
     design_effects,
-    error_of_look,
 )
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 
@@ -318,6 +317,12 @@ MAX_COMPARISONS = len(COMPARED_RATES) + MAX_COMPARED_KINDS + 1
 """Comparisons of one page, whose intervals hold together."""
 
 
+COMPARISON_NOTE = (
+    "With 95 % confidence, all intervals of this page hold together. Each look has its own chance of a false alarm: "
+    "choose the end of the period before you look."
+)
+
+
 class StatComparison(NamedTuple):
     """Two groups side by side, the older one first."""
 
@@ -476,8 +481,7 @@ def _compare_rates(
     if min(first[1], second[1]) < 2 * MIN_SAMPLE_SIZE:
         return StatDifference(name, *shares, TOO_FEW_SAMPLES)
     rates = Rate(*first, effects[0]), Rate(*second, effects[1])
-    error = error_of_look(ERROR_RATE / comparisons, *(rate.effective_total for rate in rates))
-    difference = compare_rates(*rates, error)
+    difference = compare_rates(*rates, ERROR_RATE / comparisons)
     verdict = "better" if (difference.estimate > 0) is is_higher_better else "worse"
     points = [round(100 * share, 2) for share in difference]
     return StatDifference(

@@ -182,8 +182,12 @@ class RunSlice(NamedTuple):
     def of_history(cls, history: History) -> RunSlice:
         """Return all calls of a run history."""
         calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
-        repeated_calls = counters_module.find_repeated_calls(history, calls_by_id.values())
-        return cls(history.run, calls_by_id, history.links_by_call, repeated_calls)
+        return cls(
+            history.run,
+            calls_by_id,
+            history.links_by_call,
+            counters_module.find_repeated_calls(history, calls_by_id.values()),
+        )
 
     def cells(self, id: int) -> Cells:
         """Return the counters of one call."""

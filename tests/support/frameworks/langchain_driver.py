@@ -23,6 +23,7 @@ class ScriptedModel(BaseChatModel):
     """Answers with the next reply of a script."""
 
     script: list[Any]
+    model_name: str = "scripted"
     sent: list[str] = []  # noqa: RUF012 - pydantic copies it
 
     @property

@@ -20,8 +20,10 @@ set_tracing_disabled(True)  # nothing is sent
 
 
 def script_model(script: Sequence[Reply]) -> ScriptedModel:
-    """Return the SDK's own scripted model, which answers with these replies."""
-    return ScriptedModel([_as_step(reply, number) for number, reply in enumerate(script)])
+    """Return the SDK's own scripted model, which answers with these replies. It has a name, as models of providers."""
+    model = ScriptedModel([_as_step(reply, number) for number, reply in enumerate(script)])
+    model.model = "scripted"
+    return model
 
 
 def _as_step(reply: Reply, number: int) -> Any:
