@@ -22,7 +22,6 @@ MODULE_TESTS = {
     "capture.call_origin": "capture/test_run_judge.py: handler",
     "capture.call_record": "capture/test_value_recording.py: record=",
     "capture.call_scope": "capture/test_run.py: run",
-    "capture.call_stop": "capture/test_retry_layers.py: reason",
     "capture.captured_call": "stories/test_nested_effects.py: idempotency_key",
     "capture.context": "capture/test_player.py: components.capture",
     "capture.first_attempt": "capture/test_wrap.py: first.record",

@@ -8,11 +8,10 @@ from typing import Any
 
 from mulligan.capture.attempt import LastAttempt, PreparedCall
 from mulligan.capture.attempt_judge import STREAM, AttemptJudge
-from mulligan.capture.call_answer import CallAnswer
+from mulligan.capture.call_answer import CallAnswer, CallStop
 from mulligan.capture.call_errors import CallBlockedError, SchemaMismatchError
 from mulligan.capture.call_memory import CallMemory
 from mulligan.capture.call_record import CallRecord
-from mulligan.capture.call_stop import CallStop
 from mulligan.capture.captured_call import CapturedCall
 from mulligan.capture.context import CaptureContext
 from mulligan.capture.first_attempt import FirstAttempt

@@ -255,79 +255,10 @@ class Overflow(msgspec.Struct, frozen=True):
     """Tokens of both sizes that are reserved for the answer, if reported."""
 
 
-_PHRASES = read_patterns(r"""
-\A\W{0,4}context[ _-]?(?:length|window)\W{0,4}\Z
-input length \(?[\d,]{1,12}\)? exceeds
-context_too_long
-tokens, (?:but )?(?:the|this) model takes at most \d
-context[_ -]?(?:length|window|size|limit)s? (?:\w{1,12} ){0,2}?exceed
-exceed\w{0,3} (?:\W?\w{1,14}\W{1,2}){0,6}?context[_ -]?(?:length|window|size|limit)
-maximum (?:\w{1,12} ){0,2}context (?:length|window|size|limit)
-(?:max(?:imum)?|total) (?:model|sequence|prompt|input) (?:len|length)\b(?: \w{1,8}){0,3} \(?\d
-(?:longer|larger|greater|bigger) than (?:\W?\w{1,12}\W{1,2}){0,4}?(?:context|(?:max(?:imum)?|
-    model(?:'s)?) \w{0,10} ?(?:length|size|context))
-context_length_exceeded|context_window_exceeded|exceed_context_size|contextwindowexceeded|
-    model_max_prompt_tokens_exceeded
-context (?:is )?(?:too long|overflow\w{0,3})|(?:out of|no|enough) room in (?:\S{1,10} ){0,3}context
-too (?:large|long|big) for (?:\w{1,20} ){0,6}(?:context|maximum context)
-(?:fit|fits) (?:\w{1,12} ){0,3}context (?:window|length|size)
-(?:prompt|input|inputs|messages?|conversation|query|request)(?: \([^)]{1,40}\))? (?:\w{1,10} ){0,2}?(?:is|are|
-    was) too (?:long|large|big)\b(?! to (?:render|display))
-(?:prompt|input) (?:is )?too long
-input (?:is|was) too (?:long|large) for (?:the )?(?:requested |this )?model
-input[ _]tokens?[ _]exceeded|input tokens exceed
-(?:input|prompt|request(?:ed)?)[ _]?token(?:s)?(?: count)?(?: of)?(?: is)?(?: \(?[\d,]{1,12}\)?)?,? (?:but model onl
-    y supports|exceeds?|exceeded)
-(?:number of |count of )?(?:input|prompt) tokens (?:\(?[\d,]{1,12}\)? )?(?:\w{1,8} ){0,2}?(?:exceeds?|exceeded|
-    cannot exceed|must be (?:less|at most|<))
-too many (?:input |prompt )?tokens(?! ?,? ?(?:please )?(?:wait|per|try))(?:\W{1,3}(?:max|size|limit|request|\d)|
-     in (?:the )?(?:prompt|input|request))
-tokens when (?:the )?context|context (?:length|window|size) of only \d
-tokens in (?:the|your) (?:prompt|input|messages?|request) (?:cannot|can not|must not|may not|should not) exceed
-(?:prompt|input|messages?|conversation|history|request|context)\b[^.\n]{0,40}? (?:exceed\w{0,3}|is (?:over|above|
-    beyond)|are (?:over|above|beyond)|(?:is |are )?(?:longer|larger) than|
-    has more than) (?:\w{1,10} ){0,4}?(?:\d[\d,.]{0,12} ?k?[ -]?tokens?\b|\d[\d,.]{0,12} ?k token|token limit)
-(?:prompt|input|messages?|conversation|chat|message|history)(?: history)? (?:is |are |was )?too (?:long|large|big)\b
-(?:prompt|input|messages?|history|conversation|request|it)\b[^.\n]{0,40}(?:do(?:es)? not|no longer|cannot|can't|
-    doesn't) fits?\b
-context (?:window |limit )?(?:is |was |has been )?(?:full|overflow|reached|exhausted|used up)
-token limit (?:\w{1,8} ){0,2}?(?:exceeded|reached)\b[^\n]{0,60}(?:prompt|input|context|accepts)
-(?:max(?:imum)?|allowed) (?:prompt|input|context) (?:size|length|tokens) (?:was |is )?exceeded
-tokens?(?: count)?\b[^.\n]{0,30} (?:above|over|beyond|more than|exceeds?) (?:\w{1,10} ){0,3}?(?:limit|maximum|
-    window|context|\d)[^\n]{0,40}model
-exceed\w{0,3} the (?:maximum|max|allowed) (?:number of )?(?:input |prompt |context )tokens
-tokens\b[^.\n]{0,30}\b(?:but|and|while)\b[^.\n]{0,30}(?:supports?|accepts?|allows?|has|
-    holds?)\b[^.\n]{0,40}\d[^\n]{0,30}(?:context|window|tokens)
-prompt has too many tokens|prompt exceeds max|prompt length \d|exceeded model token limit|request(?:ed)? (?:exceeds|
-    exceeded) (?:the )?(?:model|maximum) (?:token|size|context)
-(?:please )?(?:reduce|shorten) (?:the )?(?:length|size) of (?:the |your )?(?:messages?|prompts?|inputs?|conversation)
-maximum (?:prompt|input) length (?:is|of)|maximum input length|range of input length should be
-`?inputs`? must have less than|`?inputs`? tokens \+ `?max_new_tokens`? must be
-input length and `?max_tokens`? exceed|prompt tokens? .{0,40}max_?tokens .{0,30}exceed
-expected maxlength: \d{4,}
-string too long|string_above_max_length
-request too large for|request_too_large|request exceeds the maximum (?:allowed )?(?:size|number of bytes)
-request (?:payload|body)? ?size exceeds the limit|tokens must be reduced in order to run
-token count (?:\w{1,8} ){0,2}exceeds|tokens? (?:\w{1,10} ){0,3}exceeds? the (?:model|maximum|available|context)
-greater than the context length|cannot (?:take|hold|accept|handle) (?:\w{1,10} ){0,2}[\d,.]{1,12} ?k? tokens|
-    available context size -\d|total number of tokens[^\n]{0,40} (?:cannot|must not) exceed|(?:tokens|prompt|
-    input) (?:\w{1,10} ){0,4}when context overflows
-sequence length is longer than|\d (?:input|prompt) tokens,? (?:but )?(?:the )?(?:max|limit)|decoder prompt|
-    exceeds? max(?:imum)? (?:model |sequence )?len
-""")
+_PHRASES = read_patterns("overflow", "phrases")
 """Phrases that name the context window, the input or the size of the request."""
 
-_EXCLUSIONS = read_patterns(r"""
-too many tokens,? please wait|tokens per (?:min|day|hour|second)(?![\s\S]{0,200}must be reduced)(?<!large)
-max(?:imum)?[ _]?(?:completion[ _]|output[ _]|new[ _])?tokens\W{0,3}(?:is too large|: ?\d+ > \d+|must be (?:less|
-    at most|<|positive|at least|greater)|cannot|value|should be|is not supported|exceeds)
-maxoutputtokens|maximum tokens you requested exceed|max_tokens: \d+ ?>|supports at most \d+ (?:completion|
-    output) tokens
-(?:image|picture|photo|audio|video|pdf|document|file|attachment|base64)s?\b[^.\n]{0,60}?(?:exceeds?|exceeded|
-    too (?:large|big|many)|dimensions|larger than)
-too many (?:images|requests|tools|functions)|array too long|pixels|processed in time|(?:\.id|\.name|
-    tools\[\d)\S{0,40}: string too long
-""")
+_EXCLUSIONS = read_patterns("overflow", "exclusions")
 """Phrases about throttling, the length of the answer or an image: no overflow, unless an override matches too."""
 _EXCLUSION_OVERRIDES = (
     r"input length and `?max_tokens`? exceed|exceed context limit|maximum context length|context window|"
@@ -336,38 +267,12 @@ _EXCLUSION_OVERRIDES = (
 )
 
 _NUMBER_PATTERN = r"\(?`?(\d[\d,_]{0,14}\d|\d)"
-_WINDOWS = read_patterns(
-    r"""
-(?:context|prompt|input|model|sequence) (?:length|window|size|limit|len)(?: allowed)?(?: is| of|:| was|
-    =)? NUMBER(?! ?\+)
-(?:maximum|max)(?: allowed)?(?: number of)?(?: input)? tokens(?: allowed)?(?: is| of|:)? ?NUMBER
-available context size NUMBER
-only supports up to NUMBER|token limit(?: is| of|:)? ?NUMBER|limit for this model is NUMBER|tokens limit NUMBER
-(?:> ?|must be <= |cannot exceed |less than )NUMBER
-(?:limit(?: is| of)?:? |configured limit of |limit of )NUMBER
-with NUMBER maximum context|maxlength: NUMBER|should be \[1, NUMBER|context limit(?: of)? NUMBER
-context length NUMBER|maximum size of NUMBER|model'?s context length \(NUMBER
-""".replace("NUMBER", _NUMBER_PATTERN)
-)
-_REQUESTS = read_patterns(
-    r"""
-(?:resulted in|you requested|requested(?: a total of)?(?: about)?|request contains|requested tokens) NUMBER
-(?:requested|request input token count|given|actual|current length is|requested token count):? ?NUMBER
-(?:token count|prompt|input|request)(?: of| is| contains)? NUMBER ?(?:tokens)?
-too long: NUMBER|exceed context limit: NUMBER \+ NUMBER|length NUMBER\)? is longer
-number of input tokens NUMBER
-""".replace("NUMBER", _NUMBER_PATTERN)
-)
+_WINDOWS = tuple(pattern.replace("NUMBER", _NUMBER_PATTERN) for pattern in read_patterns("overflow", "windows"))
+_REQUESTS = tuple(pattern.replace("NUMBER", _NUMBER_PATTERN) for pattern in read_patterns("overflow", "requests"))
 
 
 _MAX_SENTENCE_CHARS = 300
-_SHORT_OVERFLOW = read_patterns(r"""
-\b(?:prompt|inputs?|conversation|messages|history|contextoverflow)\b
-\b(?:tokens?|context|window|model|llm|llama\w{0,8}|gpt\S{0,12}|contextoverflow)\b
-\b(?:past|over|above|\d+k of|beyond|more than|exceed\w{0,3}|too (?:large|long|big|many)|longer than|larger than|(?:not|
-    no longer|never) fits?|but (?:the|its|this|only)|outgr\w{1,4}|greater than|(?:at most|against a \w{1,10} of|only|
-    can (?:take|hold)) \d[\d,.k]{0,9})\b
-""")
+_SHORT_OVERFLOW = read_patterns("overflow", "short texts")
 _OTHER_LIMIT = (
     r"\bper[ -](?:min|day|month|hour|sec|week)|quota|budget|\brate\b|output|completion|response|answer|max_|credits?\b|"
     r"\b(?:access|auth|api|bearer|csrf|invalid|unexpected) (?:token|key)|image|file|timed? ?out|took too long|"

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from mulligan.classify.results import is_error_text, strip_control_chars
-from mulligan.classify.rules import compile_rule_pattern
+from mulligan.classify.rules import compile_rule_pattern, read_pattern
 from mulligan.classify.statements import MIN_FILE_SCORE, MIN_REPORT_SCORE, MIN_SCORE, states_failure
 from mulligan.classify.tool_category import CONTENT_CATEGORIES
 from mulligan.core.failure import ToolCategory
@@ -31,9 +31,9 @@ MAX_NAME_CHARS = 60
 MAX_COMMAND_CHARS = 2000
 
 
-def join_phrases(lines: str) -> str:
-    """Return a pattern that matches one of the phrases, which are patterns too, one in each line."""
-    return "(?:" + "|".join(filter(None, map(str.strip, lines.splitlines()))) + ")"
+def join_phrases(section: str) -> str:
+    """Return a pattern that matches one of the phrases of a section of `rules/unflagged.txt`."""
+    return f"(?:{read_pattern('unflagged', section)})"
 
 
 def find_unflagged_failure(text: str, category: ToolCategory, arguments: Mapping[str, Any] | None = None) -> str:
@@ -108,16 +108,7 @@ def _is_log(text: str) -> bool:
     return compile_rule_pattern(_LOG_PATTERN).match(text) is not None
 
 
-_LOG_PATTERN = r"\A\W{0,2}" + join_phrases(
-    r"""
-    \d{4}-\d\d-\d\d
-    \d\d:\d\d:\d\d
-    \d\d/\w{3}/\d{4}
-    (?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec) {1,2}\d
-    (?:debug|info|notice|warn|warning|trace)\b[\]:\s]
-    \[?(?:error|fatal|critical)\]?:?\s{1,4}\W?\d{4}-\d\d
-    """
-)
+_LOG_PATTERN = r"\A\W{0,2}" + join_phrases("logs")
 
 
 # Files
@@ -154,34 +145,9 @@ _FILE_WORDS_PATTERN = (
     r"nothing (?:written|changed|read|saved)|read|written|edit)\b"
 )
 """What a report about the access to a file names, or the name of the tool before it."""
-_DOCUMENT = (
-    r"(?:the )?(?:requested |given |specified |target )?(?:file|path|directory|folder|document|sheet|page|mail|log|"
-    r"attachment|resource|object|key|repository|branch|revision)\b[^\n]{0,240}?\b"
-)
 _FILE_FAILURE_PATTERN = (
     r"\A(?:<\w{1,20}>)?\W{0,3}(?:(?:error|failed|fatal|failure|warning|sorry|oops)\b[^\n]{0,200}?)?"
-    + join_phrases(
-        rf"""
-        \b(?:ENOENT|EACCES|EISDIR|ENOTDIR|EPERM|ELOOP|EMFILE|ENOTEMPTY|ENAMETOOLONG)\b
-        no such (?:file|directory|document|page|log)
-        {_DOCUMENT}not (?:be )?(?:found|read|opened|exist|accessible|allowed|decoded|loaded)
-        {_DOCUMENT}(?:n't exist|exceeds|outside|denied)
-        {_DOCUMENT}is (?:a directory|not a |too (?:large|big)|binary|locked|empty or)
-        (?:access|permission) (?:to [^\n]{{1,200}} )?(?:is |was )?denied
-        operation not permitted
-        is a directory
-        not a (?:regular file|directory)
-        binary file
-        [^\n]{{0,40}}\b(?:cannot|could not|can't|couldn't) (?:read|open|access|load|list|stat|find|view|parse)\b
-        [^\n]{{0,40}}\bunable to (?:read|open|access|load|list|stat|find|view|parse)\b
-        (?:failed to|error (?:while )?)\s?(?:read|open|access|load|list|find|view)(?:ing)?\b
-        (?:failed to|error (?:while )?)\s?(?:decod|pars|retriev|fetch|get)\w{{0,4}}\b
-        path [^\n]{{0,200}}(?:outside|not (?:allowed|within))
-        [^\n]{{1,200}}: (?:no such file or directory|permission denied|is a directory)
-        [^\n]{{1,200}}(?:does not exist|(?:was|were|is|could) not (?:be )?found)\.?$
-        [^\n]{{1,200}}codec can't decode
-        """
-    )
+    + join_phrases("files")
 )
 
 
@@ -225,160 +191,19 @@ def _find_in_markup(text: str, head: str, arguments: Mapping[str, Any] | None) -
     return name if form else ""
 
 
-_BLOCK_TITLE_PATTERN = join_phrases(
-    r"""
-    \Aattention required
-    \Ajust a moment
-    \Aaccess (?:to this page )?(?:has been |is )?denied
-    \A(?:sorry, )?you have been blocked
-    \Aare you a (?:robot|human)
-    \A(?:robot|bot|security) (?:check|verification)
-    \Ahuman verification
-    \Averify(?:ing)? (?:that )?you are (?:a )?human
-    \Apardon our interruption
-    \Acaptcha
-    \Aplease wait\.{0,3} \| cloudflare
-    \Addos-guard
-    \Aone more step
-    \Arequest (?:blocked|rejected|denied)
-    \A[45]\d\d\b\W{0,5}(?:\Z|error|page|not |bad |gateway|service|internal|server|too |forbid|unauth|access|gone)
-    \Aerror(?: page)?\Z
-    \Aerror:? [45]\d\d
-    \A(?:forbidden|unauthorized|not found)\Z
-    \Abad gateway
-    \Aservice (?:temporarily )?unavailable
-    \Agateway time-?out
-    \Apage not found
-    \Atoo many requests
-    \A(?:internal )?server error
-    \A(?:site (?:is )?)?under maintenance
-    \Asite (?:is )?unavailable
-    \Asession (?:has )?expired
-    \Aunusual traffic
-    \bERR_[A-Z_]{4,40}\b
-    [-|] [45]\d\d\b.{0,20}\Z
-    """
-)
-_BLOCK_MARKUP_PATTERN = join_phrases(
-    r"""
-    cf-error-details
-    cf-challenge
-    challenge-platform
-    px-captcha
-    _Incapsula_Resource
-    <h1[^>]{0,80}>\s{0,9}(?:sorry, you have been blocked|access denied)
-    <h1[^>]{0,80}>\s{0,9}[45]\d\d (?:forbidden|unauthorized|not found|bad gateway|service|too many|internal)
-    """
-)
-_LOGIN_TITLE_PATTERN = join_phrases(
-    r"""
-    \A(?:please )?(?:sign|log) ?-?(?:in|on)\b.{0,80}\Z
-    \b(?:log ?|sign )in\Z
-    \Aauthentication required
-    """
-)
-_HEADING = r"\A[#*\s]{0,8}(?:(?:page )?title: {0,2}|url: \S{1,200}\s{1,4}){0,2}"
-_BLOCK_TEXT_PATTERN = join_phrases(
-    rf"""
-    {_HEADING}attention required! \|
-    {_HEADING}just a moment\.\.\.
-    {_HEADING}access denied\b[\s\S]{{0,60}}you (?:don't|do not) have permission
-    {_HEADING}sorry, you have been blocked
-    {_HEADING}pardon our interruption
-    {_HEADING}(?:please )?verify(?:ing)? (?:that )?you are
-    {_HEADING}checking your browser before
-    {_HEADING}are you a robot
-    {_HEADING}our systems have detected unusual traffic
-    {_HEADING}please enable (?:cookies|javascript)
-    {_HEADING}(?:403 forbidden|404 not found|429 too many|50[0234] \w{{1,20}})
-    {_HEADING}(?:this )?request (?:was )?blocked
-    enable javascript and cookies to continue
-    reference ?#\d{{1,4}}\.[0-9a-f.]{{3,60}}
-    cloudflare ray id
-    \bsubscribe\b[^\n]{{0,60}}\bto (?:continue|keep|read)\b
-    you need to enable javascript
-    performance & security by cloudflare
-    """
-)
-_LOGIN_TEXT_PATTERN = join_phrases(
-    rf"""
-    {_HEADING}(?:please )?(?:sign|log) ?-?in\b[^\n]{{0,80}}\n[\s\S]{{0,600}}?\bpassword\b
-    \A[^\n]{{0,120}}\byou (?:must|need to) (?:be logged|log|sign) in to (?:continue|view|access|see)\b
-    \A[^\n]{{0,120}}\b(?:log|sign) ?in to (?:continue|view|access|see)\b
-    """
-)
-_FETCH_PATTERN = r"\A\W{0,3}(?:(?:error|failed)\b[^\n]{0,80})?" + join_phrases(
-    r"""
-    http(?: error| status)?:? ?[45]\d\d\b
-    status(?: code)?:? [45]\d\d\b
-    (?:request|fetch|navigation|page|goto|download)\w{0,3} (?:\S{1,200} )?(?:failed|timed out|timeout)
-    (?:request|fetch|page|server) (?:\S{1,200} )?returned [45]\d\d
-    [\w.]{0,40}net::ERR_
-    page\.goto:
-    timeout(?: of)? \d{1,7} ?m?s exceeded
-    navigation timeout
-    getaddrinfo
-    (?:cannot|could not|unable to|failed to) (?:fetch|reach|load|resolve|connect|open|access|retrieve|navigate)\b
-    [45]\d\d (?:client error|server error)
-    [45]\d\d [a-z][a-z ]{2,30}\Z
-    ssl\w{0,20}:?[ ]
-    certificate[ ]
-    """
-)
+_BLOCK_TITLE_PATTERN = join_phrases("titles of pages that block")
+_BLOCK_MARKUP_PATTERN = join_phrases("markup of pages that block")
+_LOGIN_TITLE_PATTERN = join_phrases("titles of logins")
+_BLOCK_TEXT_PATTERN = join_phrases("texts of pages that block")
+_LOGIN_TEXT_PATTERN = join_phrases("texts of logins")
+_FETCH_PATTERN = r"\A\W{0,3}(?:(?:error|failed)\b[^\n]{0,80})?" + join_phrases("requests of pages")
 
 
 # Searches, queries, models
 
 _REPORT_PATTERNS: dict[ToolCategory, str] = {
-    "search": r"\A\W{0,3}"
-    + join_phrases(
-        r"""
-        search\w{0,10} (?:api )?(?:failed|error|unavailable|timed out|quota|could not|request failed)
-        search\w{0,10} (?:api )?is (?:currently |temporarily )?(?:un|not )
-        (?:your |the )?(?:api key|quota|rate limit|credits?|monthly)\b[^\n]{0,120}(?:invalid|exceeded|used up)
-        (?:your |the )?(?:api key|quota|rate limit|subscription|credits?)\b[^\n]{0,120}(?:exhausted|reached|expired|not)
-        no api key
-        you (?:have |are )?(?:exceeded|run out|reached|out of)
-        rate limit(?:ed)?\b
-        too many requests
-        http [45]\d\d
-        [45]\d\d (?:client|server) error
-        invalid (?:api|query|regex|regular expression|pattern)
-        (?:index|collection|namespace|corpus|knowledge base)\b[^\n]{0,60}(?:not found|does not exist|is (?:not|being))
-        [^\n]{0,40}\brun out of\b
-        regex parse error
-        """
-    ),
-    "sql": r"\A\W{0,3}"
-    + join_phrases(
-        r"""
-        (?:\d{3} )?(?:\w{1,20} ){0,3}error:[ ]
-        error \d{4}\b
-        (?:fatal|psql|mysql):[ ]
-        [\w.]{0,60}(?:Operational|Programming|Integrity|Data|Database|Interface|Internal|Syntax|Undefined\w{1,20})Error\b
-        (?:[\w.]{0,60}(?:Binder|Catalog|Parser|Conversion) ?error|ORA-\d{5})
-        msg \d{1,6}, level
-        sqlstate
-        query (?:failed|error|timed out|execution)
-        code: \d{1,4}\. db::
-        syntax error
-        no such (?:table|column|function)
-        unknown (?:column|table|database)
-        (?:relation|column|table|schema|database|role|function) [^\n]{1,120}does not exist
-        near \"[^\n]{1,40}: syntax
-        access denied for
-        permission denied (?:for|to)
-        database is locked
-        canceling statement
-        (?:cannot|could not|unable to|failed to) (?:connect|execute|open|prepare|run)
-        connection (?:refused|to server|timed out)
-        only select
-        table [^\n]{1,80} not found
-        lost connection
-        deadlock
-        duplicate (?:key|entry)
-        """
-    ),
+    "search": r"\A\W{0,3}" + join_phrases("searches"),
+    "sql": r"\A\W{0,3}" + join_phrases("queries"),
     "model": r"\A(?:API Error:? (?:\(?[45]\d\d|connection|request)|error code: [45]\d\d - \{)",
 }
 """How errors of these tools begin."""
@@ -528,52 +353,12 @@ READERS = frozenset(
     "gh/run gh/issue gh/pr aws/logs".split()
 )
 """Programs that show what is stored. Errors in their output are content."""
-_CAUSE = join_phrases(
-    r"""
-    (?:no such file or directory|permission denied|is a directory|not a directory|operation not permitted|file exists)
-    (?:directory not empty|device or resource busy|no space left on device|read-only file system|(?:command )?not found)
-    (?:connection refused|connection timed out|no route to host|too many open files|broken pipe|text file busy)
-    (?:argument list too long|input/output error|name or service not known|temporary failure in name resolution)
-    (?:cannot execute|bad interpreter|illegal option|invalid (?:option|argument)|unrecognized option)[^\n]{0,80}
-    unknown (?:option|flag)[^\n]{0,80}
-    """
-)
+_CAUSE = join_phrases("causes")
 """Causes that systems name in the same words everywhere."""
-_SHELL = r"(?:/\S{1,60}/)?(?:ba|z|da|k|fi|a)?sh: (?:line )?(?:\d{1,6}: ?)?"
-_SHELL_LINE_PATTERN = r"\s{0,8}" + join_phrases(
-    rf"""
-    (?:/\S{{1,60}}/)?(?:ba|z|da|k|fi|a)?sh: line \d{{1,6}}: \S
-    {_SHELL}[^\n]{{1,200}}(?:not found|{_CAUSE})
-    {_SHELL}[^\n]{{0,200}}(?:syntax error|unexpected)[^\n]{{0,120}}
-    zsh:\d{{0,4}}:? ?[^\n]{{1,200}}: \S
-    [\w./-]{{1,80}}: command not found
-    '[^'\n]{{1,120}}' is not recognized as an
-    (?:[\w.-]{{1,40}} : )?the term '[^'\n]{{1,120}}' is not recognized
-    sudo: \S
-    segmentation fault
-    killed\Z
-    (?:aborted )?\(core dumped\)
-    bus error
-    terminated\Z
-    """
-)
+_SHELL_LINE_PATTERN = r"\s{0,8}" + join_phrases("shells")
 """How a shell reports a failure, whatever the command shows."""
-_PROGRAM_LINE_PATTERN = (
-    r"((?:/[\w./-]{1,120}/)?[a-z][\w.+-]{0,40}): "
-    + join_phrases(
-        rf"""
-        (?:[^\n]{{1,300}}: )?{_CAUSE}
-        (?:cannot|can't|could not|unable to|failed|fatal|error|missing|invalid)\b[^\n]{{1,300}}
-        (?:unrecognized|unknown|not|connect)\b[^\n]{{1,300}}
-        (?:option|extra operand|too (?:few|many)|\*\*\*) [^\n]{{1,300}}
-        \(\d{{1,3}}\) [^\n]{{1,300}}
-        no [^\n]{{1,200}} found[^\n]{{0,80}}
-        """
-    )
-    + r"\Z"
-)
+_PROGRAM_LINE_PATTERN = r"((?:/[\w./-]{1,120}/)?[a-z][\w.+-]{0,40}): " + join_phrases("reports of programs") + r"\Z"
 """How a program reports a failure: `cp: cannot stat 'a': No such file or directory`."""
-_PROGRAM = r"(?:curl|wget|ssh|scp|rsync|git|docker|kubectl|terraform|helm|pip|poetry|yarn|cargo|go|aws|gcloud|az|mvn)"
 _REPORT_PREFIXES = {"fatal": "git", "error": "git", "parse error": "jq"}
 """What some programs put in place of their name."""
 _NO_FAILURE_PATTERN = r"nothing to be done|up to date|(?:entering|leaving) directory|warning|^ok\b|success|version \d"
@@ -581,70 +366,9 @@ _NO_FAILURE_PATTERN = r"nothing to be done|up to date|(?:entering|leaving) direc
 _SCRIPT_LINE_PATTERN = r"[\w./-]{1,120}: line \d{1,6}: \S"
 _OUTPUT_OPENING_PATTERN = r"[^\n]{0,60}\b(?:could not|cannot|can't|unable to|failed to) \w"
 """How a short output begins that says what a program could not do."""
-_OUTPUT_LINE_PATTERN = join_phrases(
-    rf"""
-    npm (?:err!|error)
-    {_PROGRAM}: ?\(\d{{1,3}}\)
-    {_PROGRAM}:? error
-    {_PROGRAM}: (?:unable|could not|fatal|failed|cannot|connect)
-    psql: (?:error|fatal)
-    fatal: \S
-    E: \S
-    error\[E\d{{4}}\]
-    error: (?:could not|aborting|no matching|command|cannot|failed|unable|externally|pathspec|no such|unknown|invalid)
-    error: (?:unrecognized|the following|process|src refspec|remote|your local)
-    error (?:response from daemon|from server|command \S)
-    error \d{{4}} \(
-    error: (?:in prepare|near line|stepping)\b
-    \[error\] tests run: \d{{1,6}}, failures: [1-9]
-    (?:g?make|ninja)(?:\[\d\])?: (?:\*\*\*|build stopped)
-    (?:oci runtime|host key verification failed)
-    \S{{1,120}}: permission denied \(publickey
-    could not (?:connect|open|find|read|resolve)
-    unable to (?:connect|locate|find|access|resolve)
-    failed to (?:connect|start|pull|push|fetch|load|solve|compile|build|execute|create|run)\b
-    \S{{0,80}}(?: -m)?:? ?no module named
-    (?:ModuleNotFoundError|SyntaxError|error: cannot find module)\b
-    node:internal
-    panic: \S
-    goroutine \d{{1,6}} \[running
-    exception in thread
-    (?:failure: )?build failed
-    \[error\] (?:failed to|build|could not|no plugin)
-    =+ [^\n]{{0,80}}\b[1-9]\d{{0,4}} (?:failed|errors?)\b[^\n]{{0,80}} =+\Z
-    [1-9]\d{{0,5}} failed\b[^\n]{{0,40}} in [\d.]{{1,9}}s
-    FAILED \((?:failures|errors)=
-    tests?: +[1-9]\d{{0,4}} failed
-    test result: FAILED
-    FAIL\s+\S{{1,200}}\s+[\d.]{{1,9}}s
-    --- FAIL: \S
-    \u2716 [1-9]\d{{0,4}} problems?
-    found [1-9]\d{{0,4}} errors? in [1-9]
-    [^\n:]{{1,120}}(?:\(\d{{1,6}},\d{{1,6}}\))?: error TS\d
-    an error occurred \(\w{{1,60}}\) when calling
-    \s{{0,4}}\u2577?\s{{0,4}}\u2502 ?error:
-    the connection to the server [^\n]{{1,100}} was refused
-    (?!subject)\S{{1,60}}: error:
-    unknown (?:command|flag|option|subcommand)\b
-    no rule to make
-    automatic merge failed
-    \S{{1,120}}\.\w{{1,4}}:\d{{1,6}}:\d{{1,6}}: (?:undefined|error|fatal error)\b
-    \S{{1,120}}:\d{{1,6}}:in [`'][^\n]{{1,300}}\(\w{{1,60}}Error\)
-    command failed
-    execution failed for task
-    \(error\) \w
-    \s{{0,4}}\+ (?:CategoryInfo|FullyQualifiedErrorId)\b
-    (?:\w{{1,30}}: )?connection (?:closed|reset|refused|timed out)\b
-    """
-)
+_OUTPUT_LINE_PATTERN = join_phrases("lines of programs")
 """How other programs begin the line that says what failed."""
-_OUTPUT_SUMMARY_PATTERN = join_phrases(
-    r"""
-    (?-i:\W{0,4}(?:[A-Z]{2,12}[ _])?(?:ERROR|FATAL|FAILED))(?! ?=)\b(?!\W{1,4}0\b)
-    [^\n]{0,80}\b(?:did|has|have|was|were|is|could)(?: not|n't) (?:succeed|complet|finish|start|converge|reach|become)
-    \s*(?:tests?|test files|suites|specs|checks|scenarios)\b[^\n]{0,40}\b[1-9]\d{0,5} (?:failed|errors?|failures?)\b
-    """
-)
+_OUTPUT_SUMMARY_PATTERN = join_phrases("summaries of programs")
 """How programs of any kind sum up that they failed."""
 _PROGRAM_CHECKS: dict[ToolCategory, Callable[[str, Mapping[str, Any]], str]] = {
     "shell": _find_in_output,

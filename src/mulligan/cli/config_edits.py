@@ -186,7 +186,9 @@ def apply_installation(edit: Edit, added: Set[str], removed: Set[str]) -> None:
         "before": record.before if record is not None else edit.before,
         "after_hash": _hash(edit.after),
         "entries": sorted(new_entries),
-        "folders": record.folders if record is not None else _find_missing_folders(edit.path.resolve()),
+        "folders": record.folders
+        if record is not None
+        else [str(folder) for folder in edit.path.resolve().parents if not folder.exists()],
     }
     try:
         if new_entries:
@@ -205,10 +207,6 @@ def apply_installation(edit: Edit, added: Set[str], removed: Set[str]) -> None:
         with contextlib.suppress(OSError):
             for folder in record.folders if record is not None and edit.after is None else ():
                 os.rmdir(folder)  # fails if the folder has other files
-
-
-def _find_missing_folders(path: Path) -> list[str]:
-    return [str(folder) for folder in path.parents if not folder.exists()]
 
 
 @contextlib.contextmanager

@@ -43,6 +43,9 @@ class Node(NamedTuple):
     value: Any = None
 
 
+_MISSING = object()
+
+
 class ConfigText:
     """Text of a settings file and its meaning. Edits return a new document."""
 
@@ -56,76 +59,26 @@ class ConfigText:
     def _parse(self) -> Any:
         raise NotImplementedError
 
-    def find(self, path: Path) -> Node | None:
-        """Return the value at this path with its position."""
-        raise NotImplementedError
-
-    def dump(self, value: Any, indent: str = "", is_compact: bool = True) -> str:
-        """Return the text of a value, for a line with this indentation."""
-        raise NotImplementedError
-
-    def read(self, path: Path) -> Any:
-        """Return the value at this path, or None."""
+    def read(self, path: Path, default: Any = None) -> Any:
+        """Return the value at this path, or the default."""
         value = self.value
         for key in path:
             try:
                 value = value[key]
             except (LookupError, TypeError):
-                return None
+                return default
         return value
 
     def has(self, path: Path) -> bool:
-        return _has_path(self.value, path)
+        return self.read(path, _MISSING) is not _MISSING
 
     def set(self, path: Path, value: Any) -> Self:
         """Return the document with this value. Missing tables on the way are created."""
-        if self.read(path) == value and self.has(path):
-            return self
-        node = self.find(path)
-        text = self._replace_value(node, value) if node is not None else self._insert(path, value)
-        return self._check(text, with_value(self.value, path, value))
-
-    def _replace_value(self, node: Node, value: Any) -> str:
-        items = list((node.children or {}).values())
-        if added := count_added(node.value, value):
-            literals = "".join(f"{self.dump(item)}, " for item in value[:added])
-            return self._replace(items[0].start, items[0].start, literals)
-        if removed := count_added(value, node.value):
-            return self._replace(items[0].start, items[removed].start, "")
-        is_compact = "\n" not in self.text[node.start : node.end]
-        return self._replace(node.start, node.end, self.dump(value, self._indent_at(node.entry_start), is_compact))
+        raise NotImplementedError
 
     def remove(self, path: Path) -> Self:
         """Return the document without the value at this path."""
-        if not self.has(path):
-            return self
-        expected = without_value(self.value, path)
-        *preferred_texts, last_text = self._removals(path)
-        for text in preferred_texts:
-            try:
-                return self._check(text, expected)
-            except ConfigSyntaxError:  # a comment would hide what follows
-                continue
-        return self._check(last_text, expected)
-
-    def _insert(self, path: Path, value: Any) -> str:
         raise NotImplementedError
-
-    def _removals(self, path: Path) -> Iterator[str]:
-        """Yield the texts without a value, the best layout first."""
-        raise NotImplementedError
-
-    def _replace(self, start: int, end: int, new: str) -> str:
-        return self.text[:start] + new + self.text[end:]
-
-    def _indent_at(self, position: int) -> str:
-        """Return the white space at the start of the line of this position."""
-        line_start = self.text.rfind("\n", 0, position) + 1
-        return re.compile(r"[ \t]*").match(self.text, line_start)[0]  # type: ignore[index]
-
-    def _is_first_on_line(self, position: int) -> bool:
-        line_start = self.text.rfind("\n", 0, position) + 1
-        return line_start > 0 and not self.text[line_start:position].strip(" \t")
 
     def _check(self, text: str, expected: Any) -> Self:
         try:
@@ -138,33 +91,6 @@ class ConfigText:
 
     def _is_equal(self, value: Any, expected: Any) -> bool:
         return bool(value == expected)
-
-    # Removal of a member or item
-
-    def _member_removals(self, parent: Node, key: Any) -> Iterator[str]:
-        assert parent.children is not None
-        children = list(parent.children.values())
-        index = list(parent.children).index(key)
-        node, text = children[index], self.text
-        inner = text[parent.start + 1 : node.entry_start], text[node.end : parent.end - 1]
-        if len(children) == 1 and not (inner[0] + inner[1]).strip(" \t\r\n,"):
-            yield text[: parent.start + 1] + text[parent.end - 1 :]
-        comma_end = _find_comma_end(text, node.end)
-        previous_comma_end = _find_comma_end(text, children[index - 1].end) if index else None
-        line = text[: node.entry_start].rstrip(" \t")
-        start = len(line.removesuffix("\n").removesuffix("\r") if line.endswith("\n") else line)
-        if comma_end is not None:
-            yield text[:start] + text[node.end : comma_end - 1] + text[comma_end:]
-            following = re.compile(r"[ \t]*").match(text, comma_end)
-            yield text[: node.entry_start] + text[following.end() if following else comma_end :]
-            yield text[: node.entry_start] + text[node.end : comma_end - 1] + text[comma_end:]
-        elif previous_comma_end is not None:  # the last member without a comma behind it: the comma before it goes too
-            position = previous_comma_end
-            yield text[: position - 1] + text[position : max(position, start)] + text[node.end :]
-            yield text[: position - 1] + text[position : node.entry_start] + text[node.end :]
-        else:
-            yield text[:start] + text[node.end :]
-            yield text[: node.entry_start] + text[node.end :]
 
 
 _TRIVIA = re.compile(r"(?:[ \t\r\n]+|//[^\n]*|/\*(?:[^*]|\*(?!/))*\*/)*")
@@ -257,6 +183,35 @@ class JsonText(ConfigText):
             text = json.dumps(value, indent=None if is_compact else self.unit)
         return text.replace("\n", self.newline + indent)
 
+    def set(self, path: Path, value: Any) -> Self:
+        if self.read(path) == value and self.has(path):
+            return self
+        node = self.find(path)
+        text = self._replace_value(node, value) if node is not None else self._insert(path, value)
+        return self._check(text, with_value(self.value, path, value))
+
+    def _replace_value(self, node: Node, value: Any) -> str:
+        items = list((node.children or {}).values())
+        if added := count_added(node.value, value):
+            literals = "".join(f"{self.dump(item)}, " for item in value[:added])
+            return self._replace(items[0].start, items[0].start, literals)
+        if removed := count_added(value, node.value):
+            return self._replace(items[0].start, items[removed].start, "")
+        is_compact = "\n" not in self.text[node.start : node.end]
+        return self._replace(node.start, node.end, self.dump(value, self._indent_at(node.entry_start), is_compact))
+
+    def remove(self, path: Path) -> Self:
+        if not self.has(path):
+            return self
+        expected = without_value(self.value, path)
+        *preferred_texts, last_text = self._removals(path)
+        for text in preferred_texts:
+            try:
+                return self._check(text, expected)
+            except ConfigSyntaxError:  # a comment would hide what follows
+                continue
+        return self._check(last_text, expected)
+
     def _insert(self, path: Path, value: Any) -> str:
         depth = next(depth for depth in range(len(path), -1, -1) if self.find(path[:depth]) is not None)
         parent = self.find(path[:depth])
@@ -286,10 +241,45 @@ class JsonText(ConfigText):
         after = comment.end() if comment else position
         return self.text[:position] + ("" if comma_end else ",") + self.text[position:after] + line + self.text[after:]
 
+    def _replace(self, start: int, end: int, new: str) -> str:
+        return self.text[:start] + new + self.text[end:]
+
+    def _indent_at(self, position: int) -> str:
+        """Return the white space at the start of the line of this position."""
+        line_start = self.text.rfind("\n", 0, position) + 1
+        return re.compile(r"[ \t]*").match(self.text, line_start)[0]  # type: ignore[index]
+
+    def _is_first_on_line(self, position: int) -> bool:
+        line_start = self.text.rfind("\n", 0, position) + 1
+        return line_start > 0 and not self.text[line_start:position].strip(" \t")
+
     def _removals(self, path: Path) -> Iterator[str]:
-        parent = self.find(path[:-1])
+        """Yield the texts without a value, the best layout first."""
+        parent, key = self.find(path[:-1]), path[-1]
         assert parent is not None
-        return self._member_removals(parent, path[-1])
+        assert parent.children is not None
+        children = list(parent.children.values())
+        index = list(parent.children).index(key)
+        node, text = children[index], self.text
+        inner = text[parent.start + 1 : node.entry_start], text[node.end : parent.end - 1]
+        if len(children) == 1 and not (inner[0] + inner[1]).strip(" \t\r\n,"):
+            yield text[: parent.start + 1] + text[parent.end - 1 :]
+        comma_end = _find_comma_end(text, node.end)
+        previous_comma_end = _find_comma_end(text, children[index - 1].end) if index else None
+        line = text[: node.entry_start].rstrip(" \t")
+        start = len(line.removesuffix("\n").removesuffix("\r") if line.endswith("\n") else line)
+        if comma_end is not None:
+            yield text[:start] + text[node.end : comma_end - 1] + text[comma_end:]
+            following = re.compile(r"[ \t]*").match(text, comma_end)
+            yield text[: node.entry_start] + text[following.end() if following else comma_end :]
+            yield text[: node.entry_start] + text[node.end : comma_end - 1] + text[comma_end:]
+        elif previous_comma_end is not None:  # the last member without a comma behind it: the comma before it goes too
+            position = previous_comma_end
+            yield text[: position - 1] + text[position : max(position, start)] + text[node.end :]
+            yield text[: position - 1] + text[position : node.entry_start] + text[node.end :]
+        else:
+            yield text[:start] + text[node.end :]
+            yield text[: node.entry_start] + text[node.end :]
 
 
 # Values by path
@@ -301,15 +291,6 @@ def count_added(old: Any, new: Any) -> int:
         return 0
     added = len(new) - len(old)
     return added if added > 0 and new[added:] == old else 0
-
-
-def _has_path(value: Any, path: Path) -> bool:
-    for key in path:
-        try:
-            value = value[key]
-        except (LookupError, TypeError):
-            return False
-    return True
 
 
 def with_value(value: Any, path: Path, new: Any) -> Any:

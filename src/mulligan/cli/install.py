@@ -41,8 +41,6 @@ from mulligan.core.failure import INSTALL_EXTRA, SettingsError
 from mulligan.hooks.event_processing import store_path
 from mulligan.settings import load_settings
 
-MAX_DIFF_LINE_CHARS = 400
-"""Longest line of a diff on the terminal. Of a longer one the middle is left out: both ends name the command."""
 EXAMPLES = (
     "Examples:\n\n  mulligan {0} claude-code --dry-run\n\n  mulligan {0} codex\n\n  mulligan {0} gemini --project"
 )
@@ -159,8 +157,8 @@ def _apply(
 
 
 def _shorten_line(line: str) -> str:
-    half = MAX_DIFF_LINE_CHARS // 2
-    return line if len(line) <= MAX_DIFF_LINE_CHARS else f"{line[:half]} [...] {line[-half:]}"
+    """Leave out the middle of a long line: both ends name the command."""
+    return line if len(line) <= 400 else f"{line[:200]} [...] {line[-200:]}"
 
 
 # Hooks of coding agents

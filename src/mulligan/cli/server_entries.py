@@ -290,21 +290,14 @@ def _read_headers(entry: Mapping[str, Any], keys: EntryKeys) -> tuple[dict[str, 
     return variables, headers
 
 
-class _explain_layout:  # noqa: N801 - used like a function
-    """Context in which a layout that cannot be edited becomes an error that says what to type."""
-
-    def __init__(self, path: Path, server: str, words: Sequence[str] | None) -> None:
-        self.path, self.server = path, server
-        self.advice = f" so that it runs {json.dumps(list(words), ensure_ascii=False)}" if words else ""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _type: object, error: BaseException | None, _traceback: object) -> None:
-        if isinstance(error, ConfigSyntaxError):
-            raise SettingsError(
-                f"{self.path}: cannot edit the entry {self.server!r}: {error}. Edit it by hand{self.advice}."
-            ) from None
+@contextlib.contextmanager
+def _explain_layout(path: Path, server: str, words: Sequence[str] | None) -> Iterator[None]:
+    """Turn a layout that cannot be edited into an error that says what to type."""
+    try:
+        yield
+    except ConfigSyntaxError as error:
+        advice = f" so that it runs {json.dumps(list(words), ensure_ascii=False)}" if words else ""
+        raise SettingsError(f"{path}: cannot edit the entry {server!r}: {error}. Edit it by hand{advice}.") from None
 
 
 # Entries that no longer work

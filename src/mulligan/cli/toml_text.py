@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Self
 
-from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, Node, Path, count_added, with_value, without_value
+from mulligan.cli.config_text import ConfigSyntaxError, ConfigText, Path, count_added, with_value, without_value
 
 if TYPE_CHECKING:
     import tomlkit
@@ -145,6 +145,10 @@ _YAML_KEY = re.compile(
 )
 
 
+_YAML_COMMENT = re.compile(r"(?:^|[ \t])#.*")
+_YAML_SCALAR = re.compile(r"""(?P<value>"(?:[^"\\\n]|\\.)*"|'(?:[^'\n]|'')*'|[^"'\s#][^\n]*?)(?:[ \t]+#[^\n]*)?""")
+
+
 class YamlText(ConfigText):
     """Tables of entries with `cmd`, `args`, `uri`, `type` and `headers`, as Goose writes them. No other YAML is read.
 
@@ -167,10 +171,6 @@ class YamlText(ConfigText):
     def dump(self, value: Any, indent: str = "", is_compact: bool = True) -> str:
         return json.dumps(value, ensure_ascii=False)
 
-    def find(self, path: Path) -> Node | None:
-        key = self._keys.get(path)
-        return Node(key.start(), key.start(), key.end()) if key else None
-
     def set(self, path: Path, value: Any) -> Self:
         if self.read(path) == value:
             return self
@@ -186,9 +186,11 @@ class YamlText(ConfigText):
         text = self._lines[:start] + new + self._lines[key.end() :]
         return self._check(text, with_value(self.value, path, value))
 
-    def _removals(self, path: Path) -> Iterator[str]:
+    def remove(self, path: Path) -> Self:
+        if not self.has(path):
+            return self
         key = self._keys[path]
-        yield self._lines[: key.start()] + self._lines[key.end() :]
+        return self._check(self._lines[: key.start()] + self._lines[key.end() :], without_value(self.value, path))
 
 
 def _parse_yaml_value(key: re.Match[str]) -> Any:
@@ -199,19 +201,24 @@ def _parse_yaml_value(key: re.Match[str]) -> Any:
     if key["name"] != "args":
         return _parse_yaml_scalar(f"{key['value']}\n{key['body']}")
     text = key["value"].strip()
-    if text in ("", "[]"):
+    if _YAML_COMMENT.sub("", text).strip() in ("", "[]"):
         items = [line.strip() for line in key["body"].splitlines() if line.strip().startswith("- ")]
         values = [_parse_yaml_scalar(item[2:]) for item in items]
         return next((value for value in values if isinstance(value, ConfigSyntaxError)), values)
     try:
-        return json.loads(text)
+        values, end = json.JSONDecoder().raw_decode(text)
+        if not _YAML_COMMENT.sub("", text[end:]).strip():
+            return values
     except ValueError:
-        return ConfigSyntaxError("Arguments cannot be parsed. Write each one on its own line after `- `.")
+        pass  # not parsed, below
+    return ConfigSyntaxError("Arguments cannot be parsed. Write each one on its own line after `- `.")
 
 
 def _parse_yaml_scalar(text: str) -> str | ConfigSyntaxError:
-    """Parse a YAML scalar that is unquoted, or quoted on one line."""
+    """Parse a YAML scalar that is unquoted, or quoted on one line, with a comment after it."""
     text = text.strip()
+    if match := _YAML_SCALAR.fullmatch(text):
+        text = match["value"].rstrip()
     if text[:1] == '"':
         try:
             return str(json.loads(text))

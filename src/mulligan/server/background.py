@@ -44,8 +44,6 @@ FIRST_CHECK_SECONDS = 600.0
 """Delay of the first check, so that a server started for a short look removes nothing."""
 CHECK_INTERVAL_SECONDS = 600.0
 """Delay between two checks."""
-ROUND_INTERVAL_MS = DAY
-"""Time from the start of one round to the start of the next."""
 ROUND_TIMEOUT_MS = 3_600_000
 """A round without a heartbeat for this long counts as abandoned: its process was killed."""
 
@@ -77,37 +75,21 @@ class FairQueue(Generic[T]):
         return item
 
 
-# Conversion of large bodies
+class QueueWorker(Generic[T]):
+    """Thread that takes the work of callers in turns, until it is closed and nothing is pending."""
 
-
-class _PendingWork(NamedTuple):
-    caller: Caller
-    work: SlicedWork[Any]
-    result: asyncio.Future[Any]
-
-
-class SliceWorker:
-    """Thread that classifies and redacts large bodies in short slices, in turns, with a pause after each slice.
-
-    Python runs one thread at a time. So the event loop and the writer thread wait for one slice at most.
-    """
+    thread_name: str
 
     def __init__(self) -> None:
-        self._pending: FairQueue[_PendingWork] = FairQueue()
+        self._pending: FairQueue[T] = FairQueue()
         self._condition = threading.Condition()
         self._is_closing = False
-        self._thread = threading.Thread(target=self._run, name="mulligan-converter", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=self.thread_name, daemon=True)
         self._thread.start()
 
-    async def run(self, caller: Caller, work: SlicedWork[T]) -> T:
-        """Do the work and return its result."""
-        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        with self._condition:
-            if self._is_closing:
-                raise store_unavailable("The server is shutting down. Retry later.")
-            self._pending.push(caller, _PendingWork(caller, work, result))
-            self._condition.notify()
-        return await result
+    def _check_open(self) -> None:
+        if self._is_closing:
+            raise store_unavailable("The server is shutting down. Retry later.")
 
     def close(self) -> None:
         """Finish the pending work and stop the thread."""
@@ -123,16 +105,51 @@ class SliceWorker:
                     self._condition.wait()
                 if not self._pending:
                     return
-                pending_work = self._pending.pop()
-            started_at = time.monotonic()
-            # How long one piece of work runs before the next caller's turn.
-            if not pending_work.result.cancelled() and not self._run_slice(pending_work, started_at + 0.004):
-                with self._condition:
-                    self._pending.push(pending_work.caller, pending_work)
-            if not self._is_closing:
-                # Pause after a slice as a multiple of its duration. A shorter pause doubles the latency of the other
-                # writers, because they wait for the interpreter lock.
-                time.sleep(2.0 * (time.monotonic() - started_at))
+            self._work()
+
+    def _work(self) -> None:
+        """Do the next pending work."""
+        raise NotImplementedError
+
+
+# Conversion of large bodies
+
+
+class _PendingWork(NamedTuple):
+    caller: Caller
+    work: SlicedWork[Any]
+    result: asyncio.Future[Any]
+
+
+class SliceWorker(QueueWorker[_PendingWork]):
+    """Thread that classifies and redacts large bodies in short slices, in turns, with a pause after each slice.
+
+    Python runs one thread at a time. So the event loop and the writer thread wait for one slice at most.
+    """
+
+    thread_name = "mulligan-converter"
+
+    async def run(self, caller: Caller, work: SlicedWork[T]) -> T:
+        """Do the work and return its result."""
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._condition:
+            self._check_open()
+            self._pending.push(caller, _PendingWork(caller, work, result))
+            self._condition.notify()
+        return await result
+
+    def _work(self) -> None:
+        with self._condition:
+            pending_work = self._pending.pop()
+        started_at = time.monotonic()
+        # How long one piece of work runs before the next caller's turn.
+        if not pending_work.result.cancelled() and not self._run_slice(pending_work, started_at + 0.004):
+            with self._condition:
+                self._pending.push(pending_work.caller, pending_work)
+        if not self._is_closing:
+            # Pause after a slice as a multiple of its duration. A shorter pause doubles the latency of the other
+            # writers, because they wait for the interpreter lock.
+            time.sleep(2.0 * (time.monotonic() - started_at))
 
     def _run_slice(self, pending_work: _PendingWork, until: float) -> bool:
         """Work until this time. Return whether the work has ended."""
@@ -168,26 +185,24 @@ class _PendingBatch(NamedTuple):
     result: asyncio.Future[int]
 
 
-class Committer:
+class Committer(QueueWorker[_PendingBatch]):
     """Writer thread. Batches that arrive during a commit are committed together in the next transaction."""
+
+    thread_name = "mulligan-committer"
 
     def __init__(self, store: Store, on_stored: Listener) -> None:
         self._store = store
         self._on_stored = on_stored
-        self._pending: FairQueue[_PendingBatch] = FairQueue()
         self._callbacks: list[Callable[[], None]] = []
         self.pending_bytes = 0
         """Request bytes that are not stored yet."""
-        self._condition = threading.Condition()
-        self._is_closing = False
         self._learner = ConsolidationScheduler()
-        self._thread = threading.Thread(target=self._run, name="mulligan-committer", daemon=True)
-        self._thread.start()
         self.stored_records = 0
         """New records stored since the start."""
         self.transactions = 0
         self.write_failed_at = float("-inf")
         """Monotonic time of the last failed write; -inf after a successful one."""
+        super().__init__()
 
     @property
     def has_recent_write_failure(self) -> bool:
@@ -223,8 +238,7 @@ class Committer:
 
     def _reserve(self, byte_count: int) -> None:
         """Add to the pending bytes, or raise `ApiError`. Call it with the lock."""
-        if self._is_closing:
-            raise store_unavailable("The server is shutting down. Retry later.")
+        self._check_open()
         if self.pending_bytes and self.pending_bytes + byte_count > MAX_PENDING_BYTES:
             raise rate_limited()
         self.pending_bytes += byte_count
@@ -234,34 +248,22 @@ class Committer:
         with self._condition:
             self._callbacks.append(callback)
 
-    def close(self) -> None:
-        """Store all pending batches and stop the thread."""
+    def _work(self) -> None:
         with self._condition:
-            self._is_closing = True
-            self._condition.notify()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
+            callbacks, self._callbacks = self._callbacks, []
+            group: list[_PendingBatch] = []
+            weight = 0
+            while self._pending and weight < MAX_COMMIT_WEIGHT:
+                group.append(self._pending.pop())
+                weight += group[-1].weight
+        try:
+            for callback in callbacks:
+                callback()
+            self._commit(group)
+        finally:
             with self._condition:
-                while not self._pending and not self._is_closing:
-                    self._condition.wait()
-                if not self._pending:
-                    return
-                callbacks, self._callbacks = self._callbacks, []
-                group: list[_PendingBatch] = []
-                weight = 0
-                while self._pending and weight < MAX_COMMIT_WEIGHT:
-                    group.append(self._pending.pop())
-                    weight += group[-1].weight
-            try:
-                for callback in callbacks:
-                    callback()
-                self._commit(group)
-            finally:
-                with self._condition:
-                    self.pending_bytes -= sum(pending_batch.byte_count for pending_batch in group)
-            self._consolidate_lessons()
+                self.pending_bytes -= sum(pending_batch.byte_count for pending_batch in group)
+        self._consolidate_lessons()
 
     def _commit(self, group: list[_PendingBatch]) -> None:
         ready: list[tuple[_PendingBatch, Batch]] = []
@@ -396,7 +398,7 @@ class PruneLease(Record, frozen=True):
     def can_start(self, owner: str, now: int) -> bool:
         """Return whether this process may start a new round."""
         if self.ended_at is not None:
-            return now - self.started_at >= ROUND_INTERVAL_MS
+            return now - self.started_at >= DAY
         return self.owner == owner or now - self.heartbeat_at >= ROUND_TIMEOUT_MS
 
 

@@ -204,7 +204,7 @@ async def read_body(
         message = f"Unsupported content type {media_type[:80]!r}. Send {' or '.join(accepted)}."
         raise ApiError(415, "unsupported_type", message)
     encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
-    encodings = content_encodings()
+    encodings = ("identity", "gzip", "deflate", *(("zstd",) if zstandard is not None else ()))
     if encoding not in encodings:
         message = f"Unsupported content encoding {encoding[:40]!r}. Use {', '.join(encodings)}."
         raise ApiError(415, "unsupported_encoding", message, headers={"Accept-Encoding": ", ".join(encodings)})
@@ -221,11 +221,6 @@ async def read_body(
         raise
     finally:
         request.state.body_memory.release(len(data))
-
-
-def content_encodings() -> tuple[str, ...]:
-    """Return the supported content encodings. zstd needs the package `zstandard`."""
-    return ("identity", "gzip", "deflate", *(("zstd",) if zstandard is not None else ()))
 
 
 async def _receive(request: Request, data: bytearray, limit: int) -> None:

@@ -20,8 +20,6 @@ from mulligan.server.bodies import IS_BODY_COMPLETE
 
 log = logging.getLogger(__name__)
 
-GC_THRESHOLDS = (10_000, 10, 10)
-"""Thresholds of the garbage collector. At the default of 700 it would scan one batch three times."""
 REQUEST_TIMEOUT_SECONDS = 20.0
 """Time limit for a client to send a request after it connects."""
 MAX_HEAD_BYTES = 64 * 1024
@@ -205,7 +203,8 @@ def serve(server: uvicorn.Server, sock: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         # Ignored: uvicorn handles the signal and raises it again after shutdown.
         signal.signal(number, lambda *_: None)
-    # Exclude existing objects from collection. New objects rarely form cycles, so collect seldom.
+    # Exclude existing objects from collection. New objects rarely form cycles, so collect seldom: at the default
+    # threshold of 700, one batch would be scanned three times.
     gc.freeze()
-    gc.set_threshold(*GC_THRESHOLDS)
+    gc.set_threshold(10_000, 10, 10)
     server.run(sockets=[sock])

@@ -62,7 +62,7 @@ from mulligan.core.records import (
 from mulligan.learn import fixes, patterns
 from mulligan.learn.patterns import PatternDecision
 from mulligan.learn.working_calls import PastFailure
-from mulligan.store import fix_queries, queries, rollups, rows, run_texts
+from mulligan.store import database_lessons, fix_queries, queries, rollups, rows, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, Lookup, RowReader, upsert
 from mulligan.store.fix_votes import SketchCache
 from mulligan.store.rows import decode_body
@@ -205,16 +205,8 @@ class DatabaseStore(abc.ABC):
             runs = queries.find_runs(read, tenant, query, pattern_ids)
             return [rows.history_of(connection, tenant, run) for run in runs]
 
-        if not query.min_facts and query.order == "started":
-            return self.ask(tenant, find_histories)
-        self._complete_facts(tenant)
-        histories = self.ask(tenant, find_histories)
-        outdated = self.ask(tenant, lambda connection: rows.find_outdated_facts(connection, tenant, histories))
-        if not outdated:
-            return histories
-        with self.write_transaction(tenant) as writer:
-            writer.executemany("UPDATE runs SET has_facts = 0 WHERE tenant = ? AND id = ?", outdated)
-        self._complete_facts(tenant)
+        if query.min_facts or query.order != "started":
+            self._complete_facts(tenant)
         return self.ask(tenant, find_histories)
 
     def _search_runs(
@@ -252,8 +244,13 @@ class DatabaseStore(abc.ABC):
         """Empty the search index, of all tenants if they share it. The next update builds it again."""
 
     def _complete_facts(self, tenant: str) -> None:
-        """Compute the facts of runs that an earlier version stored, once."""
-        while self.read_rows(tenant, "SELECT 1 FROM runs WHERE tenant = ? AND has_facts = 0 LIMIT 1", (tenant,), True):
+        """Compute the facts of runs that an earlier version stored or continued."""
+        outdated_ids = self.ask(tenant, lambda connection: rows.find_outdated_facts(connection, tenant), is_own=True)
+        if outdated_ids:
+            with self.write_transaction(tenant) as writer:
+                rows.set_facts_states(writer, tenant, [(rows.FactsState.MISSING, id) for id in outdated_ids])
+        missing_sql = "SELECT 1 FROM runs WHERE tenant = ? AND facts_state <> 1 AND facts_state = 0 LIMIT 1"
+        while self.read_rows(tenant, missing_sql, (tenant,), is_own=True):
             with self.write_transaction(tenant) as writer:
                 rows.complete_facts(writer, tenant)
 
@@ -434,41 +431,31 @@ class DatabaseStore(abc.ABC):
             return revoked
 
     def lessons(self, tenant: str, query: LessonQuery) -> list[Lesson]:
-        from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
-
-        return self.ask_rows(tenant, lambda read: lesson_rows.find_lessons(read, tenant, query))
+        return self.ask_rows(tenant, lambda read: database_lessons.find_lessons(read, tenant, query))
 
     def lesson(self, tenant: str, id: str, now: int = 0) -> Lesson | None:
-        from mulligan.store import database_lessons as lesson_rows  # lazy import: write-only processes start faster
-
-        return self.ask_rows(tenant, lambda read: lesson_rows.find_lesson(read, tenant, id, now or self._clock()))
+        return self.ask_rows(tenant, lambda read: database_lessons.find_lesson(read, tenant, id, now or self._clock()))
 
     def save_lesson(self, tenant: str, lesson: Lesson) -> bool:
         return self.save_lessons(tenant, [lesson])[0]
 
     def save_lessons(self, tenant: str, lessons: Sequence[Lesson]) -> list[bool]:
-        from mulligan.store import database_lessons as lesson_rows
-
         with self.write_transaction(tenant) as writer:
-            are_new = [lesson_rows.save_lesson(writer, tenant, lesson, self._clock()) for lesson in lessons]
+            are_new = [database_lessons.save_lesson(writer, tenant, lesson, self._clock()) for lesson in lessons]
             if target_and_detail := audit.describe_saved_lessons(lessons, are_new):
                 self._insert_audit_entry(writer, tenant, "lesson.write", *target_and_detail)
             return are_new
 
     def remove_lessons(self, tenant: str, source: LessonSource) -> int:
-        from mulligan.store import database_lessons as lesson_rows
-
         with self.write_transaction(tenant) as writer:
-            removed = lesson_rows.remove_by_source(writer, tenant, source)
+            removed = database_lessons.remove_by_source(writer, tenant, source)
             if removed:
                 self._insert_audit_entry(writer, tenant, "lesson.remove", source, audit.format_counts(lessons=removed))
             return removed
 
     def decide_lesson(self, tenant: str, id: str, decision: LessonVerdict, at: int) -> Lesson | None:
-        from mulligan.store import database_lessons as lesson_rows
-
         with self.write_transaction(tenant) as writer:
-            lesson_id = lesson_rows.record_decision(writer, tenant, id, decision, at)
+            lesson_id = database_lessons.record_decision(writer, tenant, id, decision, at)
             if lesson_id is not None:
                 self._insert_audit_entry(writer, tenant, f"lesson.{decision}", lesson_id)
         return self.lesson(tenant, lesson_id, at) if lesson_id is not None else None
@@ -476,10 +463,8 @@ class DatabaseStore(abc.ABC):
     def consolidate(
         self, tenant: str, now: int, progress: Progress | None = None, max_patterns: int | None = None
     ) -> ConsolidationResult:
-        from mulligan.store import database_lessons as lesson_rows
-
         ask = partial(self.ask_rows, tenant)
-        return lesson_rows.consolidate(ask, self.write_transaction, tenant, now, progress, max_patterns)
+        return database_lessons.consolidate(ask, self.write_transaction, tenant, now, progress, max_patterns)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
         return self.ask_rows(tenant, lambda read: queries.find_patterns(read, tenant, query, self._can_fold_case))
@@ -554,13 +539,9 @@ class DatabaseStore(abc.ABC):
 
 def _read_history(connection: Connection, tenant: str, run_body: bytes) -> History:
     history = rows.history_of(connection, tenant, decode_body(run_body, Run))
-    if not any(map(_has_messages, history.steps)):
+    if not any(step.messages or step.answer is not None for step in history.steps):
         return history
     return msgspec.structs.replace(history, messages=rows.messages_of(connection, tenant, history.run.id))
-
-
-def _has_messages(step: Step) -> bool:
-    return bool(step.messages) or step.answer is not None
 
 
 def _advance_offsets(writer: Connection, tenant: str, batches: list[tuple[int, Batch]]) -> list[int]:

@@ -107,8 +107,9 @@ def read_rules(file: str, section: str) -> RuleTable:
 
 
 def read_pattern(file: str, section: str) -> str:
-    """Read a section of phrases as one pattern."""
-    return "|".join(line.strip() for line in read_sections(file)[section].splitlines())
+    """Read a section of phrases as one pattern. `{section}` in a phrase inserts the phrases of another section."""
+    pattern = "|".join(line.strip() for line in read_sections(file)[section].splitlines())
+    return re.sub(r"\{([a-z][a-z ]+)\}", lambda match: f"(?:{read_pattern(file, match[1])})", pattern)
 
 
 @functools.cache
@@ -152,10 +153,13 @@ def _unescape(text: str) -> str:
     return text.replace("\\\\", "\0").replace("\\n", "\n").replace("\\t", "\t").replace("\0", "\\")
 
 
-def read_kinds(table: str) -> dict[str, tuple[Kind, ...]]:
-    """Read a table of `kinds: names` and return the kinds of each name. Its first line is the type of most kinds."""
+def read_kinds(file: str, section: str) -> dict[str, tuple[Kind, ...]]:
+    """Read a section of `kinds: names` and return the kinds of each name. Its first line is the type of most kinds.
+
+    Further lines of an entry are indented.
+    """
     kinds_by_name: dict[str, tuple[Kind, ...]] = {}
-    heading, *entries = _split_entries(table)
+    heading, *entries = read_sections(file)[section].replace("\n    ", "\t").split("\n")
     type_ = heading.split()[0]
     for entry in entries:
         kinds, _, names = entry.partition(":")
@@ -164,11 +168,6 @@ def read_kinds(table: str) -> dict[str, tuple[Kind, ...]]:
     return kinds_by_name
 
 
-def read_patterns(table: str) -> tuple[str, ...]:
-    """Read a table of patterns. The indented lines of a pattern are joined without a separator."""
-    return tuple(entry.replace("\t", "") for entry in _split_entries(table))
-
-
-def _split_entries(table: str) -> list[str]:
-    """Return the entries of a table. Further lines of an entry are indented; tabs separate them in the result."""
-    return table.strip().replace("\n    ", "\t").split("\n")
+def read_patterns(file: str, section: str) -> tuple[str, ...]:
+    """Read the patterns of a section, one in each line."""
+    return tuple(read_sections(file)[section].split("\n"))

@@ -22,57 +22,9 @@ from mulligan.core.failure import Kind, Remedy
 from mulligan.core.kinds import KINDS, MODEL_CONTEXT_LENGTH_EXCEEDED, MODEL_UNKNOWN, find_kinds_of_status
 from mulligan.redaction.regex import compile_regex, index_patterns
 
-CLASSES = read_kinds("""
-model kinds
-context_length_exceeded: ContextWindowExceededError ContextLengthExceededError ContextOverflowError
-    ContextWindowOverflowException RequestTooLargeError
-content_policy: ContentPolicyViolationError ContentFilterFinishReasonError ContentFilterError BlockedPromptException
-    GuardrailRaisedException OpenAIRefusalError
-content_policy output_limit invalid_output: StopCandidateException
-output_limit: LengthFinishReasonError IncompleteOutputException IncompleteToolCall MaxTokensReachedException
-invalid_output bad_request context_length_exceeded: ValidationError
-invalid_output: OutputParsingException ModelBehaviorError ToolRetryError
-    APIResponseValidationError JSONSchemaValidationError InstructorRetryException AgentParsingError
-    AI_TypeValidationError
-invalid_output output_limit content_policy: UnexpectedModelBehavior ResponseValidationError OutputParserException
-timeout: APITimeoutError Timeout DeadlineExceeded ModelTimeoutException
-rate_limit quota_exceeded context_length_exceeded: RateLimitError
-rate_limit quota_exceeded: TooManyRequestsError TooManyRequests ResourceExhausted
-rate_limit: ThrottlingException ModelThrottledException
-quota_exceeded: BudgetExceededError PaymentRequiredError
-quota_exceeded rate_limit: ServiceQuotaExceededException
-auth_error: AuthenticationError ForbiddenError UnauthorizedError Unauthenticated PermissionDenied AccessDeniedException
-auth_error content_policy quota_exceeded: PermissionDeniedError
-not_found: NotFoundError ModelNotFoundError NotFound
-unavailable: OverloadedError ModelNotReadyException BadGatewayError
-unavailable timeout: ServiceUnavailableError ServiceUnavailable APIConnectionError
-unavailable context_length_exceeded invalid_output content_policy not_found: ModelErrorException ModelError
-unavailable context_length_exceeded timeout rate_limit: InternalServerError InternalServerException ServerError
-unavailable timeout rate_limit auth_error: ModelAPIError
-bad_request context_length_exceeded auth_error quota_exceeded content_policy not_found rate_limit invalid_output
-    output_limit: BadRequestError InvalidRequestError InvalidArgument ValidationException BadRequest
-bad_request: UnsupportedParamsError
-bad_request context_length_exceeded invalid_output: UnprocessableEntityError
-""")
+CLASSES = read_kinds("tables", "exceptions of models")
 
-CODES = read_kinds("""
-model kinds
-context_length_exceeded: string_above_max_length
-rate_limit: resource_exhausted requests tokens throttling.ratequota throttling.allocationquota limit_requests
-auth_error: permission_denied access_denied unrecognizedclientexception unsupported_country_region_territory forbidden
-    organization_restricted
-content_policy: safety invalid_prompt blocklist spii recitation
-not_found: not_found_error model_decommissioned not_found
-unavailable: server_error unavailable internal api_error internal_error internalserverexception servicefailure
-    internalfailure serviceunavailableexception modelnotreadyexception
-invalid_output: tool_use_failed malformed_function_call
-output_limit: max_output_tokens max_tokens
-bad_request: unsupported_parameter unsupported_value invalid_function_parameters array_above_max_length invalid_image
-    image_too_large invalid_image_url missing_required_parameter unknown_parameter invalid_parameter_value
-    invalid_base64_image image_parse_error unsupported_image_media_type failed_precondition validation_error bad_request
-    invalid_argument invalid_request_error validationexception invalid_request integer_above_max_value
-    integer_below_min_value badrequest previous_response_not_found
-""")
+CODES = read_kinds("tables", "codes of models")
 
 _NAME_WORDS = read_rules("providers", "names")
 """Words in names of classes and codes that are in no table, such as `InsufficientCreditsError`."""

@@ -117,11 +117,6 @@ def lane_of(micros: int) -> int:
     return 1 << (bucket(micros) * 8 * LANE_BYTES) if micros > 0 else 0
 
 
-def min_sample_size(share: float) -> int:
-    """Return how many durations a percentile needs: at least ten, and one beyond it."""
-    return max(10, round(1 / (1 - share)))
-
-
 def percentile(histogram: Histogram, share: float) -> float | None:
     """Return the seconds within which this share ended, to about a tenth; None if there are too few durations."""
     return percentiles(histogram, share)[1][0]
@@ -134,7 +129,7 @@ def percentiles(histogram: Histogram, *shares: float) -> tuple[int, list[float |
     total = sums[-1] if sums else 0
     results: list[float | None] = []
     for share in shares:
-        if total < min_sample_size(share):
+        if total < max(10, round(1 / (1 - share))):  # a percentile needs ten durations, and one beyond it
             results.append(None)
             continue
         index = bisect_left(sums, share * total)

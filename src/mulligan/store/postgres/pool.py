@@ -155,7 +155,8 @@ class Pool:
             connection = self._connect_directly(is_for_reading) or self._connect_through_pooler(is_for_reading)
         except psycopg.OperationalError as error:
             now = self._monotonic()
-            if _is_restarting(error):
+            # The host has answered that the server is stopped, starting or stopping.
+            if any(words in str(error) for words in _RESTART_WORDS):
                 self._next_attempt_at = 0.0  # the attempt costs nothing, and the first one after the restart succeeds
             elif now >= self._next_attempt_at:  # attempts that fail together are one
                 seconds = max(2 * self._backoff_seconds, INITIAL_BACKOFF_SECONDS)
@@ -265,11 +266,6 @@ def _is_reusable(connection: psycopg.Connection[Any]) -> bool:
     except psycopg.Error:
         return False
     return True
-
-
-def _is_restarting(error: psycopg.OperationalError) -> bool:
-    """Return whether the host has answered that the server is stopped, starting or stopping."""
-    return any(words in str(error) for words in _RESTART_WORDS)
 
 
 _RESTART_WORDS = (

@@ -248,7 +248,10 @@ class PostgresConnection:
             return values
         return (
             *values,
-            *(self._find_day(values[tenant - 1], values[run - 1]) for tenant, run in statement.steps_of),
+            *(
+                self._find_days(values[tenant - 1], (values[run - 1],))[values[run - 1]]
+                for tenant, run in statement.steps_of
+            ),
         )
 
     def execute_by_key(
@@ -374,9 +377,6 @@ class PostgresConnection:
         return [(*keys[number - 1], *row) for number, *row in self._execute(sql, values)]
 
     # Days of runs
-
-    def _find_day(self, tenant: str, run: str) -> int:
-        return self._find_days(tenant, (run,))[run]
 
     def _find_days(self, tenant: str, runs: Iterable[str]) -> dict[str, int]:
         """Return the days on which the first records of these runs arrived; 0 for those without records."""

@@ -29,11 +29,6 @@ def escape_text(text: str) -> str:
     return text.translate(_ESCAPES) if _UNSTORABLE.search(text) else text
 
 
-def unescape_text(text: str) -> str:
-    """Restore the replaced characters."""
-    return text.translate(_UNESCAPES) if _ESCAPED.search(text) else text
-
-
 class _TextDumper(StrDumper):
     def dump(self, obj: str) -> Any:
         return super().dump(escape_text(obj))
@@ -47,7 +42,7 @@ class _BinaryTextDumper(StrBinaryDumper):
 class _EscapedTextLoader(TextLoader):
     def load(self, data: Any) -> Any:
         text = str(data, "utf-8")  # all sessions use UTF-8
-        return text if text.isascii() else unescape_text(text)
+        return text.translate(_UNESCAPES) if not text.isascii() and _ESCAPED.search(text) else text
 
 
 class _EscapedBinaryTextLoader(TextBinaryLoader):
