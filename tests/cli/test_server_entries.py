@@ -248,13 +248,39 @@ def test_goose_server_with_a_url_is_proxied_and_restored(types, project, is_edit
         assert path.read_text() == before
 
 
+@pytest.mark.parametrize("is_edited", [False, True])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "    args: # three\n      - -y  # yes\n      # the server\n      - 'a #b' # c\n",
+        '    args: ["-y", "a #b"] # two\n',
+    ],
+)
+def test_goose_server_with_comments_is_proxied_and_restored(types, project, arguments, is_edited):
+    before = (
+        f"extensions:\n  git: # mine\n    cmd: npx # the runner\n    # arguments follow\n{arguments}    timeout: 300\n"
+    )
+    path = put(Path.home() / ".config/goose/config.yaml", before)
+    assert types("install", "proxy", "--client", "goose", "--all")[0] == 0
+    text = path.read_text()
+    assert '    - "--"\n    - "npx"\n    - "-y"\n    - "a #b"\n' in text
+    assert "  git: # mine\n" in text
+    if is_edited:
+        path.write_text(text + "other: 1\n")
+    assert types("uninstall", "proxy", "--client", "goose", "--all")[0] == 0
+    if is_edited:
+        assert '    cmd: "npx"\n    # arguments follow\n    args:\n    - "-y"\n    - "a #b"\n' in path.read_text()
+    else:
+        assert path.read_text() == before
+
+
 def test_goose_server_in_an_unsupported_layout_is_named_and_the_others_are_proxied(types, project):
-    before = "extensions:\n  git:\n    cmd: uvx\n    args:\n    - a # mine\n  web:\n    cmd: npx\n    args:\n    - -y\n"
+    before = "extensions:\n  git:\n    cmd: uvx\n    args:\n    - &a mine\n  web:\n    cmd: npx\n    args:\n    - -y\n"
     path = put(Path.home() / ".config/goose/config.yaml", before)
     code, output, _ = types("install", "proxy", "--client", "goose", "--all")
     assert (code, "Skipped: " in output, "'git'" in output) == (0, True, True)
     assert "Calls to web from Goose now go through mulligan." in output
-    assert "    - a # mine\n" in path.read_text()
+    assert "    - &a mine\n" in path.read_text()
     types("uninstall", "proxy", "--client", "goose", "--all")
     assert path.read_text() == before
 

@@ -145,6 +145,10 @@ _YAML_KEY = re.compile(
 )
 
 
+_YAML_COMMENT = re.compile(r"(?:^|[ \t])#.*")
+_YAML_SCALAR = re.compile(r"""(?P<value>"(?:[^"\\\n]|\\.)*"|'(?:[^'\n]|'')*'|[^"'\s#][^\n]*?)(?:[ \t]+#[^\n]*)?""")
+
+
 class YamlText(ConfigText):
     """Tables of entries with `cmd`, `args`, `uri`, `type` and `headers`, as Goose writes them. No other YAML is read.
 
@@ -197,19 +201,24 @@ def _parse_yaml_value(key: re.Match[str]) -> Any:
     if key["name"] != "args":
         return _parse_yaml_scalar(f"{key['value']}\n{key['body']}")
     text = key["value"].strip()
-    if text in ("", "[]"):
+    if _YAML_COMMENT.sub("", text).strip() in ("", "[]"):
         items = [line.strip() for line in key["body"].splitlines() if line.strip().startswith("- ")]
         values = [_parse_yaml_scalar(item[2:]) for item in items]
         return next((value for value in values if isinstance(value, ConfigSyntaxError)), values)
     try:
-        return json.loads(text)
+        values, end = json.JSONDecoder().raw_decode(text)
+        if not _YAML_COMMENT.sub("", text[end:]).strip():
+            return values
     except ValueError:
-        return ConfigSyntaxError("Arguments cannot be parsed. Write each one on its own line after `- `.")
+        pass  # not parsed, below
+    return ConfigSyntaxError("Arguments cannot be parsed. Write each one on its own line after `- `.")
 
 
 def _parse_yaml_scalar(text: str) -> str | ConfigSyntaxError:
-    """Parse a YAML scalar that is unquoted, or quoted on one line."""
+    """Parse a YAML scalar that is unquoted, or quoted on one line, with a comment after it."""
     text = text.strip()
+    if match := _YAML_SCALAR.fullmatch(text):
+        text = match["value"].rstrip()
     if text[:1] == '"':
         try:
             return str(json.loads(text))
