@@ -151,7 +151,7 @@ eval-meaning: ## make mistaken calls through every door: whether repairs keep th
 	@scripts/environment base dev frameworks
 	@.venv/bin/python evals/meaning $(ARGS)
 
-eval-overload: ## play outages, limits and errors: success and load compared with clients and libraries that retry; 12 minutes
+eval-overload: ## play outages, limits and errors: success and load compared with clients and libraries that retry; 8 minutes
 	@scripts/environment base dev
 	@.venv/bin/python -c "import openai" 2>/dev/null || .venv/bin/python -m pip install --quiet openai
 	@.venv/bin/python evals/overload $(ARGS)

@@ -6,6 +6,7 @@ A server on loopback refuses, resets, limits or fails requests. Each program run
 from __future__ import annotations
 
 import http.server
+import importlib.util
 import json
 import logging
 import random
@@ -17,7 +18,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -78,13 +79,15 @@ class Provider(socketserver.ThreadingMixIn, http.server.HTTPServer):
 
     def __init__(self, answer: Answer) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.started_at, self.requests = time.monotonic(), 0
+        self.started_at: float | None = None
+        """When the first request came: clients may take seconds to import."""
         self._answer, self._lock = answer, threading.Lock()
 
     def find_answer(self, path: str) -> tuple[int, dict[str, str]] | None:
         with self._lock:
-            self.requests += 1
-            return self._answer(time.monotonic() - self.started_at, path)
+            now = time.monotonic()
+            self.started_at = now if self.started_at is None else self.started_at
+            return self._answer(now - self.started_at, path)
 
     def handle_error(self, request: Any, client_address: Any) -> None: ...
 
@@ -140,6 +143,8 @@ def _complete(prepare: Callable[[Any], Any]) -> Callable[[str], str]:
 
 LIBRARIES = {"tenacity": use_tenacity, "stamina": use_stamina, "mulligan": get_with_mulligan}
 CLIENTS = {"OpenAI client": use_client, "mulligan, wrapped client": use_wrapped_client}
+GROUPS: dict[str, dict[str, Make]] = {"libraries": LIBRARIES, "clients": CLIENTS}
+"""Each plays in a process of its own, the last contender against the others."""
 
 
 def every_fourth_limited() -> Answer:
@@ -246,30 +251,38 @@ def measure(
     return 100 * sum(results) / len(results)
 
 
+def play_group(name: str, only: str) -> list[tuple[str, dict[str, float]]]:
+    """Return the success of the contenders of a group by scenario."""
+    group, rows = GROUPS[name], []
+    for scenario, answer, calls, threads in SOCKET_SCENARIOS:
+        if only not in scenario:
+            continue
+        with ThreadPoolExecutor(len(group)) as pool:  # they mostly wait
+            runs = {
+                contender: pool.submit(measure, make, answer(), calls, threads, has_dead_key=answer is dead_key)
+                for contender, make in group.items()
+            }
+        rows.append((scenario, {contender: run.result() for contender, run in runs.items()}))
+    return rows
+
+
 def compare(only: str) -> list[str]:
-    """Print a table of the socket scenarios. Return the goals that mulligan misses."""
-    groups = [LIBRARIES]
-    try:
-        import openai  # noqa: F401 - only whether it is there
-    except ImportError:
-        print("\nOpenAI's client is not installed, so its scenarios are left out (make test-providers installs it).")
-    else:
-        groups.append(CLIENTS)
+    """Print a table of the socket scenarios for each group. Return the goals that mulligan misses."""
+    names = list(GROUPS)
+    if importlib.util.find_spec("openai") is None:
+        print("\nOpenAI's client is not installed, so its scenarios are left out (make eval-overload installs it).")
+        names.remove("clients")
     misses = []
-    for group in groups:
-        *replaced_names, own_name = group
-        print(f"\n{'over sockets':30}" + "".join(f"{name:>26}" for name in group))
-        for name, answer, calls, threads in SOCKET_SCENARIOS:
-            if only not in name:
-                continue
-            with ThreadPoolExecutor(len(group)) as pool:  # they mostly wait
-                runs = {
-                    contender: pool.submit(measure, make, answer(), calls, threads, has_dead_key=answer is dead_key)
-                    for contender, make in group.items()
-                }
-            success = {contender: run.result() for contender, run in runs.items()}
-            print(f"{name:30}" + "".join(f"{success[contender]:26.1f}" for contender in group), flush=True)
-            best = max(success[replaced] for replaced in replaced_names)
-            if success[own_name] < best - (SAMPLE_TOLERANCE if name.startswith("50 %") else 0.0):
-                misses.append(f"sockets, {name}: {own_name} succeeds in {success[own_name]:.1f} %, {best:.1f} %")
+    with ProcessPoolExecutor(len(names)) as pool:
+        groups = zip(names, pool.map(play_group, names, [only] * len(names)), strict=True)
+        for group, rows in groups:
+            *replaced_names, own_name = GROUPS[group]
+            print(f"\n{'over sockets':30}" + "".join(f"{name:>26}" for name in GROUPS[group]))
+            for scenario, success in rows:
+                print(f"{scenario:30}" + "".join(f"{percent:26.1f}" for percent in success.values()), flush=True)
+                best = max(success[replaced] for replaced in replaced_names)
+                if success[own_name] < best - (SAMPLE_TOLERANCE if scenario.startswith("50 %") else 0.0):
+                    misses.append(
+                        f"sockets, {scenario}: {own_name} succeeds in {success[own_name]:.1f} %, {best:.1f} %"
+                    )
     return misses

@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast, get_args, get_overloads, overload
 
 from mulligan import settings as settings_file
-from mulligan.build import Components, classify_lazily
 from mulligan.capture.call_origin import find_marked_calls
 from mulligan.capture.call_scope import ContextValue
 from mulligan.capture.captured_call import KEY_BYTES, find_call
@@ -39,6 +38,9 @@ from mulligan.prompt import DEFAULT_LESSON_TOKENS
 from mulligan.recover.policy import Learn, Mode, Policy
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
+    from mulligan.build import Components
     from mulligan.capture import trace_context
     from mulligan.capture.loop import LoopResult, Messages, Tools, Turns
     from mulligan.capture.suggestions import SuggestionResult
@@ -49,6 +51,13 @@ log = get_logger(__name__)
 
 F = TypeVar("F", bound=Callable[..., Any])
 C = TypeVar("C")
+
+
+def _load_build() -> ModuleType:
+    """Return the module that builds the components, with the recorder and redaction: the first call needs it."""
+    with fork_safety.import_lock:
+        from mulligan import build  # lazy: decorating a function does not need it
+    return build
 
 
 def _show_options(method: F) -> F:
@@ -110,7 +119,7 @@ class Mulligan:
                 )
             overrides = {**self._overrides, **settings}
             read = settings_file.load_settings(overrides)
-            Components(read)  # raises here on invalid settings, not at the first call
+            _load_build().Components(read)  # raises here on invalid settings, not at the first call
             self._overrides, self._is_off = overrides, not read.enabled
 
     def _capture(self) -> CaptureContext | None:
@@ -129,7 +138,7 @@ class Mulligan:
                 try:
                     read = settings_file.load_settings(self._overrides)
                     if read.enabled:
-                        self._components = Components(read, stream=stream, find_tool=self._find_tool)
+                        self._components = _load_build().Components(read, stream=stream, find_tool=self._find_tool)
                 except Exception as error:  # noqa: BLE001 - a missing folder or a locked file must not fail the call
                     message = str(error) if isinstance(error, MulliganError) else f"{type(error).__name__}: {error}"
                     # Pass calls through unrecorded: the unreadable settings may contain redaction rules.
@@ -154,7 +163,7 @@ class Mulligan:
                     self._noop_context = CaptureContext(
                         publish=lambda event: None,
                         put_success=lambda success, journal_form: None,
-                        classify=classify_lazily,
+                        classify=_load_build().classify_lazily,
                         mode="observe",
                     )
                 capture = self._noop_context
@@ -561,7 +570,9 @@ class Mulligan:
     def classify_error(self, error: object = None, **evidence: Any) -> Failure:
         """Classify an error: an exception, response, result or text. Return a `Failure`. Never raises."""
         self._capture()
-        return (self._components.classify if self._components is not None else classify_lazily)(error, **evidence)
+        parts = self._components
+        failure: Failure = (_load_build().classify_lazily if parts is None else parts.classify)(error, **evidence)
+        return failure
 
     def suggest(
         self,

@@ -22,7 +22,7 @@ import pytest
 import taught
 from recounting import rebuild
 
-from mulligan import AgentError, Mulligan, api
+from mulligan import AgentError, Mulligan, build
 from mulligan.contract.store import DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, now
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import ANY_FIX, RUN_SPECIFIC, AdvisedFix, Fix, History, Link
@@ -1183,7 +1183,7 @@ def first_example() -> str:
 @pytest.fixture
 def no_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred repairs without a minute of waiting."""
-    monkeypatch.setattr(api, "Components", functools.partial(api.Components, sleep=lambda seconds: None))
+    monkeypatch.setattr(build, "Components", functools.partial(build.Components, sleep=lambda seconds: None))
 
 
 @pytest.mark.usefixtures("no_backoff")

@@ -143,8 +143,8 @@ def test_runs_are_sorted_and_filtered_by_their_cost(types, store):
     assert [line.split()[0] for line in lines if "run_" in line] == ["run_dear", "run_cheap"]
     assert "$3.00" in lines[-2]
     csv = types("runs", "--store", store, "--csv", "--min-tokens", "9", "--order", "cost")[1].splitlines()
-    assert csv[0].endswith("cost_usd,tool_failures,duration_seconds,models")
-    assert csv[1].endswith("3.0,0,,m-1")
+    assert csv[0].endswith("cost_usd,duration_seconds,tool_failures,models")
+    assert csv[1].endswith("3.0,,0,m-1")
     assert "Use a number such as 5 or 0.25" in types("runs", "--min-cost", "much")[2]
 
 

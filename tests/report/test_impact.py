@@ -102,7 +102,11 @@ def test_command_shows_the_effect_of_a_fix_in_the_users_own_runs(types):
     assert (tokens["with_help"], tokens["without_help"], tokens["verdict"]) == ("1,000", "2,000", "better")
     [contribution] = facts["contributions"]
     assert contribution["name"] == "start: queue=slow"
+    attempts = {row["advice"]: row["by_attempt"] for row in facts["model_recovery"]["by_advice"]}
+    assert attempts["fixes"]["1"] > 0 == attempts["fixes"]["2"]
+    assert attempts["held out"]["2"] > 0 == attempts["held out"]["1"]
     text = types("impact")[1]
+    assert "Fixed by the model, by what it had read" in text
     assert "fixed at the first attempt" in text
     markdown = types("impact", "--markdown")[1]
     assert "| learned fixes: tokens per recovery | 1,000 | 2,000 | -50 %" in markdown

@@ -160,7 +160,7 @@ def test_lists_come_page_by_page_and_each_row_once(filled):
 
 
 LISTS = (
-    "runs", "runs?order=attempts", "runs?order=failures&min_failures=1",
+    "runs", "runs?order=attempts", "runs?order=tool_failures&min_tool_failures=1",
     "patterns", "patterns?order=unrecovered", "patterns?order=last_seen", "patterns?since=30d",
     "patterns?since=30d&order=unrecovered", "patterns?text=T", "fixes", "lessons", "tools?since=all",
     "agents?since=all", "audit",
@@ -234,7 +234,7 @@ def test_pages_stay_complete_while_others_write(store, tmp_path):
             lambda run: any(step.get("failure", {}).get("message") == SAYS[0] for step in run["steps"]),
         ),
         (
-            "min_failures=1",
+            "min_tool_failures=1",
             lambda run: any(step.get("type", "tool") == "tool" and "failure" in step for step in run["steps"]),
         ),
         ("min_attempts=2", lambda run: len(run["steps"]) > 1),

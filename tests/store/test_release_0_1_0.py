@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import postgres
 import pytest
 import release_answers
@@ -32,11 +33,12 @@ from recounting import rebuild
 from mulligan import settings
 from mulligan.contract.store import DEFAULT_TENANT, RunQuery, Store, journals_of
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import MulliganError, NewerStoreError
-from mulligan.core.records import Run, Step
+from mulligan.core.failure import Failure, Kind, MulliganError, NewerStoreError, Remedy
+from mulligan.core.records import Run, Step, encode
 from mulligan.record.journal_import import recover_journals
 from mulligan.recover.policy import REMOVED_SETTINGS
 from mulligan.store import tables
+from mulligan.store.rows import STEP, step_row
 from mulligan.store.sqlite import SqliteStore
 from mulligan.store.urls import local_path, open_endpoint, open_store
 
@@ -203,11 +205,11 @@ def test_the_store_of_0_1_0_takes_new_runs_and_counts_as_0_1_0_did(database, tmp
 
 @pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
 def test_runs_of_0_1_0_are_filtered_and_sorted_by_facts_that_it_did_not_store(database):
-    missing_sql = "SELECT count(*) FROM runs WHERE has_facts = 0"
+    missing_sql = "SELECT count(*) FROM runs WHERE facts_state = 0"
     with contextlib.closing(open_store(database)) as store:
         histories = list(store.export("acme"))
         ((missing,),) = read_rows(database, missing_sql)
-        query = RunQuery(order="attempts", min_failures=1, limit=1000)
+        query = RunQuery(order="attempts", min_facts={"tool_failures": 1}, limit=1000)
         expected = [
             history
             for history in sorted(histories, key=query.position_of, reverse=True)
@@ -220,6 +222,29 @@ def test_runs_of_0_1_0_are_filtered_and_sorted_by_facts_that_it_did_not_store(da
             "acme", [StepEnded(Step(run=expected[-1].run.id, seq=900 + n, call=900 + n)) for n in range(99)], "j", 1
         )
         assert store.runs("acme", RunQuery(order="attempts"))[0].run.id == expected[-1].run.id
+
+
+@pytest.mark.parametrize("database", ["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)], indirect=True)
+def test_a_filter_finds_a_run_that_an_open_process_of_0_1_0_continues(database):
+    """That process stores attempts and the end of a run without its facts. The first question finds them."""
+    run = Run(id="run_open", started_at=1000)
+    slow = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow")
+    failed = Step(run="run_open", seq=1, call=1, name="search", outcome="failure", failure=slow)
+    ended = msgspec.structs.replace(run, ended_at=9000, end_reason="finished")
+    with contextlib.closing(open_store(database)) as store:
+        store.append("new", [RunStarted(run)], "journal", 1)
+
+        def find(**minima: float) -> list[str]:
+            return [history.run.id for history in store.runs("new", RunQuery(min_facts=minima))]
+
+        assert find(tool_failures=1) == []
+        with store.write_transaction("new") as writer:
+            writer.put(STEP, [step_row("new", failed)])
+        assert find(tool_failures=1) == ["run_open"]
+        with store.write_transaction("new") as writer:
+            writer.execute("UPDATE runs SET body = ? WHERE tenant = ? AND id = ?", (encode(ended), "new", "run_open"))
+        assert find(duration=8) == ["run_open"]
+        assert find(tool_failures=2) == []
 
 
 # Settings and names

@@ -23,6 +23,7 @@ from recounting import rebuild
 
 from mulligan.contract import counters
 from mulligan.contract.counters import StatsQuery
+from mulligan.contract.run_facts import compute_facts
 from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
@@ -276,13 +277,10 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def sorts_runs_by_their_facts(self) -> None:
         """Also runs of which steps arrived before the run, were replaced, sampled or erased."""
-        facts = {each.run.id: counters.RunFacts.of(each.run, each.steps) for each in self.histories()}
-        for query, fact, least in (
-            (RunQuery(order="attempts"), "attempts", 0),
-            (RunQuery(order="failures", min_failures=1), "tool_failures", 1),
-            (RunQuery(order="duration"), "duration_ms", 0),
-        ):
-            values = {id: getattr(facts_of_run, fact) for id, facts_of_run in facts.items()}
+        facts = {each.run.id: compute_facts(each) for each in self.histories()}
+        for fact, least in (("attempts", 0), ("tool_failures", 1), ("duration", 0)):
+            query = RunQuery(order=fact, min_facts={fact: least})
+            values = {id: facts_of_run[fact] for id, facts_of_run in facts.items()}
             expected = sorted(
                 (id for id in values if values[id] >= least), key=lambda id, values=values: (values[id], id)
             )[::-1]

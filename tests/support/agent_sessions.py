@@ -24,7 +24,7 @@ AGENTS_WITH_SERVERS = ("claude-code", "codex", "gemini", "opencode")
 """Agents with MCP servers and with rules that forbid a command."""
 CONVERSATIONS = {"claude-code": Claude, "pi": Pi}
 """Agents that are spoken to while they run, and so compact when they are asked to."""
-FULL_CONTEXT_TOKENS = {"codex": 9000, "copilot": 61_000, "gemini": 900_000, "opencode": 250_000}
+FULL_CONTEXT_TOKENS = {"codex": 9000, "copilot": 61_000, "opencode": 250_000}
 """Reported length of a conversation at which an agent compacts it."""
 
 
@@ -308,6 +308,13 @@ def play(agent: str, place: Place, played: Session) -> None:
                 place.api.script = [*replies[split:], Reply()]
                 conversation.says("go on")
             conversation.ends()
+        return
+    if agent == "gemini" and replies[split:]:  # it compresses only what came before a prompt
+        place.api.script = [*replies[:split], Reply()]
+        gemini(place)
+        place.gemini_settings |= {"model": {"compressionThreshold": 0.0001}}
+        place.api.script = [*replies[split:], Reply()]
+        gemini(place, "go on", "--resume", "latest")
         return
     if replies[split:]:
         replies[split - 1] = replace(replies[split - 1], tokens=FULL_CONTEXT_TOKENS[agent])

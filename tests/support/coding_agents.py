@@ -271,7 +271,7 @@ required = true
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
-def gemini(place: Place, prompt: str = "please work") -> str:
+def gemini(place: Place, prompt: str = "please work", *options: str) -> str:
     """Gemini CLI works once through the script: its last words."""
     file = place.home / ".gemini" / "settings.json"
     settings = json.loads(file.read_text()) if file.exists() else {}
@@ -290,7 +290,7 @@ def gemini(place: Place, prompt: str = "please work") -> str:
     }
     environment.pop("PYTHONPATH")
     done = subprocess.run(
-        [str(PROGRAMS / "gemini"), "-p", prompt, "--yolo", "--skip-trust", "-m", "gemini-2.5-flash"],
+        [str(PROGRAMS / "gemini"), "-p", prompt, "--yolo", "--skip-trust", "-m", "gemini-2.5-flash", *options],
         env=environment, cwd=place.project, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=180,
         check=False,
     )  # fmt: skip

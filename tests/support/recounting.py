@@ -44,7 +44,6 @@ def _rebuild(writer: Connection, tenant: str) -> None:
             history = history_of(writer, tenant, decode_body(row.body, Run))
             links, status = judge_run(writer, tenant, history.run, history.steps)
             changes.add_used_names(history.run, history.steps)
-            changes.add_facts(history.run, history.steps)
             changes.add(EMPTY_SLICE, RunSlice.of_history(replace(history, links=links)))
             changes.add_run(None, history.run, status)
         changes.write_usages(writer, tenant)

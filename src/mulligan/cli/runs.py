@@ -25,7 +25,7 @@ from mulligan.cli.options import (
 )
 from mulligan.contract import counters
 from mulligan.contract.counters import Stats, StatsQuery
-from mulligan.contract.store import DEFAULT_TENANT, FixQuery, RunOrder, Store
+from mulligan.contract.store import DEFAULT_TENANT, FixQuery, Store
 from mulligan.core.calls import group_attempts
 from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import History, to_builtins
@@ -55,7 +55,7 @@ FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan
     "mulligan runs --order cost --min-cost 0.5 --since 7d",
 )
 @list_options(RUN_SPEC)
-def runs(context: CommandContext, limit: int, as_csv: bool, order: RunOrder, **filters: Any) -> None:
+def runs(context: CommandContext, limit: int, as_csv: bool, order: str, **filters: Any) -> None:
     """List runs with their status and cost, the newest first unless --order says otherwise."""
     store = context.find_store()
     if filters["pattern"] is not None and store is not None:
@@ -111,7 +111,7 @@ def search(context: CommandContext, words: tuple[str, ...], limit: int, rebuild:
             hits = search_runs(store, DEFAULT_TENANT, text, context.now, limit, filters)
     lines = [line for hit in hits for line in render_hit(hit, context.now, partial(click.style, bold=True))]
     if not hits and words:
-        lines = [f"No run in {context.where} contains {text[:100]}."]
+        lines = [f"No run in {context.where} has these words."]
     context.print([to_search_facts(hit) for hit in hits], lines)
 
 

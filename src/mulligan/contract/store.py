@@ -17,6 +17,7 @@ import msgspec
 from mulligan.contract.audit import AuditEntry as AuditEntry
 from mulligan.contract.audit import AuditNote as AuditNote
 from mulligan.contract.audit import AuditQuery as AuditQuery
+from mulligan.contract.run_facts import RUN_FACTS, RUN_ORDERS, compute_facts
 from mulligan.core.argument_rejections import TextVerdict, judge_failure
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, UnsupportedOperationError
@@ -85,24 +86,6 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
-class RunFact(NamedTuple):
-    """A column of `run_facts`, and how many of it are one unit of the filter."""
-
-    column: str
-    unit: float = 1
-
-
-RunOrder = Literal["started", "cost", "tokens", "duration", "attempts", "failures"]
-RUN_FACTS = {
-    "cost": RunFact("cost_nanos", 1e9),
-    "tokens": RunFact("tokens"),
-    "duration": RunFact("duration_ms", 1e3),
-    "attempts": RunFact("attempts"),
-    "failures": RunFact("tool_failures"),
-}
-"""The facts of a run by which runs are filtered (`min_` and the name) and sorted."""
-
-
 class RunQuery(Record, frozen=True):
     """Filters for runs, and their order. Times are UTC milliseconds by the caller's clock."""
 
@@ -123,33 +106,29 @@ class RunQuery(Record, frozen=True):
     """Only runs that contain these words and phrases: `contract.search_terms`."""
     since: int | None = None
     until: int | None = None
-    min_cost: float | None = None
-    """US dollars."""
-    min_tokens: int | None = None
-    min_duration: float | None = None
-    """Seconds. A run that has not ended has no duration."""
-    min_attempts: int | None = None
-    min_failures: int | None = None
-    """Failed attempts of tools."""
-    order: RunOrder = "started"
-    """In descending order."""
+    min_facts: dict[str, float] = msgspec.field(default_factory=dict)
+    """The least values of facts in their units, by name (`RUN_FACTS`). A run that has not ended has no duration."""
+    order: str = "started"
+    """The name of a fact, or `started`, in descending order."""
     limit: int = 20
     before: tuple[int, str] | None = None
     """The position of the last run of the previous page."""
 
+    def __post_init__(self) -> None:
+        if self.order not in RUN_ORDERS:
+            raise ValueError(f"Invalid order {self.order!r}. Use one of: {', '.join(RUN_ORDERS)}.")
+        if unknown := self.min_facts.keys() - RUN_FACTS.keys():
+            raise ValueError(f"Invalid facts {', '.join(unknown)}. Use some of: {', '.join(RUN_FACTS)}.")
+
     @property
-    def min_facts(self) -> dict[str, int]:
-        """The least values of facts, by column."""
-        minima = {fact: getattr(self, f"min_{name}") for name, fact in RUN_FACTS.items()}
-        return {fact.column: math.ceil(minimum * fact.unit) for fact, minimum in minima.items() if minimum is not None}
+    def minima(self) -> dict[str, int]:
+        """The least values of facts, as stored, by name."""
+        return {name: math.ceil(minimum * RUN_FACTS[name].scale) for name, minimum in self.min_facts.items()}
 
     def position_of(self, history: History) -> tuple[int, str]:
         """Return the sort key of a run. It is unique, so pages stay complete while runs are added."""
-        if self.order == "started":
-            return history.run.started_at, history.run.id
-        from mulligan.contract.counters import RunFacts  # lazy: for readers of run lists only
-
-        return getattr(RunFacts.of(history.run, history.steps), RUN_FACTS[self.order].column), history.run.id
+        key = history.run.started_at if self.order == "started" else compute_facts(history)[self.order]
+        return key, history.run.id
 
 
 class SessionQuery(Record, frozen=True):

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import msgspec
 
+from mulligan.core import fork_safety
 from mulligan.core.failure import Failure
 from mulligan.core.log import get_logger
-from mulligan.core.record_redaction import RecordRedactor as RecordRedactor
 from mulligan.core.records import Compaction, Lesson, RecordedMessage, Recovery, Run, Step
-from mulligan.redaction import Redactor
+
+if TYPE_CHECKING:
+    from mulligan.core.record_redaction import RecordRedactor
+    from mulligan.redaction import Redactor
 
 log = get_logger(__name__)
 
@@ -94,6 +97,8 @@ class EventStream:
     """
 
     def __init__(self, redactor: Redactor) -> None:
+        with fork_safety.import_lock:
+            from mulligan.core.record_redaction import RecordRedactor  # lazy: needed from the first call on
         self.record_redactor = RecordRedactor(redactor)
         self.caller_listeners: list[Listener] = []
         self._recorder_listeners: list[Listener] = []
@@ -172,6 +177,8 @@ class EventStream:
 
 def redact_event(event: AnyEvent, redactor: Redactor) -> AnyEvent:
     """Return the event with untrusted text as plain data, bounded and without secrets."""
+    with fork_safety.import_lock:
+        from mulligan.core.record_redaction import RecordRedactor  # lazy, as above
     return _redact_event(RecordRedactor(redactor), event)
 
 

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from jinja2 import Undefined
 from markupsafe import Markup, escape
 
+from mulligan.contract.run_facts import RunFact
 from mulligan.core.failure import Failure
 from mulligan.core.records import encode
 from mulligan.redaction import sanitize
@@ -93,6 +94,19 @@ def seconds(value: float | None) -> Markup:
 
 def dollars(nanos: int) -> Markup:
     return Markup(tables.format_dollars(nanos))
+
+
+def format_fact(fact: RunFact, value: float | None) -> Markup:
+    """Format a fact of a run by its unit."""
+    if value is None:
+        return NONE
+    match fact.unit:
+        case "usd":
+            return dollars(round(value * fact.scale))
+        case "seconds":
+            return seconds(value)
+        case "":
+            return number(value)
 
 
 def ago(then: int, now: int) -> Markup:

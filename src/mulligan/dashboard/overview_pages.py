@@ -38,6 +38,7 @@ from mulligan.report import call_text, run_search, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
 from mulligan.report.impact_cases import HELP_NAMES
+from mulligan.report.impact_text import list_attempt_tables
 from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.server.tenants import Tenants, Tokens
@@ -181,7 +182,8 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
 def impact(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Compare failures with mulligan's help with those without it."""
     report = impact_report.build_report(store, tenant, page_query.query(IMPACT_SPEC), page_query.now)
-    return {"report": report, "help_names": HELP_NAMES, "note": impact_report.IMPACT_NOTE}
+    tables = list(list_attempt_tables(report.model_recovery))
+    return {"report": report, "help_names": HELP_NAMES, "note": impact_report.IMPACT_NOTE, "attempt_tables": tables}
 
 
 def count_calls(by: str, parts: Mapping[str, Cell]) -> dict[str, int]:

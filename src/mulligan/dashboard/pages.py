@@ -18,6 +18,7 @@ from starlette.routing import BaseRoute
 from starlette.types import Receive, Scope, Send
 
 from mulligan.contract.counters import By
+from mulligan.contract.run_facts import RUN_FACTS
 from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.failure import SettingsError
 from mulligan.dashboard import charts, formatting, memory_pages, overview_pages, run_pages, tool_pages
@@ -108,8 +109,9 @@ class Dashboard:
             "asset": lambda name: f"/static/{name}?v={self._assets[name].digest}",
             **{name: getattr(formatting, name) for name in (
                 "text", "line", "data", "brief", "number", "count", "percent", "seconds", "dollars", "ago", "size",
-                "date", "format_confidence", "format_timestamp", "detail_path", "stack_trace",
+                "date", "format_confidence", "format_fact", "format_timestamp", "detail_path", "stack_trace",
             )},
+            "run_facts": tuple(RUN_FACTS.values()),
             "describe_part": conversation_text.describe_part,
         }  # fmt: skip
 

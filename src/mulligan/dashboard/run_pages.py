@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from markupsafe import Markup, escape
 
 from mulligan.contract import counters
+from mulligan.contract.run_facts import RUN_ORDERS
 from mulligan.contract.store import RunQuery, Store
 from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
@@ -29,14 +30,6 @@ from mulligan.report.resources import RUN_SPEC, SESSION_SPEC
 MIN_LANE_PERCENT = 2.0
 """Least width of an attempt on the time axis of its run: about that of its mark."""
 OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
-ORDERS: dict[str, str] = {
-    "started": "newest first",
-    "cost": "most expensive first",
-    "tokens": "most tokens first",
-    "duration": "longest first",
-    "attempts": "most attempts first",
-    "failures": "most failed attempts of tools first",
-}
 ROWS_PER_PAGE = 25
 CALLS_PER_PAGE = 100
 """Limit of calls per page."""
@@ -67,11 +60,11 @@ SOURCE_LABELS = {
 
 
 def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
-    order = page_query.find_order(ORDERS, "started")
+    order = page_query.find_order(RUN_ORDERS, "started")
     histories, pages = page_query.read_page(store, tenant, RUN_SPEC, ROWS_PER_PAGE, order=order)
     return {
         "order": order,
-        "order_label": ORDERS[order],
+        "order_label": RUN_ORDERS[order],
         "empty": empty_state(store, tenant, page_query) if not histories else None,
         "rows": list(map(build_run_row, histories)),
         "older": find_older_runs(store, tenant, page_query) if pages.next is None else None,

@@ -18,7 +18,7 @@ from mulligan.contract.store import DAY, FixQuery, RunQuery, Store
 from mulligan.core.episodes import list_episodes
 from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REPAIR
 from mulligan.core.records import ANY_FIX, Fix, History
-from mulligan.report import memory_text
+from mulligan.report import memory_text, recovery_costs
 from mulligan.report.differences import (
     ERROR_RATE,
     GroupDifference,
@@ -218,6 +218,8 @@ class ImpactReport(NamedTuple):
     runs: int
     is_complete: bool
     """Whether all runs of the period were read."""
+    model_recovery: dict[str, Any]
+    """At which attempt the model fixed failures, by kind and by what it had read, and what that cost."""
     curve: list[dict[str, Any]]
     """Failed and recovered calls of each of the last 30 days, with the median time to recovery."""
 
@@ -293,6 +295,7 @@ def build_report(store: Store, tenant: str, query: RunQuery, now: int) -> Impact
     """Compare the cases of the runs that match a query."""
     query = msgspec.structs.replace(query, limit=MAX_IMPACT_RUNS)
     histories = read_runs(store, tenant, query)
+    is_complete = len(histories) < MAX_IMPACT_RUNS
     cases = collect_cases(histories)
     fixes = {fix.id: fix for fix in store.fixes(tenant, FixQuery(now=now, limit=MAX_FIXES))}
     names = {id: f"{fix.tool}: {memory_text.describe_action(fix)}" for id, fix in fixes.items()}
@@ -303,7 +306,8 @@ def build_report(store: Store, tenant: str, query: RunQuery, now: int) -> Impact
         contributions,
         list(_list_incomparable(histories, cases, fixes)),
         len(histories),
-        len(histories) < MAX_IMPACT_RUNS,
+        is_complete,
+        recovery_costs.to_facts(recovery_costs.FailedRuns(histories, is_complete)),
         _build_curve(store, tenant, query, now),
     )
 
@@ -321,7 +325,8 @@ def _list_incomparable(
                 counts[fix] = counts.get(fix, 0) + 1
     for fix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_CONTRIBUTIONS]:
         stored_fix = fixes.get(fix)
-        followed = f", followed in {stored_fix.followed} of {MIN_FOLLOWED_RUNS} runs" if stored_fix else ""
+        followed_runs = stored_fix.followed if stored_fix else MIN_FOLLOWED_RUNS
+        followed = f", followed in {followed_runs} of {MIN_FOLLOWED_RUNS} runs" * (followed_runs < MIN_FOLLOWED_RUNS)
         tool = f"{to_line(stored_fix.tool, 40)}: {memory_text.describe_action(stored_fix)}, " if stored_fix else ""
         yield f"{tool}{fix}: shown after {format_count(count, 'failure')}, not held out yet{followed}"
     repaired = [episode for episode in episodes if episode.by_mulligan]

@@ -7,6 +7,7 @@ from typing import Any
 
 from mulligan.report.impact import CURVE_DAYS, IMPACT_NOTE, ImpactReport
 from mulligan.report.impact_cases import HELP_NAMES
+from mulligan.report.recovery_costs import ADVICE_COLUMNS, KIND_COLUMNS
 from mulligan.report.tables import (
     Fact,
     TableColumn,
@@ -21,6 +22,7 @@ from mulligan.report.tables import (
     wrap_text,
 )
 
+MAX_ATTEMPT_ROWS = 10
 ROW_COLUMNS = (
     TableColumn("outcome", lambda row: to_line(row["name"], 80), priority=9),
     TableColumn("with", lambda row: row["with_help"], True, 9),
@@ -48,13 +50,27 @@ def render_report(report: ImpactReport, period: str, width: int | None) -> Itera
     if report.incomparable:
         yield from ("", style_heading("Cannot be compared", width))
         for text in report.incomparable:
-            yield from wrap_text(f"  - {text}", width, "    ")
+            yield from wrap_text(f"- {text}", width, "  ", "    ")
+    for title, columns, attempt_rows in list_attempt_tables(report.model_recovery):
+        yield from ("", style_heading(title, width))
+        yield from render_table(columns, attempt_rows, width)
     if report.curve:
         yield from ("", style_heading(f"Last {CURVE_DAYS} days", width))
         yield from render_columns(list(_curve_rows(report.curve)), right=(1, 2, 3), width=width)
     if report.summary:
         yield ""
         yield from wrap_text(IMPACT_NOTE, width, "")
+
+
+def list_attempt_tables(facts: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[TableColumn], list[Fact]]]:
+    """Yield title, columns and rows: at which attempt the model fixed failures, by kind and by what it had read."""
+    for title, name, columns in (
+        ("Fixed by the model, by kind of failure", "by_kind", KIND_COLUMNS),
+        ("Fixed by the model, by what it had read", "by_advice", ADVICE_COLUMNS),
+    ):
+        rows = [row for row in facts[name] if row["recovered_by_model"] or row["unrecovered"]]
+        if rows:
+            yield title, columns, rows[:MAX_ATTEMPT_ROWS]
 
 
 def _contribution_columns() -> tuple[TableColumn, ...]:

@@ -14,12 +14,12 @@ import msgspec
 
 from mulligan.contract import counters
 from mulligan.contract.counters import By, StatsQuery
+from mulligan.contract.run_facts import RUN_FACTS, RUN_ORDERS
 from mulligan.contract.store import (
     AuditQuery,
     FixQuery,
     LessonQuery,
     PatternQuery,
-    RunOrder,
     RunQuery,
     SessionQuery,
     Store,
@@ -140,6 +140,7 @@ class ResourceSpec(msgspec.Struct):
     def build_query(self, values: Mapping[str, Any], **overrides: Any) -> Any:
         """Build the query for parsed values by parameter name. `None` means no filter; other names are ignored."""
         fields = {name: value for name, value in values.items() if value is not None} | overrides
+        fields["min_facts"] = {name: fields[f"min_{name}"] for name in RUN_FACTS if f"min_{name}" in fields}
         since, until, kind = (fields.get(name) for name in ("since", "until", "kind"))
         if since is not None and until is not None and since >= until:
             raise SettingsError("Invalid period: since is not before until. Change one of them.")
@@ -297,15 +298,16 @@ RUN_SPEC = ResourceSpec(
         Parameter("text", 'Only runs that contain these words: word "a phrase" name:value -excluded.'),
         *RUN_FILTERS,
         *PERIOD,
-        Parameter("min_cost", "Only runs that cost at least so many US dollars.", "amount"),
-        Parameter("min_tokens", "Only runs with at least so many tokens.", "count", maximum=MAX_COUNT),
-        Parameter("min_duration", "Only runs that lasted at least so many seconds.", "amount"),
-        Parameter("min_attempts", "Only runs with at least so many attempts.", "count", maximum=MAX_COUNT),
-        Parameter("min_failures", "Only runs with at least so many failed tool attempts.", "count", maximum=MAX_COUNT),
+        *(
+            Parameter(f"min_{name}", fact.description, "amount" if fact.unit else "count", maximum=MAX_COUNT)
+            for name, fact in RUN_FACTS.items()
+        ),
     ),
     (
         *"id status running agent version environment calls attempts started_at worst suspected tokens".split(),
-        *"cost_usd tool_failures duration_seconds models".split(),
+        "cost_usd",
+        *(fact.field for name, fact in RUN_FACTS.items() if name not in ("attempts", "tokens", "cost")),
+        "models",
     ),
     (
         TableColumn("run", _id, priority=9, needs_full_width=True),
@@ -319,7 +321,7 @@ RUN_SPEC = ResourceSpec(
     ),
     run_text.to_facts,
     _summarize_runs,
-    (Parameter("order", "Sort field, highest first.", "choice", get_args(RunOrder), "started"),),
+    (Parameter("order", "Sort field, highest first.", "choice", tuple(RUN_ORDERS), "started"),),
 )
 STEP_SPEC = ResourceSpec(
     "steps",

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby, islice
 from typing import Any
 
-from mulligan.contract.counters import RunFacts, model_of, sum_usage
+from mulligan.contract.counters import model_of, sum_usage
+from mulligan.contract.run_facts import RUN_FACTS, compute_facts
 from mulligan.contract.store import Store, TrialReport
 from mulligan.core import calls
 from mulligan.core.episodes import find_causes, list_episodes
@@ -38,26 +39,29 @@ _NO_ACTIONS: Mapping[str, str] = {}
 
 def to_facts(history: History) -> dict[str, Any]:
     """Return the fields of a run for lists, CSV and JSON."""
-    run, run_calls, facts = history.run, _group_calls(history), RunFacts.of(history.run, history.steps)
+    run, facts = history.run, compute_facts(history)
     return {
         "id": run.id,
         "status": status_of(history),
         "running": run.end_reason is None,
         **{name: getattr(run, name) for name in ("end_reason", "agent", "version", "environment")},
-        "calls": len(run_calls),
-        "attempts": facts.attempts,
+        "calls": len(_group_calls(history)),
         "started_at": run.started_at,
         "worst": _worst_failure(history),
         "suspected": len(list_suspected(history)),
-        "tool_failures": facts.tool_failures,
-        "duration_seconds": facts.duration_ms / 1000 if run.ended_at is not None else None,
+        **{fact.field: facts[name] / fact.scale if fact.unit else facts[name] for name, fact in RUN_FACTS.items()},
+        **({} if run.ended_at is not None else {"duration_seconds": None}),
         "models": " ".join(sorted({model_of(run, step) for step in history.steps} - {""})),
         **_to_usage_facts(history),
     }
 
 
 def to_summary(history: History, facts: Mapping[int, Sequence[str]] = _NO_FACTS) -> dict[str, Any]:
-    """Return the JSON summary of a run with the outcome of each call. `facts` are sentences by the id of a call."""
+    """Return the JSON summary of a run with the outcome of each call. `facts` are sentences by the id of a call.
+
+    Commands print it with `--json`. Its `calls` is a list since 0.1.0 and a number in `to_facts`, the row of CSV and
+    API, so neither can replace the other.
+    """
     run = history.run
     links = history.links_by_call
     causes = find_causes(history)

@@ -24,7 +24,6 @@ from mulligan.core.events import (
     AnyEvent,
     ContextCompacted,
     FailureRecorded,
-    RecordRedactor,
     RunEnded,
     RunStarted,
     StepEnded,
@@ -34,6 +33,7 @@ from mulligan.core.failure import Failure, Kind, SettingsError
 from mulligan.core.kinds import KINDS, check_type
 from mulligan.core.log import get_logger
 from mulligan.core.prices import PriceTable
+from mulligan.core.record_redaction import RecordRedactor
 from mulligan.core.records import (
     FIRST_FAILURE_SEQ,
     EndReason,

@@ -56,7 +56,7 @@ from mulligan.store.rows import (
     StoredRun,
     decode_body,
     decompress,
-    delete_usages,
+    delete_callees,
     history_of,
     load_runs,
     mark_rewritten,
@@ -277,7 +277,7 @@ class Eraser:
         target = (self._writer, self._tenant)
         steps_by_seq = {step.seq: step for step in steps}
         self.steps += sum(steps_by_seq.get(step.seq) != step for step in before.steps)
-        delete_usages(*target, before)
+        delete_callees(*target, before)
         message_count = self._count_messages(run.id)
         replace_steps(*target, run.id, steps)
         self.messages += message_count - self._count_messages(run.id)
@@ -291,7 +291,6 @@ class Eraser:
         self._changes.add(RunSlice.of_history(before), RunSlice.of_history(after))
         self._changes.add_run(stored_run, run, status)
         self._changes.add_used_names(run, steps)
-        self._changes.add_facts(run, steps)
 
     # Messages
 

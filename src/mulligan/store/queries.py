@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from mulligan.contract.store import DAY, RUN_FACTS, PatternQuery, RunQuery, SessionQuery, SessionSummary
+from mulligan.contract.run_facts import RUN_FACTS
+from mulligan.contract.store import DAY, PatternQuery, RunQuery, SessionQuery, SessionSummary
 from mulligan.core.records import Example, Pattern, Run, decode, encode
 from mulligan.learn import patterns
 from mulligan.learn.patterns import PatternDecision
@@ -67,7 +68,7 @@ def find_runs(
         for callee_type, name in (("tool", query.tool), ("model", query.model))
         if name is not None
     ]
-    facts = [(f"{column} >= ?", minimum) for column, minimum in query.min_facts.items()]
+    facts = [(f"{RUN_FACTS[name].column} >= ?", minimum) for name, minimum in query.minima.items()]
     if facts or query.order != "started":
         conditions = " AND ".join(condition for condition, _ in facts) or "attempts >= 0"
         filters.append(("run_facts", conditions, tuple(minimum for _, minimum in facts)))

@@ -26,10 +26,11 @@ from mulligan.store.rows import (
     RunRow,
     compress,
     decode_body,
-    delete_usages,
+    delete_callees,
     history_of,
     read_meta,
     remove_run,
+    replace_facts,
     replace_steps,
     runs_since,
     write_meta,
@@ -270,12 +271,12 @@ class PruneRound:
             if remaining_history != history:
                 rows += len(history.steps)
                 self._note_horizon(writer, history)
-                delete_usages(writer, self._tenant, history)
+                delete_callees(writer, self._tenant, history)
                 replace_steps(writer, self._tenant, row.id, remaining_history.steps)
                 changes = CounterChanges()
                 changes.add_used_names(history.run, remaining_history.steps)
-                changes.add_facts(history.run, remaining_history.steps)
                 changes.write_usages(writer, self._tenant)
+                replace_facts(writer, self._tenant, [remaining_history])
         if row.stored_at < self._compress_cutoff:
             packed = self._pack(writer, row.id)
             self.compressed, rows = self.compressed + packed, rows + packed

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import itertools
 import operator
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
 
 from mulligan.contract import counters as counters_module
 from mulligan.contract.counters import DAY, Cell, Cells, PackedCell, Reading, Row, Stats, StatsQuery
+from mulligan.contract.run_facts import FailedCall, complete_facts, sum_facts
 from mulligan.core import calls
 from mulligan.core.calls import Call
 from mulligan.core.records import History, Link, Run, Status, Step, encode
@@ -182,12 +183,8 @@ class RunSlice(NamedTuple):
     def of_history(cls, history: History) -> RunSlice:
         """Return all calls of a run history."""
         calls_by_id = {call.id: call for call in calls.group_attempts(history.steps)}
-        return cls(
-            history.run,
-            calls_by_id,
-            history.links_by_call,
-            counters_module.find_repeated_calls(history, calls_by_id.values()),
-        )
+        repeated_calls = counters_module.find_repeated_calls(history, calls_by_id.values())
+        return cls(history.run, calls_by_id, history.links_by_call, repeated_calls)
 
     def cells(self, id: int) -> Cells:
         """Return the counters of one call."""
@@ -206,6 +203,11 @@ class RunSlice(NamedTuple):
             for step in call.steps
             if step.has_failed and step.failure
         ]
+
+    def to_failed_calls(self, id: int) -> list[FailedCall]:
+        """Return a call with its link, if it has failed."""
+        call = self.calls[id]
+        return [(call, self.links.get(id))] if call.has_failed else []
 
     def is_counted_as(self, id: int, other: RunSlice) -> bool:
         """Return whether a call has the same counters in both slices."""
@@ -233,8 +235,8 @@ class CounterChanges:
         self.failures: list[CountedFailure] = []
         self.used_names: dict[tuple[str, str, int, str], None] = {}
         """Tools and models by run, as (type, name, start of the run, run)."""
-        self._facts: dict[tuple[int, str], tuple[int, ...]] = {}
-        """What is added to `RunFacts`, by start and id of the run."""
+        self._facts: dict[tuple[int, str], tuple[Run, list[int]]] = {}
+        """The latest record of a run and what is added to its facts (`sum_facts`), by its start and id."""
         self.new_runs: set[str] = set()
         """Runs without any stored record before this transaction."""
         self.links: list[tuple[Any, ...]] = []
@@ -246,6 +248,8 @@ class CounterChanges:
     def add(self, before: RunSlice, after: RunSlice) -> None:
         """Subtract the calls of `before` and add those of `after`. Unchanged calls are skipped."""
         has_new_key = bool(before.calls) and not has_same_counter_key(before.run, after.run)
+        # The row of another start, and of a deleted run, is deleted.
+        has_same_facts_row = (before.run.started_at, before.run.id) == (after.run.started_at, after.run.id)
         successes: list[Step] = []
         for id in (before.calls.keys() | after.calls.keys()) if before.calls else after.calls:
             if before.calls:
@@ -254,6 +258,8 @@ class CounterChanges:
                 if id in before.calls:
                     counters_module.add(self.cells, before.cells(id), -1)
                     self.failures += before.to_counted_failures(id, -1)
+                    if has_same_facts_row:
+                        self._add_facts(before.run, before.calls[id].steps, before.to_failed_calls(id), -1)
             if id in after.calls:
                 steps = after.calls[id].steps
                 if len(steps) == 1 and is_first_attempt_success(steps[0]):
@@ -261,11 +267,14 @@ class CounterChanges:
                     continue
                 counters_module.add(self.cells, after.cells(id))
                 self.failures += after.to_counted_failures(id, 1)
+                self._add_facts(after.run, steps, after.to_failed_calls(id))
         self.add_successes(after.run, successes)
 
     def add_successes(self, run: Run, steps: Sequence[Step]) -> None:
         """Add calls that succeeded at their first attempt."""
         self._successes.add(run, steps, self.cells)
+        if steps:
+            self._add_facts(run, steps)
 
     def add_run(self, before: StoredRun | None, run: Run | None, status: Status) -> None:
         """Subtract the run as it was before, if any, and add it as it is now, if any."""
@@ -275,6 +284,7 @@ class CounterChanges:
             counters_module.add_run(self.cells, before.run, before.status, -1)
         if run is not None:
             counters_module.add_run(self.cells, run, status)
+            self._add_facts(run)
 
     def collect_cells(self) -> Cells:
         self._successes.count(self.cells)
@@ -292,19 +302,19 @@ class CounterChanges:
             ):
                 self.used_names["model", model, run.started_at, run.id] = None
 
-    def add_facts(self, run: Run, steps: Iterable[Step], replaced: Iterable[Step] = ()) -> None:
-        """Add attempts to the facts of a run, and subtract those that they replace.
-
-        A second call for a run replaces the first.
-        """
-        *added, duration_ms = counters_module.RunFacts.of(run, steps)
-        *removed, _ = counters_module.RunFacts.of(run, replaced)
-        self._facts[run.started_at, run.id] = (*map(operator.sub, added, removed), duration_ms)
+    def _add_facts(
+        self, run: Run, steps: Sequence[Step] = (), failed_calls: Collection[FailedCall] = (), sign: int = 1
+    ) -> None:
+        sums = [sign * added for added in sum_facts(steps, failed_calls)]
+        if (key := (run.started_at, run.id)) in self._facts:
+            sums = list(map(operator.add, self._facts[key][1], sums))
+        self._facts[key] = run, sums
 
     def write_usages(self, writer: Connection, tenant: str) -> None:
         """Write the rows by which runs are found: their tools and models, and their facts."""
         writer.queue(USED, [(tenant, *usage) for usage in self.used_names])
-        writer.queue(FACTS, [(tenant, *key, *facts) for key, facts in self._facts.items()])
+        facts = ((key, complete_facts(run, sums)) for key, (run, sums) in self._facts.items())
+        writer.queue(FACTS, [(tenant, *key, *values) for key, values in facts])
 
     def write(self, writer: Connection, tenant: str, unfolded: tuple[int, int] | None = None) -> set[str]:
         """Write all changes. Return the ids of patterns without remaining occurrences.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import zlib
 from base64 import b64encode
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar
 from msgspec.structs import astuple, replace
 
 from mulligan.contract import counters
+from mulligan.contract.run_facts import RUN_FACTS, compute_facts
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.records import (
     Compaction,
@@ -90,24 +92,45 @@ MAX_READ_CALLS = 500
 BEFORE_FIRST_CALL = -(2**63)
 """Sorts before every call number."""
 
+
+class FactsState(enum.IntEnum):
+    """How far the facts of a run can be trusted: `runs.facts_state`."""
+
+    MISSING = 0
+    """The default: an earlier version stored the run."""
+    FINAL = 1
+    UNFINISHED = 2
+    """The run has not ended. An open process of an earlier version may add attempts that the facts lack."""
+
+    @classmethod
+    def of_run(cls, run: Run) -> FactsState:
+        return cls.UNFINISHED if run.end_reason is None else cls.FINAL
+
+
 STEP = Insert.of("steps", "tenant run seq call name outcome kind fingerprint started_at body")
 STORED_STEP = Lookup.of("steps", "tenant run seq", "seq")
 RUN = Insert.of(
     "runs",
     "tenant id agent session started_at body version environment status stored_at imported failure_free principal "
-    "has_facts",
+    "facts_state",
 )
 _STORED_RUN = Lookup.of("runs", "tenant id", "body status failure_free stored_at", is_locking=True)
 USED = Insert.of("run_callees", "tenant type name started_at run")
-_COUNTS = counters.RunFacts._fields[:-1]
 FACTS = Insert.of(
     "run_facts",
-    f"tenant started_at run {' '.join(counters.RunFacts._fields)}",
-    "ON CONFLICT (tenant, started_at, run) DO UPDATE SET duration_ms = excluded.duration_ms, "
-    + ", ".join(f"{name} = run_facts.{name} + excluded.{name}" for name in _COUNTS),
+    f"tenant started_at run steps {' '.join(fact.column for fact in RUN_FACTS.values())}",
+    "ON CONFLICT (tenant, started_at, run) DO UPDATE SET steps = run_facts.steps + excluded.steps, "
+    + ", ".join(
+        f"{fact.column} = {'' if fact.of_run else f'run_facts.{fact.column} + '}excluded.{fact.column}"
+        for fact in RUN_FACTS.values()
+    ),
 )
-"""Adds to the facts of a run. The duration is replaced."""
-_STORED_FACTS = Lookup.of("run_facts", "tenant started_at run", " ".join(counters.RunFacts._fields))
+"""Adds to the facts of a run. Those of its own record are replaced."""
+_OPEN_FACTS_SQL = (
+    "SELECT r.body, coalesce(f.steps, -1) <> (SELECT count(*) FROM steps s WHERE s.tenant = r.tenant AND s.run = r.id) "
+    "FROM runs r LEFT JOIN run_facts f ON f.tenant = r.tenant AND f.started_at = r.started_at AND f.run = r.id "
+    "WHERE r.tenant = ? AND r.facts_state <> 1 AND r.facts_state = 2"
+)
 MESSAGE = Insert.of("messages", "tenant digest body")
 RUN_MESSAGE = Insert.of("run_messages", "tenant run number digest")
 _ONLY_OF_RUN = (
@@ -150,10 +173,21 @@ def load_runs(writer: Connection, tenant: str, ids: Iterable[str]) -> dict[str, 
 
 def update_runs(writer: Connection, tenant: str, runs: Sequence[Run]) -> None:
     writer.executemany(
-        "UPDATE runs SET agent = ?, session = ?, started_at = ?, body = ?, version = ?, environment = ? "
+        "UPDATE runs SET agent = ?, session = ?, started_at = ?, body = ?, version = ?, environment = ?, "
+        f"facts_state = CASE WHEN facts_state = {FactsState.UNFINISHED:d} THEN ? ELSE facts_state END "
         "WHERE tenant = ? AND id = ?",
         [
-            (run.agent, run.session, run.started_at, encode(run), run.version, run.environment, tenant, run.id)
+            (
+                run.agent,
+                run.session,
+                run.started_at,
+                encode(run),
+                run.version,
+                run.environment,
+                int(FactsState.of_run(run)),
+                tenant,
+                run.id,
+            )
             for run in runs
         ],
     )
@@ -177,7 +211,7 @@ def run_row(
 ) -> tuple[Any, ...]:
     return (
         tenant, run.id, run.agent, run.session, run.started_at, encode(run), run.version, run.environment, status,
-        stored_at, int(is_imported), int(is_failure_free), principal, 1,
+        stored_at, int(is_imported), int(is_failure_free), principal, int(FactsState.of_run(run)),
     )  # fmt: skip
 
 
@@ -290,7 +324,8 @@ def remove_run(writer: Connection, tenant: str, history: History) -> int:
     Return the size of the messages that were deleted with it.
     """
     run_key = (tenant, history.run.id)
-    delete_usages(writer, tenant, history)
+    delete_callees(writer, tenant, history)
+    delete_facts(writer, tenant, [history.run])
     message_bytes = remove_messages(writer, tenant, history.run.id)
     for table in ("steps", "links", "orphaned_runs", "provisional_runs"):
         writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND run = ?", run_key)
@@ -369,42 +404,53 @@ def replace_message(writer: Connection, tenant: str, key: str, message: Recorded
         writer.execute("DELETE FROM messages WHERE tenant = ? AND digest = ?", (tenant, key))
 
 
-def delete_usages(writer: Connection, tenant: str, history: History) -> None:
-    """Delete the rows by which a run is found: its tools and models, and its facts."""
+def delete_callees(writer: Connection, tenant: str, history: History) -> None:
+    """Delete the rows by which a run is found by its tools and models."""
     run = history.run
-    writer.execute(
-        "DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?", (tenant, run.started_at, run.id)
-    )
-    usages = {("tool", step.name) for step in history.steps}
-    usages |= {("model", counters.model_of(run, step)) for step in history.steps}
+    callees = {("tool", step.name) for step in history.steps}
+    callees |= {("model", counters.model_of(run, step)) for step in history.steps}
     writer.executemany(
         "DELETE FROM run_callees WHERE tenant = ? AND type = ? AND name = ? AND started_at = ? AND run = ?",
-        [(tenant, usage_type, name, run.started_at, run.id) for usage_type, name in usages],
+        [(tenant, callee_type, name, run.started_at, run.id) for callee_type, name in callees],
+    )
+
+
+def delete_facts(writer: Connection, tenant: str, runs: Iterable[Run]) -> None:
+    sql = "DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?"
+    writer.executemany(sql, [(tenant, run.started_at, run.id) for run in runs])
+
+
+def replace_facts(writer: Connection, tenant: str, histories: Sequence[History]) -> None:
+    """Compute the facts of runs from all of their attempts. Batches and erasure add differences instead."""
+    delete_facts(writer, tenant, [history.run for history in histories])
+    writer.put(
+        FACTS,
+        [
+            (tenant, history.run.started_at, history.run.id, len(history.steps), *compute_facts(history).values())
+            for history in histories
+        ],
     )
 
 
 def complete_facts(writer: Connection, tenant: str) -> None:
     """Compute the facts of some runs that an earlier version stored."""
-    sql = "SELECT body FROM runs WHERE tenant = ? AND has_facts = 0 LIMIT ?"
+    sql = "SELECT body FROM runs WHERE tenant = ? AND facts_state <> 1 AND facts_state = 0 LIMIT ?"
     # Runs of an earlier version that get their facts in one transaction.
     runs = [decode_body(body, Run) for (body,) in writer.execute(sql, (tenant, 500)).fetchall()]
-    keys = [(tenant, run.started_at, run.id) for run in runs]
-    facts = [counters.RunFacts.of(run, history_of(writer, tenant, run).steps) for run in runs]
-    writer.executemany("DELETE FROM run_facts WHERE tenant = ? AND started_at = ? AND run = ?", keys)
-    writer.put(FACTS, [(*key, *values) for key, values in zip(keys, facts, strict=True)])
-    writer.executemany("UPDATE runs SET has_facts = 1 WHERE tenant = ? AND id = ?", [(tenant, run.id) for run in runs])
+    replace_facts(writer, tenant, [history_of(writer, tenant, run) for run in runs])
+    set_facts_states(writer, tenant, [(FactsState.of_run(run), run.id) for run in runs])
 
 
-def find_outdated_facts(connection: Connection, tenant: str, histories: Iterable[History]) -> list[tuple[str, str]]:
-    """Return the keys of runs that an earlier version continued after their facts were stored."""
-    facts = {
-        (tenant, history.run.started_at, history.run.id): counters.RunFacts.of(history.run, history.steps)
-        for history in histories
-    }
-    stored = {tuple(row[:3]): row[3:] for row in connection.look_up(_STORED_FACTS, list(facts))}
-    return [
-        (tenant, id) for (_, started_at, id), values in facts.items() if stored.get((tenant, started_at, id)) != values
-    ]
+def set_facts_states(writer: Connection, tenant: str, states: Iterable[tuple[FactsState, str]]) -> None:
+    sql = "UPDATE runs SET facts_state = ? WHERE tenant = ? AND id = ?"
+    writer.executemany(sql, [(int(state), tenant, id) for state, id in states])
+
+
+def find_outdated_facts(connection: Connection, tenant: str) -> list[str]:
+    """Return the unfinished runs that an earlier version has continued or ended since their facts were stored."""
+    rows = connection.execute(_OPEN_FACTS_SQL, (tenant,)).fetchall()
+    open_runs = [(decode_body(body, Run), lacks_steps) for body, lacks_steps in rows]
+    return [run.id for run, lacks_steps in open_runs if lacks_steps or run.end_reason is not None]
 
 
 def replace_steps(writer: Connection, tenant: str, run: str, steps: Sequence[Step]) -> None:

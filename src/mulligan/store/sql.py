@@ -205,16 +205,8 @@ class DatabaseStore(abc.ABC):
             runs = queries.find_runs(read, tenant, query, pattern_ids)
             return [rows.history_of(connection, tenant, run) for run in runs]
 
-        if not query.min_facts and query.order == "started":
-            return self.ask(tenant, find_histories)
-        self._complete_facts(tenant)
-        histories = self.ask(tenant, find_histories)
-        outdated = self.ask(tenant, lambda connection: rows.find_outdated_facts(connection, tenant, histories))
-        if not outdated:
-            return histories
-        with self.write_transaction(tenant) as writer:
-            writer.executemany("UPDATE runs SET has_facts = 0 WHERE tenant = ? AND id = ?", outdated)
-        self._complete_facts(tenant)
+        if query.min_facts or query.order != "started":
+            self._complete_facts(tenant)
         return self.ask(tenant, find_histories)
 
     def _search_runs(
@@ -252,8 +244,13 @@ class DatabaseStore(abc.ABC):
         """Empty the search index, of all tenants if they share it. The next update builds it again."""
 
     def _complete_facts(self, tenant: str) -> None:
-        """Compute the facts of runs that an earlier version stored, once."""
-        while self.read_rows(tenant, "SELECT 1 FROM runs WHERE tenant = ? AND has_facts = 0 LIMIT 1", (tenant,), True):
+        """Compute the facts of runs that an earlier version stored or continued."""
+        outdated_ids = self.ask(tenant, lambda connection: rows.find_outdated_facts(connection, tenant), is_own=True)
+        if outdated_ids:
+            with self.write_transaction(tenant) as writer:
+                rows.set_facts_states(writer, tenant, [(rows.FactsState.MISSING, id) for id in outdated_ids])
+        missing_sql = "SELECT 1 FROM runs WHERE tenant = ? AND facts_state <> 1 AND facts_state = 0 LIMIT 1"
+        while self.read_rows(tenant, missing_sql, (tenant,), is_own=True):
             with self.write_transaction(tenant) as writer:
                 rows.complete_facts(writer, tenant)
 

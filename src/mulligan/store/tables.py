@@ -187,15 +187,15 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE votes ADD COLUMN details TEXT NOT NULL DEFAULT ''",
     ),
     (
-        # What `runs` filters and sorts by. A run of an earlier version has none until the first question that needs it.
+        # What `runs` filters and sorts by, with the number of stored attempts that it covers (`rows.FactsState`).
         """
         CREATE TABLE run_facts (
-            tenant TEXT NOT NULL, started_at BIGINT NOT NULL, run TEXT NOT NULL, attempts BIGINT NOT NULL,
-            tool_failures BIGINT NOT NULL, tokens BIGINT NOT NULL, cost_nanos BIGINT NOT NULL,
+            tenant TEXT NOT NULL, started_at BIGINT NOT NULL, run TEXT NOT NULL, steps BIGINT NOT NULL,
+            attempts BIGINT NOT NULL, tool_failures BIGINT NOT NULL, tokens BIGINT NOT NULL, cost_nanos BIGINT NOT NULL,
             duration_ms BIGINT NOT NULL, PRIMARY KEY (tenant, started_at, run)) WITHOUT ROWID
         """,
-        "ALTER TABLE runs ADD COLUMN has_facts INTEGER NOT NULL DEFAULT 0",
-        "CREATE INDEX runs_without_facts ON runs (tenant) WHERE has_facts = 0",
+        "ALTER TABLE runs ADD COLUMN facts_state INTEGER NOT NULL DEFAULT 0",
+        "CREATE INDEX runs_by_facts_state ON runs (tenant, facts_state) WHERE facts_state <> 1",
     ),
 )
 """The statements of each schema version. A later version adds a tuple; one that has been released is never edited."""

@@ -53,7 +53,8 @@ from mulligan.store.rows import (
     StoredRun,
     calls_of,
     compactions_of,
-    delete_usages,
+    delete_callees,
+    delete_facts,
     extent,
     history_of,
     link_rows,
@@ -354,8 +355,6 @@ class BatchWriter:
         if is_orphan:
             writer.execute("DELETE FROM orphaned_runs WHERE tenant = ? AND run = ?", (tenant, run.id))
         is_failure_free = changes.is_failure_free and not is_orphan and (old is None or old.is_failure_free)
-        if steps or old is None or run is not old.run:
-            counters.add_facts(run, steps, transaction.replaced.get(run.id, {}).values())
         if is_failure_free and has_same_key:
             status = RunProgress().status(run)
             counters.add_successes(run, steps)
@@ -422,7 +421,9 @@ class BatchWriter:
         has_same_key = old is None or has_same_counter_key(old.run, run)
         if old is not None and not has_same_key:
             needs_full_read = True
-            delete_usages(writer, tenant, history_of(writer, tenant, old.run))
+            delete_callees(writer, tenant, history_of(writer, tenant, old.run))
+            if run.started_at != old.run.started_at:
+                delete_facts(writer, tenant, [old.run])
         start = min((step.call for step in steps), default=0)
         trail = self._load_trail(transaction, old, run, steps, start)
         progress = None if needs_full_read else trail.rewind(start)
@@ -470,8 +471,6 @@ class BatchWriter:
         counters.links += link_rows(tenant, run.id, after.links, after.calls)
         if needs_full_read:
             counters.add_used_names(run, earlier)
-        if is_orphan or not has_same_key:
-            counters.add_facts(run, all_steps)
         status = trail.now.status(run)
         if old is not None:
             counters.statuses.append((status, 0, tenant, run.id))

@@ -8,7 +8,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mulligan.core.records import History
-from mulligan.transcripts import claude_code, codex, copilot, gemini, messages, opencode, otlp, pi, tracing_exports
+from mulligan.transcripts import (
+    aider,
+    claude_code,
+    codex,
+    copilot,
+    gemini,
+    messages,
+    opencode,
+    otlp,
+    pi,
+    tracing_exports,
+)
 from mulligan.transcripts import recorded_runs as runs
 from mulligan.transcripts.log_lines import LogLines
 from mulligan.transcripts.run_builder import ReaderState
@@ -43,6 +54,7 @@ FORMATS: dict[str, Format] = {
         Format(claude_code.NAME, "Claude Code", claude_code.recognizes, claude_code.read, claude_code.find_logs),
         Format(gemini.NAME, "Gemini CLI", gemini.recognizes, gemini.read, gemini.find_logs),
         Format(opencode.NAME, "OpenCode", opencode.recognizes, opencode.read, opencode.find_logs),
+        Format(aider.NAME, "Aider", aider.recognizes, aider.read, aider.find_logs),
         Format(messages.NAME, "conversations", messages.recognizes, messages.read),
     )
 }
@@ -54,7 +66,7 @@ def detect_log_format(lines: LogLines) -> Format | None:
     return next((log_format for log_format in FORMATS.values() if log_format.recognizes(head)), None) if head else None
 
 
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson")
+SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".ndjson", aider.FILE_NAME)
 _PRIVATE = (
     "oauth_creds.json", ".credentials.json", "credentials.json", "auth.json", "settings.json", "google_accounts.json",
 )  # fmt: skip

@@ -34,7 +34,8 @@ DAY_ONE = 20_000
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
 ROWS = {
     "runs": "id, status", "steps": "run, seq, body", "links": "run, failed_call, body",
-    "run_callees": "type, name, started_at, run", "run_facts": "started_at, run, attempts, tool_failures, duration_ms",
+    "run_callees": "type, name, started_at, run",
+    "run_facts": "started_at, run, steps, attempts, tool_failures, duration_ms",
     "run_failures": "pattern, started_at, run, kind, occurrences", "compactions": "owner_type, owner, at",
     "orphaned_runs": "run", "messages": "digest, body", "run_messages": "run, number, digest",
     "patterns": "id, occurrences, recovered, runs, first_seen_at, last_seen_at",

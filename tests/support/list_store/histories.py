@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from list_store.occurrences import Occurrence, PatternCounter, find_occurrences
 from mulligan.classify.fingerprint import compute_fingerprint
 from mulligan.contract import counters
+from mulligan.contract.run_facts import compute_facts
 from mulligan.contract.search_terms import find_matches, parse_search
 from mulligan.contract.store import ForgetRequest, RunQuery
 from mulligan.core.events import AnyEvent, ContextCompacted, FailureRecorded, RunEnded, RunStarted, StepEnded
@@ -278,9 +279,9 @@ def is_run_asked(run: Run, query: RunQuery) -> bool:
 def is_history_asked(history: History, query: RunQuery, pattern: set[str]) -> bool:
     steps = history.steps
     failures = [(step, step.failure) for step in steps if step.has_failed and step.failure]
-    facts = counters.RunFacts.of(history.run, steps)
+    facts = compute_facts(history)
     return (
-        all(getattr(facts, column) >= minimum for column, minimum in query.min_facts.items())
+        all(facts[name] >= minimum for name, minimum in query.minima.items())
         and (query.before is None or query.position_of(history) < tuple(query.before))
         and (
             query.status is None

@@ -48,7 +48,6 @@ from mulligan.contract.counters.counters import (
     unpack,
 )
 from mulligan.contract.counters.counting import (
-    RunFacts,
     SuccessCounter,
     add_run,
     cells,
@@ -76,7 +75,6 @@ __all__ = [
     "PackedCell",
     "Reading",
     "Row",
-    "RunFacts",
     "Stats",
     "StatsQuery",
     "SuccessCounter",

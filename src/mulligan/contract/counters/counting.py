@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from mulligan.contract.counters.counters import (
     HOUR,
@@ -192,28 +192,6 @@ def sum_usage(steps: Iterable[Step]) -> Cell:
     for step in steps:
         _count_usage(cell, step)
     return cell
-
-
-class RunFacts(NamedTuple):
-    """What runs are filtered and sorted by: the columns of `run_facts`."""
-
-    attempts: int
-    tool_failures: int
-    tokens: int
-    cost_nanos: int
-    duration_ms: int
-
-    @classmethod
-    def of(cls, run: Run, steps: Iterable[Step]) -> RunFacts:
-        """Return the facts of a run with these attempts. One that has not ended has no duration."""
-        attempts = tool_failures = tokens = cost_nanos = 0
-        for step in steps:
-            attempts += step.type not in ("run", "reflection")
-            tool_failures += step.type == "tool" and step.has_failed
-            tokens += step.token_count
-            cost_nanos += step.cost_nanos or 0
-        duration_ms = run.ended_at - run.started_at if run.ended_at is not None else 0
-        return cls(attempts, tool_failures, tokens, cost_nanos, duration_ms)
 
 
 def _find_method(call: Call, by: Call | None) -> RecoveryMethod:
