@@ -111,7 +111,7 @@ def search(context: CommandContext, words: tuple[str, ...], limit: int, rebuild:
             hits = search_runs(store, DEFAULT_TENANT, text, context.now, limit, filters)
     lines = [line for hit in hits for line in render_hit(hit, context.now, partial(click.style, bold=True))]
     if not hits and words:
-        lines = [f"No run in {context.where} contains {text[:100]}."]
+        lines = [f"No run in {context.where} has these words."]
     context.print([to_search_facts(hit) for hit in hits], lines)
 
 
