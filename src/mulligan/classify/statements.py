@@ -60,8 +60,9 @@ def states_failure(text: str, min_score: int = MIN_SCORE) -> bool:
     return score_statement(text) >= min_score
 
 
+@functools.lru_cache(maxsize=512)
 def score_statement(text: str) -> int:
-    """Return how clearly a short text states that the call failed."""
+    """Return how clearly a short text states that the call failed. Cached: tools return the same texts again."""
     statement = text.strip() if len(text) <= MAX_STATEMENT_CHARS and may_state_failure(text) else ""
     if not statement or statement.count("\n") >= MAX_STATEMENT_LINES:
         return 0
@@ -102,6 +103,10 @@ def _count(section: str, text: str, boundary: str = r"\b") -> int:
 
 @functools.cache
 def _compile_phrases(section: str, boundary: str) -> re.Pattern[str]:
-    """Compile a section of phrases that commas separate."""
-    phrases = re.sub(r",?\s*\n|, ", "|", read_sections("statements")[section].strip())
-    return compile_rule_pattern(f"{boundary}(?:{phrases}){boundary}")
+    """Compile a section of phrases that commas separate. Phrases with the same first letter are tried together."""
+    by_letter: dict[str, list[str]] = {}
+    for phrase in re.split(r",?\s*\n|, ", read_sections("statements")[section].strip()):
+        letter = phrase[0] if re.match(r"[a-z](?![?*+{])", phrase) else ""
+        by_letter.setdefault(letter, []).append(phrase[len(letter) :])
+    groups = (f"{letter}(?:{'|'.join(phrases)})" for letter, phrases in by_letter.items())
+    return compile_rule_pattern(f"{boundary}(?:{'|'.join(groups)}){boundary}")
