@@ -22,7 +22,7 @@ from mulligan.core import records
 from mulligan.core.events import ContextCompacted, StepEnded
 from mulligan.core.records import Change, Compaction, Link, Step, decode, encode
 from mulligan.hooks import main as hook_main
-from mulligan.learn.patterns import PatternDecision
+from mulligan.learn.pattern_decisions import PatternDecision
 from mulligan.server import bodies as api_bodies
 from mulligan.server.payloads import BatchPayload
 from mulligan.store import erasure, fix_queries, rows

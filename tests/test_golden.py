@@ -59,7 +59,7 @@ STORED = {
         for module, names in {
             "mulligan.learn.fixes": "FixAction FixRecord OperatorDecision",
             "mulligan.learn.lessons": "StoredLesson",
-            "mulligan.learn.patterns": "PatternDecision",
+            "mulligan.learn.pattern_decisions": "PatternDecision",
             "mulligan.contract.store": "SeenSchema",
             "mulligan.learn.tracker": "Tracker",
             "mulligan.contract.audit": "AuditEntry",

@@ -33,6 +33,7 @@ ENDPOINTS = {
     ("GET", "/v1/lessons/x"): "read",
     ("POST", "/v1/lessons/x"): "admin",
     ("POST", "/v1/patterns/x"): "admin",
+    ("POST", "/v1/patterns"): "admin",
     ("GET", "/v1/fixes"): "read",
     ("GET", "/v1/fixes/x"): "read",
     ("POST", "/v1/fixes/x"): "admin",

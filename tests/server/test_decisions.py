@@ -86,6 +86,23 @@ def test_a_pattern_is_muted_resolved_merged_and_split(world, admin):
     assert admin.post(f"/v1/patterns/{first}", {"action": "merge", "into": first}).status == 400
 
 
+def test_patterns_are_assigned_together_and_found_by_their_owner(world, admin):
+    world.store.append(DEFAULT_TENANT, taught.clamped("run_b", NOW - DAY, "other"), "journal-b", 1)
+    ids = [pattern["id"] for pattern in admin.get("/v1/patterns").json["patterns"]]
+
+    answer = post(admin, "/v1/patterns", {"ids": ids, "action": "assign", "text": "me"})
+    assert [(pattern["id"], pattern["owner"]) for pattern in answer["patterns"]] == [(id, "ann") for id in ids]
+    post(admin, f"/v1/patterns/{ids[0]}", {"action": "assign", "text": "search team"})
+    assert [pattern["id"] for pattern in admin.get("/v1/patterns?owner=me").json["patterns"]] == ids[1:]
+
+    commented = post(admin, f"/v1/patterns/{ids[0]}", {"action": "comment", "text": "Seen."})
+    assert (commented["history"][0]["action"], commented["history"][0]["by"]) == ("comment", "ann")
+    assert admin.post("/v1/patterns", {"ids": [*ids, "pat_zzz"], "action": "mute"}).status == 404
+    assert admin.get("/v1/patterns?state=muted").json["patterns"] == []
+    refused = admin.post(f"/v1/patterns/{ids[0]}", {"action": "link", "text": "javascript:alert(1)"})
+    assert (refused.status, "Invalid link" in refused.json["message"]) == (400, True)
+
+
 @pytest.mark.parametrize("resource", ["runs", "patterns", "fixes", "lessons"])
 def test_an_ambiguous_prefix_is_another_answer_than_an_unknown_id(world, admin, resource):
     taught.prove(world.store, NOW, "other")

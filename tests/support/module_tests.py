@@ -85,6 +85,7 @@ MODULE_TESTS = {
     "integrations.openai_agents_tools": "frameworks/test_openai_agents.py: function_tool",
     "integrations.pydantic_ai": "frameworks/test_pydantic_ai.py: MulliganCapability",
     "integrations.strands": "frameworks/test_adapters.py: strands",
+    "learn.pattern_decisions": "contract/test_pattern_work.py",
     "learn.profiles": "learn/test_value_profiles.py",
     "learn.project_lessons": "stories/test_coding_agent.py: lessons",
     "prompt": "prompt/test_failure_messages.py",

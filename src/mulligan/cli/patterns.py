@@ -11,6 +11,7 @@ import click
 
 from mulligan.cli.options import (
     CommandContext,
+    Decorator,
     command,
     has_filters,
     import_function,
@@ -31,6 +32,7 @@ from mulligan.contract.store import (
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, Lesson, Pattern, lesson_id, to_builtins
 from mulligan.learn import lesson_files, project_lessons
+from mulligan.learn.pattern_decisions import OWN_NAME
 from mulligan.learn.patterns import find_related
 from mulligan.learn.working_calls import PastFailure
 from mulligan.report import memory_text
@@ -43,11 +45,26 @@ ACTION_HELP: dict[PatternAction, str] = {
     "merge": "Count PATTERN as part of INTO from now on, including earlier occurrences.",
     "mute": "Hide patterns from lists and alerts.",
     "unmute": "Show muted patterns in lists and alerts again.",
-    "resolve": "Mark patterns as resolved; they reopen at the next occurrence.",
+    "resolve": "Mark patterns as resolved; they reopen at the next occurrence, in a version that is not older.",
     "reopen": "Reopen resolved patterns.",
     "split": "Separate patterns that were merged into others.",
     "note": "Replace the note of a pattern. An empty text removes it.",
+    "acknowledge": "Mark patterns as known: somebody works on them.",
+    "assign": "Set the owner of patterns.",
+    "link": "Link a pattern to its issue in a tracker. An empty address removes the link.",
+    "comment": "Add a comment to the history of a pattern.",
 }
+ACTION_OPTIONS: dict[PatternAction, tuple[Decorator, ...]] = {
+    "mute": (
+        click.option("--until", metavar="7d", help="Until this time: 24h or 7d from now, a date."),
+        click.option("--below", type=click.IntRange(0), help="While they occur at most so often per UTC day."),
+    ),
+    "resolve": (
+        click.option("--version", "text", default="", help="Occurrences in older versions do not reopen them."),
+    ),
+    "assign": (click.option("--to", "text", default=OWN_NAME, help="A person or team; empty for none. Default: you."),),
+}
+"""Options of the actions that have some."""
 
 
 @list_group(
@@ -55,16 +72,21 @@ ACTION_HELP: dict[PatternAction, str] = {
     "mulligan patterns --new --since 1d || echo new failures",
     "mulligan patterns show pat_8f2c",
     "mulligan patterns similar pat_8f2c",
-    "mulligan patterns mute pat_8f2c",
+    "mulligan patterns assign pat_8f2c --to search-team",
+    "mulligan patterns resolve pat_8f2c --version 1.5.0",
+    "mulligan patterns mute pat_8f2c --below 10",
     "mulligan patterns merge pat_8f2c pat_11aa",
 )
 @click.option("--new", is_flag=True, help="Only patterns first seen within --since (1d); exits 1 if there are any.")
+@click.option("--mine", is_flag=True, help="Only patterns that you own.")
 @list_options(PATTERN_SPEC)
-def patterns(context: CommandContext, new: bool, limit: int, as_csv: bool, **filters: Any) -> None:
+def patterns(context: CommandContext, new: bool, mine: bool, limit: int, as_csv: bool, **filters: Any) -> None:
     """List patterns: failures with the same cause, counted together."""
     since = filters["since"]
     if new:
         filters |= {"since": None, "new_since": since if since is not None else context.now - DAY}
+    if mine:
+        filters["owner"] = OWN_NAME
     store, matches = context.read_list(PATTERN_SPEC, filters, limit)
     if not context.print_list(PATTERN_SPEC, matches, limit, as_csv):
         if store is None:
@@ -143,8 +165,9 @@ def _add_pattern_action(action: PatternAction) -> None:
     """Register the command that applies this decision to patterns."""
 
     def decide(
-        context: CommandContext, pattern: str | tuple[str, ...], into: str | None = None, text: str = ""
-    ) -> None:
+        context: CommandContext, pattern: str | tuple[str, ...], into: str | None = None, text: str = "",
+        until: str | None = None, below: int | None = None,
+    ) -> None:  # fmt: skip
         store = context.require_store()
         ids = (pattern,) if isinstance(pattern, str) else pattern
         for id in (*ids, *([into] if into else [])):  # check all before any is changed
@@ -152,22 +175,36 @@ def _add_pattern_action(action: PatternAction) -> None:
                 _require_pattern(store.pattern(DEFAULT_TENANT, id), id)
         facts, sentences = [], []
         for id in ids:
-            request = PatternCommand(action=action, pattern=id, into=into, note=text, at=context.now)
+            request = PatternCommand(
+                action=action, pattern=id, into=into, at=context.now, until=_parse_future(until, context.now),
+                below=below, **{"note" if action == "note" else "text": text},
+            )  # fmt: skip
             updated_pattern = _require_pattern(store.update_pattern(DEFAULT_TENANT, request), id)
             facts.append(memory_text.pattern_facts(updated_pattern))
             sentences.append(_describe_action(action, updated_pattern, id))
         context.print(facts, "\n".join(sentences))
 
-    if second_argument := {"merge": "into", "note": "text"}.get(action):
+    if second_argument := {"merge": "into", "note": "text", "link": "text", "comment": "text"}.get(action):
         decide = click.argument(second_argument)(decide)
+    for option in ACTION_OPTIONS.get(action, ()):
+        decide = option(decide)
     decide = click.argument("pattern", nargs=1 if second_argument else -1, required=True)(decide)
     command(parent=patterns, name=action, help=ACTION_HELP[action])(decide)
+
+
+def _parse_future(text: str | None, now: int) -> int | None:
+    """Return the time that an option names: a date, or a duration from now."""
+    time = parse_time_option(text)
+    return time if time is None or time > now else 2 * now - time
 
 
 def _describe_action(action: PatternAction, pattern: Pattern, id: str) -> str:
     occurrences = format_count(pattern.occurrences, "occurrence")
     match action:
         case "resolve":
+            version = to_line(pattern.resolved_version, 80)
+            if version and pattern.state == "resolved":
+                return f"{pattern.id} is resolved in {version}. It reopens at an occurrence in it or a newer version."
             return f"{pattern.id} is resolved. It reopens at the next occurrence."
         case "merge":
             return f"{pattern.id} now has {occurrences}. To undo: mulligan patterns split {id}"
@@ -175,7 +212,13 @@ def _describe_action(action: PatternAction, pattern: Pattern, id: str) -> str:
             return f"{pattern.id} is separate again, with {occurrences}."
         case "note":
             return f"Note of {pattern.id} {'replaced' if pattern.note else 'removed'}."
-    return f"{pattern.id} is {pattern.state}."
+        case "assign":
+            return f"Owner of {pattern.id}: {to_line(pattern.owner, 80) or 'none'}."
+        case "link":
+            return f"Issue of {pattern.id}: {to_line(pattern.link, 500) or 'none'}."
+        case "comment":
+            return f"Comment added to {pattern.id}."
+    return f"{pattern.id} is {pattern.status}."
 
 
 for _action in get_args(PatternAction):

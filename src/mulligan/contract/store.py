@@ -30,7 +30,7 @@ from mulligan.core.records import (
     LessonState,
     LessonVerdict,
     Pattern,
-    PatternState,
+    PatternStatus,
     Precedent,
     Record,
     Run,
@@ -166,8 +166,8 @@ class SessionSummary(Record, frozen=True):
 class PatternQuery(Record, frozen=True):
     """Filters for patterns, and the period in which they are counted."""
 
-    state: PatternState | None = None
-    """If None, all but muted patterns."""
+    state: PatternStatus | None = None
+    """If None, all but muted patterns. `new` and `active` include acknowledged and regressed ones."""
     tool: str | None = None
     kind: str | None = None
     agent: str | None = None
@@ -177,6 +177,8 @@ class PatternQuery(Record, frozen=True):
     """Only patterns that occurred since then. Their counts and `days` then start at that day."""
     new_since: int | None = None
     """Only patterns that first occurred since then."""
+    owner: str | None = None
+    """Only patterns of this owner; `me` for the caller."""
     order: Literal["occurrences", "unrecovered", "last_seen", "first_seen"] = "occurrences"
     """In descending order."""
     limit: int = 20
@@ -189,7 +191,9 @@ class PatternQuery(Record, frozen=True):
         return -getattr(pattern, field), pattern.id
 
 
-PatternAction = Literal["merge", "mute", "unmute", "resolve", "reopen", "split", "note"]
+PatternAction = Literal[
+    "merge", "mute", "unmute", "resolve", "reopen", "split", "note", "acknowledge", "assign", "link", "comment"
+]
 ListedResource = Literal["runs", "patterns", "fixes", "lessons"]
 
 
@@ -203,6 +207,15 @@ class PatternCommand(Record, frozen=True):
     note: str = ""
     at: int = 0
     """When, by the clock of the caller. A failure that began later reopens a resolved pattern."""
+    text: str = ""
+    """For `assign` the owner, for `link` the address, for `comment` the comment, for `resolve` the version."""
+    until: int | None = None
+    below: int | None = None
+    """For `mute`: until this time, or while it occurs at most so often per day."""
+
+
+PATTERN_HISTORY_KIND = "pattern history"
+"""Kind of the key-value entries with what people did with a pattern, by pattern id. Only the store writes them."""
 
 
 class Retention(Record, frozen=True):

@@ -36,6 +36,7 @@ LinkEvidence = Literal[
 """Why a success counts as the recovery of a failed call (`mulligan.core.links`)."""
 Effects = Literal["none", "idempotent", "once"]
 PatternState = Literal["new", "active", "resolved", "muted"]
+PatternStatus = Literal["new", "active", "resolved", "muted", "acknowledged", "regressed"]
 """`new` occurred on one day only, `active` on several. An operator sets `resolved` and `muted`."""
 
 FixState = Literal["proposed", "promoted", "approved", "demoted", "expired", "paused", "revoked"]
@@ -445,6 +446,16 @@ class Example(Record, frozen=True):
     started_at: int = 0
 
 
+class PatternEvent(Record, frozen=True):
+    """What a person did with a pattern."""
+
+    at: int
+    by: str
+    action: str
+    text: str = ""
+    """The comment, owner, link, version or other pattern."""
+
+
 class Pattern(Record, frozen=True):
     """All failures of one tool with one fingerprint.
 
@@ -482,6 +493,29 @@ class Pattern(Record, frozen=True):
     """The ids of the patterns merged into it."""
     note: str = ""
     """A note of people: what is known, who takes care."""
+    owner: str = ""
+    """The person or team that takes care."""
+    link: str = ""
+    """Address of its issue in a tracker."""
+    acknowledged: bool = False
+    resolved_version: str = ""
+    """The version in which it is resolved. Occurrences in older versions do not reopen it."""
+    regressed_at: int = 0
+    """When it occurred again after it was resolved; 0 if it did not, or somebody decided about it since."""
+    regressed_version: str = ""
+    """The version in which it did."""
+    muted_until: int | None = None
+    muted_below: int | None = None
+    """It is muted until this time, or while it occurs at most so often per day."""
+    history: tuple[PatternEvent, ...] = ()
+    """Decisions and comments of people, the newest first; with the details of one pattern only."""
+
+    @property
+    def status(self) -> PatternStatus:
+        """The state, or `acknowledged` or `regressed` if it is open."""
+        if self.state in ("resolved", "muted"):
+            return self.state
+        return "acknowledged" if self.acknowledged else "regressed" if self.regressed_at else self.state
 
 
 CompressionVerb = Literal["summarized", "cut", "dropped", "rewritten"]

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, get_args
 
 import msgspec
 
-from mulligan.contract.store import DAY, FixQuery, LessonQuery, PatternCommand, RecallQuery, RunQuery, Store
+from mulligan.contract.store import (
+    DAY,
+    FixQuery,
+    LessonQuery,
+    PatternAction,
+    PatternCommand,
+    RecallQuery,
+    RunQuery,
+    Store,
+)
 from mulligan.core import calls
 from mulligan.core.calls import Call
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import Fix, FixState, History, Lesson, LessonVerdict, Pattern, PatternState, Step, pattern_id
+from mulligan.core.records import (
+    Fix,
+    FixState,
+    History,
+    Lesson,
+    LessonVerdict,
+    Pattern,
+    PatternStatus,
+    Step,
+    pattern_id,
+)
 from mulligan.dashboard import charts, formatting, run_pages
 from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
+from mulligan.learn.pattern_decisions import OWN_NAME
 from mulligan.prompt import Prompt
-from mulligan.report.memory_text import describe_action, describe_use, not_automatic_reason
+from mulligan.report.memory_text import describe_action, describe_use, describe_work, not_automatic_reason
 from mulligan.report.resources import LESSON_SPEC, PATTERN_SPEC
 from mulligan.report.run_text import explain_trials, status_of
 
@@ -33,7 +54,11 @@ ORDERS = {
     "last_seen": "latest occurrence first",
     "first_seen": "newest pattern first",
 }
-COMMANDS = ("mute", "unmute", "resolve", "reopen", "merge", "split", "note")
+MAX_MUTED_DAYS = 3650
+BULK_ACTIONS = {
+    "acknowledge": "Acknowledge", "assign": "Assign to me", "resolve": "Mark resolved", "reopen": "Reopen",
+    "mute": "Mute", "unmute": "Unmute",
+}  # fmt: skip
 FIX_STATES: dict[FixState, str] = {
     "proposed": "succeeded in some runs; not promoted yet",
     "promoted": "promoted after enough successful runs",
@@ -70,7 +95,8 @@ def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
         "rows": build_pattern_rows(store, tenant, page_query, matches),
         "order": order,
         "order_label": ORDERS[order],
-        "states": get_args(PatternState),
+        "states": get_args(PatternStatus),
+        "actions": BULK_ACTIONS,
         "pages": pages,
     }
 
@@ -119,6 +145,7 @@ def pattern(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[s
     messages = sorted({step.failure.message for _, call in occurrences for step in call.steps if step.failure})
     return {
         "pattern": stored_pattern,
+        "work": [(name, text) for name, text in describe_work(stored_pattern) if name != "issue"],
         "recovered": formatting.percent(stored_pattern.recovered, stored_pattern.occurrences),
         "p50": recovery_times[len(recovery_times) // 2] if recovery_times else None,
         "p95": recovery_times[int(len(recovery_times) * 0.95)] if len(recovery_times) >= 20 else None,
@@ -194,7 +221,7 @@ def _count_names(names: Iterable[str]) -> list[tuple[str, int]]:
 
 def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Pattern | None:
     """Apply an operator's command from the pattern's form."""
-    action = _read_action(form, "command", COMMANDS)
+    action = _read_action(form, "command", get_args(PatternAction))
     target_id = form.get("part") or id if action == "split" else id
     into = form.get("into") or None
     if action == "merge":
@@ -203,8 +230,29 @@ def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, 
             raise SettingsError(f"Pattern {(into or '')[:40]!r} not found. Choose the pattern to merge into.")
         if current_pattern is not None and target_pattern.id == current_pattern.id:
             raise SettingsError(f"{id[:40]!r} and {(into or '')[:40]!r} are already one pattern. Choose another one.")
-    command = PatternCommand(action=action, pattern=target_id, into=into, note=form.get("note", ""), at=now)
+    days, below = (_read_number(form, name) for name in ("days", "below"))
+    command = PatternCommand(
+        action=action, pattern=target_id, into=into, note=form.get("note", ""), at=now, text=form.get("text", ""),
+        until=now + min(days, MAX_MUTED_DAYS) * DAY if days else None, below=below,
+    )  # fmt: skip
     return store.update_pattern(tenant, command)
+
+
+def apply_to_chosen(store: Store, tenant: str, now: int, _: str, form: dict[str, str]) -> list[Pattern | None]:
+    """Apply a command to the patterns that are checked in the list."""
+    ids = [name.removeprefix("pick ") for name in form if name.startswith("pick ")]
+    if not ids:
+        raise SettingsError("No pattern is selected. Check some in the list.")
+    _read_action(form, "command", tuple(BULK_ACTIONS))
+    fields = {"action": form["action"]} | ({"text": OWN_NAME} if form["action"] == "assign" else {})
+    return [apply_command(store, tenant, now, id, fields) for id in ids]
+
+
+def _read_number(form: dict[str, str], name: str) -> int | None:
+    text = form.get(name, "").strip()
+    if text and not re.fullmatch(r"[0-9]{1,9}", text, re.ASCII):
+        raise SettingsError(f"Invalid number {text[:40]!r}. Use a whole number, or leave it empty.")
+    return int(text) if text else None
 
 
 # Fixes

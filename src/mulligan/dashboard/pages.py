@@ -152,6 +152,7 @@ class Dashboard:
             page = self._page(section, view, detail_template, detail_view)
             yield route(f"/{section}", page, "read")
             yield route(f"/{section}/{{name:path}}", page, "read")
+        yield route("/patterns", self._decide(memory_pages.apply_to_chosen, "patterns"), "admin", "POST")
         yield route("/patterns/{name}", self._decide(memory_pages.apply_command, "patterns"), "admin", "POST")
         for template, (detail_view, change) in learned.items():
             section = {"lesson": "lessons", "fix": "fixes"}[template]
@@ -253,7 +254,7 @@ class Dashboard:
 
     def _decide(self, change: DecisionFunction, section: str) -> Endpoint:
         async def decide(request: Request) -> Response:
-            server, tenant, name = self._server, request.state.caller.tenant, request.path_params["name"]
+            server, tenant, name = self._server, request.state.caller.tenant, request.path_params.get("name", "")
             form = await read_form(request)
             try:
                 result = await server.run_in_reader(change, server.store, tenant, server.clock(), name, form)
@@ -261,7 +262,7 @@ class Dashboard:
                 return self._render_error(request, "Invalid decision", str(error), 400)
             if not result:
                 return self._render_error(request, "Not found", "It no longer exists. Reload the list.", 404)
-            target, query = formatting.detail_path(section, name), request.url.query
+            target, query = formatting.detail_path(section, name) if name else f"/{section}", request.url.query
             return RedirectResponse(f"{target}?{query}" if query and "?" not in target else target, 303)
 
         return decide

@@ -1,4 +1,4 @@
-"""Failure patterns: the failures of one tool and fingerprint, decisions of people about them, and similar patterns.
+"""Failure patterns: the failures of one tool and fingerprint, merges, and similar patterns.
 
 Plain functions of records; the counters are in `store/pattern_counts.py`.
 
@@ -22,13 +22,12 @@ import msgspec
 from mulligan.classify.fingerprint import build_template, compute_fingerprint
 from mulligan.contract.store import DAY, PatternCommand, PatternQuery, Store
 from mulligan.core.failure import Failure, StoreError, UnsupportedOperationError
-from mulligan.core.records import Pattern, PatternState, Record, Step
-from mulligan.redaction import Redactor, sanitize
+from mulligan.core.records import Pattern, Step
+from mulligan.learn.pattern_decisions import Occurrences, PatternDecision, apply_decision, resolve_owner
 
 MAX_SHOWN_AGENTS = 10
 MAX_SHOWN_EXAMPLES = 5
 """Limit for a pattern shown to people; a pattern can have many more."""
-MAX_NOTE_CHARS = 2000
 MAX_MESSAGE_CHARS = 500
 """Length of the message stored with a pattern. The steps hold the full message."""
 
@@ -56,31 +55,7 @@ def assign_to_step(failure: Failure, step: Step) -> Failure:
     return msgspec.structs.replace(failure, fingerprint=fingerprint)
 
 
-# Decisions of people
-
-
-class PatternDecision(Record, frozen=True):
-    """The decision of a person about a pattern. Stored apart from the counters, which can be recomputed."""
-
-    state: PatternState | None = None
-    at: int = 0
-    reopened: int = 0
-    into: str | None = None
-    note: str = ""
-
-
-def apply_command(command: PatternCommand, before: PatternDecision, current: Pattern) -> PatternDecision:
-    """Return the decision after a command. `current` is the pattern before the command."""
-    match command.action:
-        case "mute" | "resolve":
-            state: PatternState = "muted" if command.action == "mute" else "resolved"
-            return msgspec.structs.replace(before, state=state, at=command.at, reopened=current.reopened)
-        case "unmute" | "reopen":
-            return msgspec.structs.replace(before, state=None, at=0, reopened=current.reopened)
-        case "note":
-            return msgspec.structs.replace(before, note=sanitize(Redactor().text(command.note), MAX_NOTE_CHARS))
-        case "merge" | "split":
-            return msgspec.structs.replace(before, into=command.into if command.action == "merge" else None)
+# Decisions of people: merges
 
 
 def resolve_command(
@@ -139,8 +114,10 @@ def find_merge_root(id: str, decisions: Mapping[str, PatternDecision]) -> str:
     return id
 
 
-def merge_patterns(parts: Iterable[Pattern], decisions: Mapping[str, PatternDecision]) -> list[Pattern]:
-    """Combine merged patterns and set the state of each resulting pattern."""
+def merge_patterns(
+    parts: Iterable[Pattern], decisions: Mapping[str, PatternDecision], occurrences: Occurrences, now: int
+) -> list[Pattern]:
+    """Combine merged patterns and set the state of each resulting pattern at this time."""
     patterns_by_id = {part.id: part for part in parts}
     root_ids = {id: find_merge_root(id, decisions) for id in patterns_by_id}
     groups: dict[str, list[Pattern]] = {id: [part] for id, part in patterns_by_id.items() if root_ids[id] == id}
@@ -148,10 +125,14 @@ def merge_patterns(parts: Iterable[Pattern], decisions: Mapping[str, PatternDeci
         if root_ids[id] != id:
             # The target of a merge may have been deleted; then the merged pattern counts separately.
             groups.setdefault(root_ids[id] if root_ids[id] in patterns_by_id else id, []).append(part)
-    return [_merge_group(id, group, decisions.get(id, PatternDecision())) for id, group in groups.items()]
+    merged_patterns = {id: _merge_group(id, group) for id, group in groups.items()}
+    return [
+        apply_decision(decisions.get(id, PatternDecision()), pattern, occurrences, now)
+        for id, pattern in merged_patterns.items()
+    ]
 
 
-def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pattern:
+def _merge_group(id: str, group: list[Pattern]) -> Pattern:
     first, last = min(part.first_seen_at for part in group), max(part.last_seen_at for part in group)
     main = next(part for part in group if part.id == id)
     agents: Counter[str] = Counter()
@@ -159,7 +140,6 @@ def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pa
     for part in group:
         agents.update(part.agents)
         days.update(part.days)
-    state, is_reopened = _state(decision, first, last)
     return msgspec.structs.replace(
         main,
         occurrences=sum(part.occurrences for part in group),
@@ -171,25 +151,14 @@ def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pa
         agents=dict(agents),
         examples=tuple(example for part in group for example in part.examples),
         days=dict(sorted(days.items())),
-        state=state,
-        reopened=decision.reopened + is_reopened,
         merged=tuple(sorted(part.id for part in group if part.id != id)),
-        note=decision.note,
     )
 
 
-def _state(decision: PatternDecision, first: int, last: int) -> tuple[PatternState, bool]:
-    """Return the state, and whether the pattern occurred again after it was resolved."""
-    if decision.state == "muted":
-        return "muted", False
-    if decision.state == "resolved" and last <= decision.at:
-        return "resolved", False
-    is_reopened = decision.state == "resolved"
-    return ("new" if last - first < DAY and not is_reopened else "active"), is_reopened
-
-
 def matches_query(pattern: Pattern, query: PatternQuery) -> bool:
-    if pattern.state != query.state and (query.state is not None or pattern.state == "muted"):
+    if query.state not in (pattern.state, pattern.status) and (query.state is not None or pattern.state == "muted"):
+        return False
+    if query.owner is not None and pattern.owner != resolve_owner(query.owner):
         return False
     if query.text is not None and not contains_text(pattern, query.text):
         return False

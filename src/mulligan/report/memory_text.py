@@ -57,14 +57,14 @@ def _format_agents(agents: Mapping[str, int]) -> str:
 
 
 def pattern_facts(pattern: Pattern) -> dict[str, Any]:
-    names = "occurrences recovered unrecovered runs first_seen_at last_seen_at state reopened"
+    names = "occurrences recovered unrecovered runs first_seen_at last_seen_at state reopened status owner"
     return dict(to_builtins(pattern)) | {name: getattr(pattern, name) for name in names.split()}
 
 
 def render_pattern(pattern: Pattern, precedents: Sequence[Precedent], now: int, width: int | None) -> Iterator[str]:
     """Render one pattern: summary, message template, occurrences by day, recoveries and example runs."""
     yield (
-        f"{pattern.id} {pattern.state}: {to_line(pattern.kind, 60)} in {to_line(pattern.tool or 'no tool', 60)}, "
+        f"{pattern.id} {pattern.status}: {to_line(pattern.kind, 60)} in {to_line(pattern.tool or 'no tool', 60)}, "
         f"{format_count(pattern.occurrences, 'failure')} in {format_count(pattern.runs, 'run')}, "
         f"{pattern.recovered:,} recovered, {pattern.unrecovered:,} unrecovered."
     )
@@ -88,6 +88,12 @@ def render_pattern(pattern: Pattern, precedents: Sequence[Precedent], now: int, 
         yield from render_pairs(
             [("-", Prompt().precedent(precedent, for_person=True)) for precedent in precedents], width
         )
+    if pattern.history:
+        yield ""
+        yield style_heading("History", width)
+        for event in pattern.history:
+            text = f": {to_line(event.text, 200)}" if event.text else ""
+            yield f"  {_format_time(event.at)}  {to_line(event.by, 40)}  {event.action}{text}"
     if pattern.examples:
         yield ""
         yield style_heading("Example runs", width)
@@ -108,10 +114,33 @@ def _pattern_rows(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
         yield "server", to_line(pattern.server, 80)
     if pattern.reopened:
         yield "reopened", f"{format_count(pattern.reopened, 'time')} after it was resolved"
+    for name, text in describe_work(pattern):
+        yield name, text
     if pattern.note:
         yield "note", to_line(pattern.note, 400)
     if pattern.merged:
         yield "merged patterns", ", ".join(pattern.merged)
+
+
+def describe_work(pattern: Pattern) -> Iterator[tuple[str, str]]:
+    """Yield what people decided about a pattern, by name."""
+    if pattern.owner:
+        yield "owner", to_line(pattern.owner, 80)
+    if pattern.link:
+        yield "issue", to_line(pattern.link, 500)
+    if pattern.resolved_version:
+        yield "resolved in", to_line(pattern.resolved_version, 80)
+    if pattern.regressed_at:
+        version = to_line(pattern.regressed_version, 80) or "a run without a version"
+        yield "regressed in", f"{version}, {_format_time(pattern.regressed_at)}"
+    if pattern.muted_until is not None:
+        yield "muted until", _format_time(pattern.muted_until)
+    if pattern.muted_below is not None:
+        yield "muted up to", f"{format_count(pattern.muted_below, 'occurrence')} per day"
+
+
+def _format_time(time_ms: int) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time_ms / 1000))
 
 
 def _count_by_day(pattern: Pattern, now: int) -> list[tuple[str, int]]:

@@ -35,7 +35,7 @@ from mulligan.core.records import (
     LessonSource,
     LessonState,
     Pattern,
-    PatternState,
+    PatternStatus,
     Status,
 )
 from mulligan.report import memory_text, overview, run_text
@@ -334,23 +334,28 @@ PATTERN_SPEC = ResourceSpec(
     "List failure patterns.",
     PatternQuery,
     (
-        Parameter("state", "Only patterns in this state. Default: all except muted.", "choice", get_args(PatternState)),
+        Parameter(
+            "state", "Only patterns in this state. Default: all except muted.", "choice", get_args(PatternStatus)
+        ),
         TOOL,
         KIND,
         AGENT,
         Parameter("text", "Text in the tool name, kind or message."),
         SINCE,
         Parameter("new_since", "Only patterns first seen since this time.", "moment"),
+        Parameter("owner", "Only patterns of this person or team; me for yourself."),
     ),
     tuple(
-        "id tool kind state occurrences recovered unrecovered runs first_seen_at last_seen_at message template".split()
+        "id tool kind state occurrences recovered unrecovered runs first_seen_at last_seen_at message template "
+        "status owner".split()
     ),
     (
         TableColumn("pattern", _id, priority=9, needs_full_width=True),
         TableColumn("occurrences", _number("occurrences"), True, 9),
         TableColumn("unrecovered", _number("unrecovered"), True, 6),
         TableColumn("last seen", _age("last_seen_at"), True, 4),
-        TableColumn("state", lambda row: row["state"] + (" (reopened)" if row["reopened"] else ""), False, 3, True),
+        TableColumn("state", lambda row: row["status"] + (" (reopened)" if row["reopened"] else ""), False, 3, True),
+        TableColumn("owner", _text("owner", 20, "-"), priority=2),
         TableColumn("tool", _text("tool", 40, "-"), priority=7),
         TableColumn("kind", _text("kind", 60), priority=5),
         TableColumn("message", _text("message", 80, "-"), priority=8),

@@ -268,7 +268,7 @@ async def read_form(request: Request) -> dict[str, str]:
         await _receive(request, body, 64 * 1024)  # too small to count
         if content_type(request) != "application/x-www-form-urlencoded":
             return {}
-        return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=50))
+        return dict(parse_qsl(body.decode("utf-8", "replace"), max_num_fields=80))
     except ApiError as error:
         if error.status != 413:
             raise

@@ -28,7 +28,7 @@ from mulligan.contract.store import (
     Store,
 )
 from mulligan.core.records import Fix, LessonVerdict
-from mulligan.learn.patterns import MAX_NOTE_CHARS
+from mulligan.learn.pattern_decisions import MAX_LINK_CHARS, MAX_NOTE_CHARS
 from mulligan.report import memory_text
 from mulligan.server.app import Server
 from mulligan.server.bodies import ApiError, invalid, json_response, not_found, read_json
@@ -36,6 +36,7 @@ from mulligan.server.payloads import Name, Payload, Timestamp
 
 MAX_SEARCHED_FIXES = 100_000
 MAX_NAMED_IDS = 5
+MAX_DECIDED_PATTERNS = 100
 Days = Annotated[int, Meta(ge=0, le=100_000)]
 Text = Annotated[str, Meta(min_length=1, max_length=10_000)]
 Confirmation = Annotated[bool, Meta(description="Without it, the response is a preview and nothing is deleted.")]
@@ -54,7 +55,10 @@ class LessonDecisionPayload(Payload, frozen=True):
 
 
 class PatternDecisionPayload(Payload, frozen=True):
-    """Decision about a pattern. `merge` counts it as part of `into`, `split` undoes that; `note` replaces its note."""
+    """Decision about a pattern, or a comment.
+
+    `merge` counts it as part of `into`, `split` undoes that; `note` replaces its note.
+    """
 
     action: PatternAction
     into: Annotated[Name | None, Meta(description="For merge: id of the other pattern.")] = None
@@ -62,6 +66,27 @@ class PatternDecisionPayload(Payload, frozen=True):
         Annotated[str, Meta(max_length=MAX_NOTE_CHARS)] | None,
         Meta(description="For note: the text. Empty removes it."),
     ] = None
+    text: Annotated[
+        Annotated[str, Meta(max_length=MAX_NOTE_CHARS)],
+        Meta(
+            description="For assign the owner (`me`: yourself), for link the address of its issue, for comment the "
+            f"comment, for resolve the version. Empty removes owner and link. A link has at most {MAX_LINK_CHARS} "
+            "characters."
+        ),
+    ] = ""
+    until: Annotated[Timestamp | None, Meta(description="For mute: until this time. UTC milliseconds.")] = None
+    below: Annotated[
+        Annotated[int, Meta(ge=0, le=1_000_000_000)] | None,
+        Meta(description="For mute: while it occurs at most so often per UTC day."),
+    ] = None
+
+
+class PatternDecisionsPayload(PatternDecisionPayload, frozen=True):
+    """The same decision about several patterns: all of them, or none if an id is unknown."""
+
+    ids: Annotated[list[Name], Meta(min_length=1, max_length=MAX_DECIDED_PATTERNS)] = msgspec.field(
+        default_factory=list
+    )
 
 
 class RevocationPayload(Payload, frozen=True):
@@ -122,24 +147,35 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         return json_response(await server.run_in_reader(decide))
 
     async def decide_pattern(request: Request) -> Response:
-        payload, tenant = await read_json(request, PatternDecisionPayload), _tenant(request)
+        tenant = _tenant(request)
+        if one := request.path_params.get("id"):
+            payload, prefixes = await read_json(request, PatternDecisionPayload), [one]
+        else:
+            bulk = await read_json(request, PatternDecisionsPayload)
+            payload, prefixes = bulk, bulk.ids
+        if not prefixes:
+            raise invalid("Send ids, the patterns to change.", "ids")
         if (payload.into is None) == (payload.action == "merge"):
             raise invalid("Send into with the action merge, and only with it.", "into")
         if (payload.note is None) == (payload.action == "note"):
             raise invalid("Send note with the action note, and only with it.", "note")
 
-        def decide() -> dict[str, Any]:
-            id = find_id(store, tenant, "patterns", request.path_params["id"])
+        def decide() -> list[dict[str, Any]]:
             into = None if payload.into is None else find_id(store, tenant, "patterns", payload.into)
             command = PatternCommand(
-                action=payload.action, pattern=id, into=into, note=payload.note or "", at=server.clock()
-            )
-            pattern = store.update_pattern(tenant, command)
-            if pattern is None:
-                raise unknown("pattern", id)
-            return memory_text.pattern_facts(pattern)
+                action=payload.action, pattern="", into=into, note=payload.note or "", at=server.clock(),
+                text=payload.text, until=payload.until, below=payload.below,
+            )  # fmt: skip
+            decided = []
+            for id in [find_id(store, tenant, "patterns", prefix) for prefix in prefixes]:
+                pattern = store.update_pattern(tenant, msgspec.structs.replace(command, pattern=id))
+                if pattern is None:
+                    raise unknown("pattern", id)
+                decided.append(memory_text.pattern_facts(pattern))
+            return decided
 
-        return json_response(await server.run_in_reader(decide))
+        decided = await server.run_in_reader(decide)
+        return json_response(decided[0] if one else {"patterns": decided})
 
     async def revoke(request: Request) -> Response:
         payload = await read_json(request, RevocationPayload)
@@ -174,6 +210,7 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
 
     endpoints = {
         "fixes/{id}": decide_fix, "lessons/{id}": decide_lesson, "patterns/{id}": decide_pattern,
+        "patterns": decide_pattern,
         "revocations": revoke, "forget": forget, "prune": prune,
     }  # fmt: skip
     return [server.route(f"/v1/{path}", endpoint, "admin", "POST") for path, endpoint in endpoints.items()]

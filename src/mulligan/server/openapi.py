@@ -54,7 +54,8 @@ ALL_STATUSES = (401, 403, 421, 429, 503)
 BODY_STATUSES = (400, 408, 413, 415)
 RECALL_SUMMARY = "Return what recovered the same failure in earlier runs"
 OUTCOME_SUMMARY = "Report the outcome of a fix whose calls are not stored here"
-PATTERN_SUMMARY = "Mute, unmute, resolve, reopen, merge or split a pattern"
+PATTERN_SUMMARY = "Decide about a pattern: its state, owner, issue and comments; merge or split it"
+PATTERNS_SUMMARY = "Decide about several patterns"
 REVOCATION_SUMMARY = "Exclude all trials of a principal, of a tool or since a time from learning"
 FORGET_SUMMARY = "Delete a run, tool, session or text permanently, or all that was learned; a preview unless confirmed"
 PRUNE_SUMMARY = "Delete expired runs; a preview unless confirmed"
@@ -68,6 +69,7 @@ REQUESTS: tuple[tuple[str, str, Any, str, tuple[int, ...]], ...] = (
     ("/v1/fixes/{id}", "Approve or revoke a fix", decisions.FixDecisionPayload, "FixSummary", (404, 409)),
     ("/v1/lessons/{id}", "Approve, disable or revoke a lesson", decisions.LessonDecisionPayload, "Lesson", (404, 409)),
     ("/v1/patterns/{id}", PATTERN_SUMMARY, decisions.PatternDecisionPayload, "Pattern", (404, 409)),
+    ("/v1/patterns", PATTERNS_SUMMARY, decisions.PatternDecisionsPayload, "DecidedPatterns", (404, 409)),
     ("/v1/revocations", REVOCATION_SUMMARY, decisions.RevocationPayload, "Revoked", ()),
     ("/v1/forget", FORGET_SUMMARY, decisions.ForgetPayload, "Deleted", (404, 409)),
     ("/v1/prune", PRUNE_SUMMARY, decisions.PrunePayload, "Deleted", ()),
@@ -76,8 +78,8 @@ REQUESTS: tuple[tuple[str, str, Any, str, tuple[int, ...]], ...] = (
 DOCUMENTED_PAYLOADS = (
     payloads.RunPayload, payloads.StepPayload, payloads.FailurePayload, payloads.BatchPayload,
     wire_protocol.RecallRequest, wire_protocol.OutcomeReport, decisions.FixDecisionPayload,
-    decisions.LessonDecisionPayload, decisions.PatternDecisionPayload, decisions.RevocationPayload,
-    decisions.ForgetPayload, decisions.PrunePayload,
+    decisions.LessonDecisionPayload, decisions.PatternDecisionPayload, decisions.PatternDecisionsPayload,
+    decisions.RevocationPayload, decisions.ForgetPayload, decisions.PrunePayload,
 )  # fmt: skip
 TAGS = {
     "Send": "Send records. Needs the role ingest or admin, a lookup any role; on loopback, no token.",
@@ -110,6 +112,7 @@ EXAMPLES: dict[str, Any] = {
     "/v1/fixes/{id}": {"approve": {"verdict": "approve"}, "revoke": {"verdict": "revoke"}},
     "/v1/lessons/{id}": {"approve": {"verdict": "approve"}},
     "/v1/patterns/{id}": {"mute": {"action": "mute"}, "merge": {"action": "merge", "into": "pat_11aa"}},
+    "/v1/patterns": {"assign": {"ids": ["pat_11aa"], "action": "assign", "text": "search-team"}},
     "/v1/revocations": {"principal": {"principal": "ann"}},
     "/v1/forget": {"preview": {"run": "job-17"}, "delete": {"run": "job-17", "confirm": True}},
     "/v1/prune": {"preview": {"keep_successes": 14}, "delete": {"keep_successes": 14, "confirm": True}},
@@ -135,6 +138,7 @@ REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
     "Deleted": ("dry_run", "runs", "steps"),
     "Run": ("id", "status", "calls", "run"),
     "Pattern": ("id", "kind", "occurrences"),
+    "DecidedPatterns": ("patterns",),
     "SearchHits": ("hits",),
     "Impact": ("conclusion", "summary", "contributions", "incomparable"),
     "Comparison": ("values", "stats", "differences", "conclusion"),

@@ -15,6 +15,7 @@ from mulligan.contract.counters import Cell, CounterKey
 from mulligan.contract.store import (
     FORGOTTEN_KIND,
     ITEMS_KIND,
+    PATTERN_HISTORY_KIND,
     SCHEMA_KIND,
     FileSearch,
     ForgetRequest,
@@ -47,7 +48,7 @@ from mulligan.journal import (
     read_frames,
 )
 from mulligan.learn import lessons
-from mulligan.learn.patterns import PatternDecision
+from mulligan.learn.pattern_decisions import PatternDecision, read_history
 from mulligan.store import database_lessons, fix_queries, pattern_counts, rollups
 from mulligan.store.connection import Connection, upsert
 from mulligan.store.judging import judge_run
@@ -325,6 +326,8 @@ class Eraser:
     def _forget_pattern(self, id: str) -> None:
         for table in ("patterns", "pattern_days", "pattern_agents", "pattern_decisions"):
             self._writer.execute(f"DELETE FROM {table} WHERE tenant = ? AND id = ?", (self._tenant, id))
+        history_key = (self._tenant, PATTERN_HISTORY_KIND, id)
+        self._writer.execute("DELETE FROM key_values WHERE tenant = ? AND kind = ? AND key = ?", history_key)
         for other, body in self._read("SELECT id, body FROM pattern_decisions WHERE tenant = ?"):
             if msgspec.json.decode(body).get("into") == id:
                 self._writer.execute("DELETE FROM pattern_decisions WHERE tenant = ? AND id = ?", (self._tenant, other))
@@ -348,9 +351,15 @@ class Eraser:
         self._replace_text("pattern_sketches", "tool pattern", "text")
         for id, body in self._find_containing("SELECT id, body FROM pattern_decisions WHERE tenant = ?", 1):
             decision = decode_body(body, PatternDecision)
-            cleaned_decision = msgspec.structs.replace(decision, note=decision.note.replace(text, ERASED_MARK))
+            link = "" if text in decision.link else decision.link
+            cleaned_decision = msgspec.structs.replace(erase_text(decision, text), into=decision.into, link=link)
             sql = "UPDATE pattern_decisions SET body = ? WHERE tenant = ? AND id = ?"
             self._writer.execute(sql, (encode(cleaned_decision), self._tenant, id))
+        sql = "SELECT key, value FROM key_values WHERE tenant = ? AND kind = ?"
+        for id, value in self._read(sql, PATTERN_HISTORY_KIND):
+            if self._contains_text(value):
+                events = [erase_text(event, text) for event in read_history(bytes(value))]
+                self._writer.execute(_UPSERT_ENTRY_SQL, (self._tenant, PATTERN_HISTORY_KIND, id, encode(events)))
         for id, agent, count in self._find_containing(
             "SELECT id, agent, occurrences FROM pattern_agents WHERE tenant = ?", 1
         ):

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from mulligan.contract.run_facts import RUN_FACTS
-from mulligan.contract.store import DAY, PatternQuery, RunQuery, SessionQuery, SessionSummary
+from mulligan.contract.store import DAY, PATTERN_HISTORY_KIND, PatternQuery, RunQuery, SessionQuery, SessionSummary
 from mulligan.core.records import Example, Pattern, Run, decode, encode
-from mulligan.learn import patterns
-from mulligan.learn.patterns import PatternDecision
+from mulligan.learn import pattern_decisions, patterns
+from mulligan.learn.pattern_decisions import PatternDecision, SeenVersion
 from mulligan.store.connection import RowReader
 from mulligan.store.pattern_counts import size_class
 from mulligan.store.rows import decode_body
@@ -194,11 +195,15 @@ _ORDER_COLUMNS = {
     "last_seen": "p.last_seen_at",
 }
 _PERIOD_COLUMNS = _COLUMNS.replace("occurrences, recovered", "n, o")
+MAX_SEARCHED_RUNS = 1000
+"""Runs of each end of the time since a decision that are searched for versions."""
 MAX_SHOWN_DAYS = 5000
 """Latest days of a pattern that are returned."""
 
 
-def find_patterns(read: RowReader, tenant: str, query: PatternQuery, can_fold_case: bool = True) -> list[Pattern]:
+def find_patterns(
+    read: RowReader, tenant: str, query: PatternQuery, now: int, can_fold_case: bool = True
+) -> list[Pattern]:
     """Return the patterns that match the query, in its order.
 
     `can_fold_case` is whether the database can search text case-insensitively. The database filters patterns without
@@ -208,9 +213,10 @@ def find_patterns(read: RowReader, tenant: str, query: PatternQuery, can_fold_ca
     decided_ids = find_decided_ids(decisions)
     select_patterns = _select_patterns if can_fold_case or query.text is None else _search_patterns
     candidates = [part for part in select_patterns(read, tenant, query, len(decided_ids)) if part.id not in decided_ids]
+    unmerged = load_unmerged(read, tenant, decided_ids, query.since)
     candidates += [
         merged_pattern
-        for merged_pattern in patterns.merge_patterns(load_unmerged(read, tenant, decided_ids, query.since), decisions)
+        for merged_pattern in patterns.merge_patterns(unmerged, decisions, StoredOccurrences(read, tenant), now)
         if patterns.matches_query(_with_agents_and_days(read, tenant, merged_pattern, query.since), query)
     ]
     ordered_patterns = patterns.sort_patterns(candidates, query)
@@ -230,8 +236,43 @@ def find_decided_ids(decisions: dict[str, PatternDecision]) -> set[str]:
     return {*decisions, *(decision.into for decision in decisions.values() if decision.into is not None)}
 
 
+class StoredOccurrences:
+    """Rows of occurrences, for decisions about patterns."""
+
+    def __init__(self, read: RowReader, tenant: str) -> None:
+        self._read, self._tenant = read, tenant
+
+    def find_versions(self, ids: Collection[str], since: int) -> list[SeenVersion]:
+        """Search the first and the last runs since then, so that many runs of older versions cost a bounded time."""
+        first_failures: dict[str, int] = {}
+        for id, order in itertools.product(ids, ("", " DESC")):
+            for version, started in self._read(
+                "SELECT r.version, f.started_at FROM (SELECT started_at, run FROM run_failures WHERE tenant = ? "
+                f"AND pattern = ? AND started_at > ? ORDER BY started_at{order} LIMIT ?) f "
+                "JOIN runs r ON r.tenant = ? AND r.id = f.run",
+                (self._tenant, id, since, MAX_SEARCHED_RUNS, self._tenant),
+            ):
+                first_failures[version or ""] = min(started, first_failures.get(version or "", started))
+        return [
+            SeenVersion(version, failed_at, (self.find_first_run(version) or 0) if version else 0)
+            for version, failed_at in sorted(first_failures.items(), key=lambda item: (item[1], item[0]))
+        ]
+
+    def find_first_run(self, version: str) -> int | None:
+        sql = "SELECT min(started_at) FROM runs WHERE tenant = ? AND version = ?"
+        first: int | None = self._read(sql, (self._tenant, version))[0][0]
+        return first
+
+    def count_days(self, ids: Collection[str], first_day: int) -> Mapping[int, int]:
+        return dict(self._read(
+            "SELECT day, sum(occurrences) FROM pattern_days WHERE tenant = ? AND day >= ? "
+            "AND id IN (SELECT value FROM json_each(?)) GROUP BY day",
+            (self._tenant, first_day, encode(list(ids)).decode()),
+        ))  # fmt: skip
+
+
 def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
-    if query.state in ("resolved", "muted") or query.limit <= 0:
+    if query.state not in (None, "new", "active") or query.owner or query.limit <= 0:
         return []
     where = _Where("p.tenant = ?", tenant)
     if query.state is not None:
@@ -401,8 +442,8 @@ def _with_agents_and_days(read: RowReader, tenant: str, pattern: Pattern, since:
     return msgspec.structs.replace(pattern, agents=dict(agents), days=dict(sorted(days.items())))
 
 
-def find_pattern(read: RowReader, tenant: str, id: str) -> Pattern | None:
-    """Return one pattern with its merged patterns and its newest examples."""
+def find_pattern(read: RowReader, tenant: str, id: str, now: int) -> Pattern | None:
+    """Return one pattern with its merged patterns, its newest examples and what people did with it."""
     full_id = resolve_id(read, tenant, id)
     if full_id is None:
         return None
@@ -415,7 +456,9 @@ def find_pattern(read: RowReader, tenant: str, id: str) -> Pattern | None:
     } | {full_id, root_id}
     merged_pattern = next(
         candidate
-        for candidate in patterns.merge_patterns(load_unmerged(read, tenant, ids), decisions)
+        for candidate in patterns.merge_patterns(
+            load_unmerged(read, tenant, ids), decisions, StoredOccurrences(read, tenant), now
+        )
         if full_id in (candidate.id, *candidate.merged)
     )
     examples = [
@@ -427,7 +470,15 @@ def find_pattern(read: RowReader, tenant: str, id: str) -> Pattern | None:
             (tenant, part.tool, part.fingerprint, patterns.MAX_SHOWN_EXAMPLES),
         )
     ]
-    full = msgspec.structs.replace(_with_agents_and_days(read, tenant, merged_pattern, None), examples=tuple(examples))
+    rows = read(
+        "SELECT value FROM key_values WHERE tenant = ? AND kind = ? AND key = ?",
+        (tenant, PATTERN_HISTORY_KIND, merged_pattern.id),
+    )
+    full = msgspec.structs.replace(
+        _with_agents_and_days(read, tenant, merged_pattern, None),
+        examples=tuple(examples),
+        history=pattern_decisions.read_history(bytes(rows[0][0]) if rows else None),
+    )
     return patterns.limit_details(full, with_examples=True)
 
 

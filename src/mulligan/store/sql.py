@@ -20,6 +20,7 @@ from mulligan.contract import audit
 from mulligan.contract.counters import Stats, StatsQuery
 from mulligan.contract.search_terms import SearchTerm, find_matches, parse_search
 from mulligan.contract.store import (
+    PATTERN_HISTORY_KIND,
     AuditEntry,
     AuditNote,
     AuditQuery,
@@ -60,7 +61,7 @@ from mulligan.core.records import (
     encode,
 )
 from mulligan.learn import fixes, patterns
-from mulligan.learn.patterns import PatternDecision
+from mulligan.learn.pattern_decisions import PatternDecision, add_event, apply_command
 from mulligan.learn.working_calls import PastFailure
 from mulligan.store import database_lessons, fix_queries, queries, rollups, rows, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, Lookup, RowReader, upsert
@@ -196,7 +197,9 @@ class DatabaseStore(abc.ABC):
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
         def find_histories(connection: Connection) -> list[History]:
             read = RowReader(connection)
-            pattern = queries.find_pattern(read, tenant, query.pattern) if query.pattern is not None else None
+            pattern = (
+                queries.find_pattern(read, tenant, query.pattern, self._clock()) if query.pattern is not None else None
+            )
             if query.limit <= 0 or (query.pattern is not None and pattern is None):
                 return []
             pattern_ids = {pattern.id, *pattern.merged} if pattern is not None else set()
@@ -467,10 +470,12 @@ class DatabaseStore(abc.ABC):
         return database_lessons.consolidate(ask, self.write_transaction, tenant, now, progress, max_patterns)
 
     def patterns(self, tenant: str, query: PatternQuery) -> list[Pattern]:
-        return self.ask_rows(tenant, lambda read: queries.find_patterns(read, tenant, query, self._can_fold_case))
+        return self.ask_rows(
+            tenant, lambda read: queries.find_patterns(read, tenant, query, self._clock(), self._can_fold_case)
+        )
 
     def pattern(self, tenant: str, id: str) -> Pattern | None:
-        return self.ask_rows(tenant, lambda read: queries.find_pattern(read, tenant, id))
+        return self.ask_rows(tenant, lambda read: queries.find_pattern(read, tenant, id, self._clock()))
 
     def update_pattern(self, tenant: str, command: PatternCommand) -> Pattern | None:
         with self.write_transaction(tenant) as writer:
@@ -482,11 +487,14 @@ class DatabaseStore(abc.ABC):
             if resolved_command is None:
                 return None
             command, pattern_id = resolved_command
-            current = queries.find_pattern(read, tenant, pattern_id)
+            current = queries.find_pattern(read, tenant, pattern_id, self._clock())
             if current is None:
                 return None
-            decision = patterns.apply_command(command, decisions.get(pattern_id, PatternDecision()), current)
+            decision = apply_command(command, decisions.get(pattern_id, PatternDecision()), current)
             writer.execute(_UPSERT_DECISION_SQL, (tenant, pattern_id, encode(decision)))
+            transaction = StoreTransaction(writer, self.batch_writer, tenant, self._clock())
+            stored_history = transaction.get(PATTERN_HISTORY_KIND, pattern_id)
+            transaction.put(PATTERN_HISTORY_KIND, pattern_id, add_event(stored_history, command))
             self._insert_audit_entry(
                 writer, tenant, f"pattern.{command.action}", pattern_id, audit.format_fields(into=command.into)
             )

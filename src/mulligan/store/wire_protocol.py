@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 import msgspec
 
 from mulligan.contract.counters import Histogram, Stats, StatsQuery
-from mulligan.contract.store import AuditNote, FixQuery, Progress, RecallQuery, Store
+from mulligan.contract.store import PATTERN_HISTORY_KIND, AuditNote, FixQuery, Progress, RecallQuery, Store
 from mulligan.core.failure import Kind
 from mulligan.core.records import Fix, Precedent, Record
 
@@ -18,8 +18,8 @@ CONTENT_TYPE = "application/json"
 EXPORT_CONTENT_TYPE = "application/x-ndjson"
 REMOTE_JOURNAL_PREFIX = "remote:"
 """Prefix of journals on other machines."""
-SERVER_ONLY_KINDS = frozenset({"key", "server"})
-"""Kinds of key-value entries that the server never returns: keys and tokens."""
+SERVER_ONLY_KINDS = frozenset({"key", "server", PATTERN_HISTORY_KIND})
+"""Kinds of key-value entries that clients neither read nor write: keys, tokens, what people did with patterns."""
 
 
 RequiredRole = Literal["lookup", "ingest", "read", "admin"]

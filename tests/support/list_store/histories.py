@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
 
 from msgspec.structs import replace
 
@@ -25,6 +26,7 @@ from mulligan.core.records import (
 )
 from mulligan.core.run_links import derive_status, link_recoveries
 from mulligan.learn import patterns
+from mulligan.learn.pattern_decisions import SeenVersion
 from mulligan.store import erasure
 from mulligan.store.sent_records import is_placeholder, merge_sent_fields
 
@@ -49,6 +51,27 @@ class Histories:
         steps, compactions = map(len, self.steps.values()), map(len, self._compactions.values())
         messages = sum(map(len, self.messages.values()))
         return len(self.runs) + sum(steps) + sum(compactions) + messages + len(self._pruned) + len(self._counted)
+
+    def find_versions(self, ids: Collection[str], since: int) -> list[SeenVersion]:
+        first: dict[str, int] = {}
+        for run in self.runs.values():
+            occurred = {occurrence.pattern for occurrence in find_occurrences(self.history(run))} & set(ids)
+            if occurred and run.started_at > since:
+                first[run.version or ""] = min(run.started_at, first.get(run.version or "", run.started_at))
+        return [
+            SeenVersion(version, at, (self.find_first_run(version) or 0) if version else 0)
+            for version, at in sorted(first.items(), key=lambda item: (item[1], item[0]))
+        ]
+
+    def find_first_run(self, version: str) -> int | None:
+        return min((run.started_at for run in self.runs.values() if run.version == version), default=None)
+
+    def count_days(self, ids: Collection[str], first_day: int) -> Mapping[int, int]:
+        days: Counter[int] = Counter()
+        for id, tally in self.tallies().items():
+            if id in ids:
+                days.update({day: sums[0] for day, sums in tally.days.items() if day >= first_day})
+        return days
 
     # Kept
 

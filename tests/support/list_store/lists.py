@@ -17,6 +17,7 @@ from mulligan.contract.counters import Stats, StatsQuery
 from mulligan.contract.store import (
     FORGOTTEN_KIND,
     ITEMS_KIND,
+    PATTERN_HISTORY_KIND,
     SCHEMA_KIND,
     AuditEntry,
     AuditNote,
@@ -59,11 +60,12 @@ from mulligan.core.records import (
     Precedent,
     Run,
     ValueProfile,
+    encode,
 )
 from mulligan.core.run_links import derive_status
 from mulligan.learn import fixes, patterns
 from mulligan.learn.lessons import MAX_LESSONS_PER_QUERY
-from mulligan.learn.patterns import PatternDecision
+from mulligan.learn.pattern_decisions import PatternDecision, add_event, apply_command, read_history
 from mulligan.store import erasure, retention
 
 QUICK = 1000
@@ -73,7 +75,8 @@ QUICK = 1000
 class _Room:
     """All that is kept of one tenant, but for what people changed: that outlives it."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self.clock = clock
         self.histories = Histories()
         self.shelf: dict[tuple[str, str], bytes] = {}
         self.votes = Votes(self.histories, self.shelf)
@@ -102,9 +105,13 @@ class _Room:
     def pattern(self, id: str) -> Pattern | None:
         tallies = self.histories.tallies()
         exact = patterns.complete_id(id, tallies)
-        whole = patterns.merge_patterns([tally.to_pattern() for tally in tallies.values()], self.decisions)
+        parts = [tally.to_pattern() for tally in tallies.values()]
+        whole = patterns.merge_patterns(parts, self.decisions, self.histories, self.clock())
         found = next((each for each in whole if exact in (each.id, *each.merged)), None)
-        return None if found is None else patterns.limit_details(found, with_examples=True)
+        if found is None:
+            return None
+        events = read_history(self.shelf.get((PATTERN_HISTORY_KIND, found.id)))
+        return patterns.limit_details(replace(found, history=events), with_examples=True)
 
 
 class ListStore:
@@ -118,7 +125,7 @@ class ListStore:
 
     def _room(self, tenant: str) -> _Room:
         with self._lock:
-            return self._rooms.setdefault(tenant, _Room())
+            return self._rooms.setdefault(tenant, _Room(self._clock))
 
     # Records
 
@@ -274,6 +281,7 @@ class ListStore:
             before = set(room.histories.tallies())
             runs, steps, messages = room.histories.forget(request)
             room.votes.forget(request)
+            self._forget_in_history(room, request.text)
             gone = [place for place, value in room.shelf.items() if erasure.should_forget_entry(*place, value, request)]
             for place in gone:
                 del room.shelf[place]
@@ -281,6 +289,8 @@ class ListStore:
             if forgotten_id is not None and (runs or gone):
                 room.shelf[FORGOTTEN_KIND, forgotten_key(forgotten_id)] = b""
             lost = before - set(room.histories.tallies())
+            for id in lost:
+                room.shelf.pop((PATTERN_HISTORY_KIND, id), None)
             room.lessons.forget(request)
             room.decisions = {
                 id: decision for id, decision in room.decisions.items() if id not in lost and decision.into not in lost
@@ -288,13 +298,24 @@ class ListStore:
             if request.text is not None:
                 text, acts = request.text, self._audit.get(tenant, [])
                 room.decisions = {
-                    id: replace(decision, note=decision.note.replace(text, erasure.ERASED_MARK))
+                    id: replace(
+                        erasure.erase_text(decision, text),
+                        into=decision.into,
+                        link="" if text in decision.link else decision.link,
+                    )
                     for id, decision in room.decisions.items()
                 }
                 self._audit[tenant] = [erasure.erase_text(act, text) for act in acts]
             told = audit.format_counts(runs=runs, steps=steps, patterns=len(lost), messages=messages, notes=len(gone))
             self._note(tenant, f"forget.{request.validate()}", told=told)
         return ForgetResult(runs=runs, steps=steps, patterns=len(lost), key_value_entries=len(gone), messages=messages)
+
+    @staticmethod
+    def _forget_in_history(room: _Room, text: str | None) -> None:
+        for (kind, id), value in room.shelf.items():
+            if text is not None and kind == PATTERN_HISTORY_KIND:
+                events = [erasure.erase_text(event, text) for event in read_history(value)]
+                room.shelf[kind, id] = encode(events)
 
     def _forget_learned(self, tenant: str, until: int) -> ForgetResult:
         with self._lock:
@@ -431,7 +452,7 @@ class ListStore:
         with self._lock:
             room = self._room(tenant)
             parts = [tally.to_pattern(query.since) for tally in room.histories.tallies().values()]
-            whole = patterns.merge_patterns(parts, room.decisions)
+            whole = patterns.merge_patterns(parts, room.decisions, room.histories, self._clock())
         found = patterns.sort_patterns((each for each in whole if patterns.matches_query(each, query)), query)
         return [patterns.limit_details(pattern) for pattern in found]
 
@@ -448,9 +469,9 @@ class ListStore:
             command, changed = found
             current = room.pattern(changed)
             assert current is not None
-            room.decisions[changed] = patterns.apply_command(
-                command, room.decisions.get(changed, PatternDecision()), current
-            )
+            room.decisions[changed] = apply_command(command, room.decisions.get(changed, PatternDecision()), current)
+            entry = PATTERN_HISTORY_KIND, changed
+            room.shelf[entry] = add_event(room.shelf.get(entry), command)
             self._note(tenant, f"pattern.{command.action}", changed, audit.format_fields(into=command.into))
             return room.pattern(changed)
 
