@@ -40,7 +40,10 @@ NOBODYS = {
     "/sign-out", "/favicon.ico",
 }  # fmt: skip
 """What needs no token, and so tells nothing of anybody: held below."""
-WORDS = ("mute", "resolve", "split", "merge", "approve", "revoke", "disable", "note")
+WORDS = (
+    "mute", "resolve", "split", "merge", "approve", "revoke", "disable", "note", "acknowledge", "assign", "link",
+    "comment",
+)  # fmt: skip
 """What a form of any page may ask to do."""
 
 

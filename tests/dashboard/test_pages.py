@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 
@@ -506,6 +507,41 @@ def test_a_pattern_is_muted_resolved_merged_and_split_from_its_page(tmp_path):
         assert store.pattern(DEFAULT_TENANT, one.id).note == ""
         assert decide(action="explode").status == 400
         assert decide(action="merge", into="pat_nowhere").status == 400
+
+
+def test_patterns_are_assigned_commented_and_decided_together_on_their_pages(tmp_path):
+    with dashboards.week(tmp_path) as week:
+        person, store = week.running.person(), week.running.store
+        one, other = store.patterns(DEFAULT_TENANT, PatternQuery(tool="find_orders"))[:2]
+
+        def send(path: str, **form: str):
+            return person.post(
+                path, body=urlencode(form).encode(), Content_Type="application/x-www-form-urlencoded",
+                Origin=f"http://127.0.0.1:{week.running.port}",
+            )  # fmt: skip
+
+        chosen = {f"pick {one.id}": "on", f"pick {other.id}": "on"}
+        answer = send("/patterns?range=7d", action="assign", **chosen)
+        assert (answer.status, answer.headers["location"]) == (303, "/patterns?range=7d")
+        assert [store.pattern(DEFAULT_TENANT, id).owner for id in (one.id, other.id)] == ["dashboard"] * 2
+        mine = person.get("/patterns?owner=me").body.decode()
+        assert one.id in mine
+        assert other.id in mine
+        assert send("/patterns", action="assign").status == 400
+
+        comment = '<script>alert(1)</script> @channel <a href="https://evil.example">x</a>'
+        send(f"/patterns/{one.id}", action="comment", text=comment)
+        send(f"/patterns/{one.id}", action="link", text="https://issues.example.com/42")
+        send(f"/patterns/{one.id}", action="resolve", text="99.0")
+        send(f"/patterns/{other.id}", action="mute", days="7", below="3")
+        page = person.get(f"/patterns/{one.id}").body.decode()
+        assert 'href="https://issues.example.com/42"' in page
+        assert "<script>alert" not in page
+        assert 'href="https://evil.example' not in page
+        assert "99.0" in words(person.get(f"/patterns/{one.id}"))
+        assert store.pattern(DEFAULT_TENANT, other.id).muted_below == 3
+        assert send(f"/patterns/{one.id}", action="link", text="javascript:alert(1)").status == 400
+        assert send(f"/patterns/{one.id}", action="mute", below="x").status == 400
 
 
 def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):

@@ -75,6 +75,8 @@ def ours(running: Running) -> Ids:
     pattern = store.patterns(OURS, PatternQuery(tool=ids.tool))[0]
     store.update_pattern(OURS, PatternCommand(action="mute", pattern=pattern.id, at=now))
     store.update_pattern(OURS, PatternCommand(action="unmute", pattern=pattern.id, at=now))
+    for action, text in (("assign", CANARY), ("comment", CANARY), ("link", f"https://tracker.example.com/{CANARY}")):
+        store.update_pattern(OURS, PatternCommand(action=action, pattern=pattern.id, at=now, text=text))
     fix = store.fixes(OURS, FixQuery(tool=ids.tool, now=now))[0]
     assert store.decide(OURS, fix.id, True, now)
     store.save_lesson(
