@@ -299,6 +299,11 @@ def bodies(ids: Ids, fingerprint: str = "f") -> dict[str, list[Any]]:
         "/v1/forget": [
             {name: id, "confirm": True} for name, id in (("run", ids.run), ("tool", ids.tool), ("session", ids.session))
         ],
+        "/v1/patterns": [
+            {"ids": [ids.pattern], "action": action, "text": text}
+            for action, text in (("mute", ""), ("resolve", ""), ("assign", "me"), ("comment", "mine"))
+        ],
+        "/patterns": [{}],
         "/v1/prune": [{"keep_failures": 0, "keep_successes": 0, "include_imported": True, "confirm": True}],
         "/v1/revocations": [{"tool": ids.tool}, {"principal": ids.agent}, {"since": 1}],
         "/v1/traces": [export],
@@ -332,7 +337,8 @@ def decided(client: Client, path: str, id: str, do: str) -> Answer:
     if path.startswith("/v1/"):
         (takes,) = api_document()["paths"][path.replace(":path}", "}")]["post"]["requestBody"]["content"].values()
         schema = api_document()["components"]["schemas"][takes["schema"]["$ref"].rpartition("/")[2]]
-        names = [name for name in schema["properties"] if name != "note" or do == "note"]
+        unused = {"text", "until", "below"} | ({"note"} if do != "note" else set())
+        names = [name for name in schema["properties"] if name not in unused]
         if do == "note" and "note" in names:
             names.remove("into")
         return client.post(where, {name: said.get(name, do) for name in names})
@@ -425,7 +431,8 @@ ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "tail": NOTHING,
     "reflect": [("{run}",), ("{run}", "--json")],
     "patterns": [(), ("--json",), ("--csv",), ("--text", "zanzibar"), ("show", "{pattern}"), ("similar", "{pattern}"),
-                 ("mute", "{pattern}"), ("resolve", "{pattern}"), ("merge", "{pattern}", "{pattern}")],
+                 ("mute", "{pattern}"), ("resolve", "{pattern}"), ("merge", "{pattern}", "{pattern}"),
+                 ("--owner", "zanzibar"), ("assign", "{pattern}"), ("comment", "{pattern}", "mine")],
     "fixes": [(), ("--json",), ("--tool", "{tool}"), ("show", "{fix}"), ("approve", "{fix}"), ("revoke", "{fix}"),
               ("revoke", "--tool", "{tool}")],
     "lessons": [(), ("--json",), ("--tool", "{tool}"), ("--text", "zanzibar"), ("show", "{fix}"), ("approve", "{fix}"),
