@@ -55,6 +55,8 @@ class Client(NamedTuple):
     hook_files: tuple[SettingsFile, ...] = ()
     hook_events: Mapping[str, str | None] = {}
     """Hook events, each with an optional matcher."""
+    has_flat_hooks: bool = False
+    """Whether an event lists its commands at once, without groups of them, in a file with a version."""
     timeout_units_per_second: int = 1
     """Units of the timeout of a hook: 1 for seconds, 1000 for milliseconds."""
     windows_shell: str = "cmd"
@@ -89,7 +91,12 @@ CLIENTS = (
         hook_events={"PostToolUseFailure": None, "PostToolBatch": None, "SessionStart": "compact", "SessionEnd": None},
         windows_shell="sh", program="claude",
     ),
-    Client("cursor", "Cursor", _server_files("{home}/.cursor/mcp.json", "{project}/.cursor/mcp.json")),
+    Client(
+        "cursor", "Cursor", _server_files("{home}/.cursor/mcp.json", "{project}/.cursor/mcp.json"),
+        hook_files=_hook_files("{home}/.cursor/hooks.json", "{project}/.cursor/hooks.json"),
+        hook_events={"postToolUse": None, "postToolUseFailure": None, "preCompact": None, "sessionEnd": None},
+        has_flat_hooks=True, windows_shell="powershell",
+    ),
     Client(
         "vscode", "VS Code", _server_files("{programs}/Code/User/mcp.json", "{project}/.vscode/mcp.json", "servers"),
     ),

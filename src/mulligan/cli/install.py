@@ -192,8 +192,11 @@ def _add_hooks(document: ConfigText, agent: Client, path: Path) -> ConfigText:
     if sorted(map(repr, installed_commands)) == sorted(map(repr, expected)):
         return document
     document = _remove_hooks(document, path)
+    if agent.has_flat_hooks and "version" not in document.value:
+        document = document.set(("version",), 1)
     for event, matcher, handler in expected:
-        entry = {**({"matcher": matcher} if matcher else {}), "hooks": [handler]}
+        group = {**({"matcher": matcher} if matcher else {}), "hooks": [handler]}
+        entry = handler if agent.has_flat_hooks else group
         index = len(document.read(("hooks", event)) or ())
         document = document.set(("hooks", event, index), entry)
     return document
@@ -214,7 +217,8 @@ def _read_hooks(document: ConfigText, path: Path) -> dict[str, list[Any]]:
 
 
 def _find_own_handlers(entry: Any) -> list[Any]:
-    handlers = entry.get("hooks") if isinstance(entry, dict) else None
+    """Return our commands in an entry: a group of them, or one itself."""
+    handlers = entry.get("hooks", [entry]) if isinstance(entry, dict) else None
     return [
         handler
         for handler in (handlers if isinstance(handlers, list) else ())
@@ -229,7 +233,7 @@ def _remove_hooks(document: ConfigText, path: Path) -> ConfigText:
         remaining_entries = len(entries)
         for index in reversed(range(len(entries))):
             own_handlers = _find_own_handlers(entries[index])
-            if own_handlers and len(own_handlers) == len(entries[index]["hooks"]):
+            if own_handlers and len(own_handlers) == len(entries[index].get("hooks", own_handlers)):
                 document = document.remove(("hooks", event, index))
                 remaining_entries -= 1
                 continue
@@ -238,6 +242,8 @@ def _remove_hooks(document: ConfigText, path: Path) -> ConfigText:
                     document = document.remove(("hooks", event, index, "hooks", position))
         if entries and not remaining_entries:
             document = document.remove(("hooks", event))
+    if hooks and not document.read(("hooks",)) and set(document.value) == {"hooks", "version"}:
+        document = document.remove(("version",))
     return document.remove(("hooks",)) if hooks and not document.read(("hooks",)) else document
 
 
