@@ -153,6 +153,7 @@ FAILED_CALL = {
 }
 COMMANDS: dict[str, tuple[str, Any]] = {
     "scan": ("scan {logs}", None),
+    "install aider": ("install aider --dry-run", None),
     "install claude-code": ("install claude-code --dry-run", None),
     "install codex": ("install codex --dry-run", None),
     "install copilot": ("install copilot --dry-run", None),
@@ -160,6 +161,7 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "install gemini": ("install gemini --dry-run", None),
     "install opencode": ("install opencode --dry-run", None),
     "install pi": ("install pi --dry-run", None),
+    "uninstall aider": ("uninstall aider --dry-run", None),
     "uninstall claude-code": ("uninstall claude-code --dry-run", None),
     "uninstall codex": ("uninstall codex --dry-run", None),
     "uninstall copilot": ("uninstall copilot --dry-run", None),

@@ -28,7 +28,9 @@ class Cursor:
     def tells(self, event: str, **fields: Any) -> str:
         """What the model is told."""
         data = self.encode(event, **fields)
-        if not should_process("cursor", data) or (has_only_successes("cursor", data) and spool_successes("cursor", data)):
+        if not should_process("cursor", data) or (
+            has_only_successes("cursor", data) and spool_successes("cursor", data)
+        ):
             return ""
         said = process_event("cursor", data)
         return json.loads(said)["additional_context"] if said else ""

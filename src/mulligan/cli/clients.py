@@ -109,7 +109,7 @@ CLIENTS = (
         "mulligan.",
     ),
     Client(
-        "copilot", "Copilot CLI",
+        "copilot", "Copilot CLI", _server_files("{copilot}/mcp-config.json", "{project}/.github/mcp.json"),
         hook_files=_hook_files("{copilot}/settings.json", "{project}/.github/copilot/settings.local.json"),
         hook_events={"PostToolUse": None, "PostToolUseFailure": None, "PreCompact": None, "SessionEnd": None},
         windows_shell="powershell",
@@ -138,6 +138,11 @@ CLIENTS = (
     ),
     Client(
         "pi", "Pi", hook_files=_hook_files("{pi}/extensions/mulligan.js", "{project}/.pi/extensions/mulligan.js"),
+    ),
+    Client(
+        "amp", "Amp",
+        _server_files("{home}/.config/amp/settings.json", "{project}/.amp/settings.json", "amp.mcpServers"),
+        keys=EntryKeys(types=None),
     ),
 )  # fmt: skip
 MCP_CLIENTS = {client.name: client for client in CLIENTS if client.server_files}
