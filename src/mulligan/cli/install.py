@@ -16,7 +16,6 @@ import click
 
 import mulligan
 from mulligan.cli import CommandGroup, clients
-from mulligan.cli.aider_settings import add_read_file, reads_file, remove_read_file
 from mulligan.cli.clients import (
     AGENTS,
     MCP_CLIENTS,
@@ -39,6 +38,7 @@ from mulligan.cli.config_text import ConfigText
 from mulligan.cli.options import CommandContext, add_options, command
 from mulligan.cli.prompt import remove_section, write_lessons
 from mulligan.cli.server_entries import PLUGIN_START, SERVER_NAME, ServerList
+from mulligan.cli.toml_text import add_read_file, reads_file, remove_read_file
 from mulligan.core.failure import INSTALL_EXTRA, SettingsError
 from mulligan.hooks.event_processing import store_path
 from mulligan.settings import hook_folder, load_settings

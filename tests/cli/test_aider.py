@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mulligan.cli.aider_settings import add_read_file, reads_file, remove_read_file
+from mulligan.cli.toml_text import add_read_file, reads_file, remove_read_file
 from mulligan.core.failure import SettingsError
 from mulligan.settings import hook_folder
 
