@@ -135,7 +135,6 @@ def find_prerequisites(rows: Sequence[Row], min_successes: int = 1) -> list[Supp
 
 
 def _select_rows(row_bits: int, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows whose bits are set."""
     selected_rows = []
     while row_bits:
         last = row_bits & -row_bits

@@ -30,7 +30,6 @@ MAX_RULE_CHARS = 100
 
 
 def trust_key(project: Path | str) -> str:
-    """Return the key of a project's trusted files."""
     return os.path.realpath(project)
 
 

@@ -47,8 +47,6 @@ _PROMPT = Prompt()
 
 
 class TrackedFailure(msgspec.Struct, omit_defaults=True):
-    """One failure of a session."""
-
     step: Step
     """The last failed attempt."""
     turn: int
@@ -279,7 +277,6 @@ def from_json(data: bytes) -> Tracker:
 
 
 def to_json(tracker: Tracker) -> bytes:
-    """Return a tracker as JSON."""
     return encode(tracker)
 
 

@@ -29,8 +29,6 @@ class RunCall(NamedTuple):
 
 
 class ReflectionMessages(FailureMessages):
-    """Messages to the reflector."""
-
     __slots__ = ()
 
     def visible_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:

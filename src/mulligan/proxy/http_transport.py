@@ -70,8 +70,6 @@ class SessionLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """Event of a stream."""
-
     type: str
     data: bytes
     id: str

@@ -40,8 +40,6 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pins(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Pins of one server."""
-
     accepted: dict[str, Pin] = {}
     waiting: dict[str, Pin] = {}
     """Current definitions of tools that are new or have changed."""
@@ -108,7 +106,6 @@ def describe_changes(before: Pin | None, after: Pin) -> str:
 
 
 def accept_tools(pins: Pins, names: Iterable[str]) -> Pins:
-    """Return the pins with these waiting tools accepted."""
     chosen_names = set(names)
     moved = {name: pin for name, pin in pins.waiting.items() if name in chosen_names}
     remaining = {name: pin for name, pin in pins.waiting.items() if name not in chosen_names}

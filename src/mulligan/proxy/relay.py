@@ -30,8 +30,6 @@ REPLAYED_REQUESTS = ("logging/setLevel", "resources/subscribe")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyOptions:
-    """Options of one proxy."""
-
     name: str
     """Name of the server in records."""
     mode: Mode = "suggest"
@@ -225,7 +223,6 @@ class Relay:
             self._schedule_expiry(entry.timeout)
 
     def stop_waiting(self, id: Id) -> None:
-        """Stop waiting for an answer."""
         entry = self.pending.pop(id, None)
         if self._queue and entry is not None:
             self._unqueue(entry)

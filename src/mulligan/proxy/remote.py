@@ -386,7 +386,6 @@ class RemoteServer:
                     reason = describe_error(error, self._target.url)
 
     async def _open_stream(self, last_event_id: str = "") -> Any:
-        """Open an event stream with GET."""
         headers = {**self._session_headers(), "accept": EVENT_STREAM, "cache-control": "no-store"}
         if last_event_id:
             headers["last-event-id"] = last_event_id

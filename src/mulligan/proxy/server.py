@@ -21,7 +21,6 @@ from typing import Protocol
 CAN_WATCH_PIPES = sys.platform != "win32"
 """Whether an event loop can watch pipes."""
 READ_CHUNK_BYTES = 262_144
-"""Size of one read."""
 MAX_MESSAGE_BYTES = 268_435_456
 """Limit of one message. A longer one is truncated and thus invalid."""
 TRUNCATED_HEAD_BYTES = 1000
@@ -363,7 +362,6 @@ class ServerProcess:
         self._loop.call_later(EXIT_GRACE_SECONDS, self._handle_exit)
 
     def handle_output_closed(self) -> None:
-        """Handle the end of the output."""
         self._loop.call_later(0.0 if self.has_ended else EXIT_GRACE_SECONDS, self._handle_exit)
 
     def _handle_exit(self) -> None:

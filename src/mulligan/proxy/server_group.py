@@ -436,7 +436,6 @@ class ServerGroup:
                 session_files.add_proxied_tool(announced[0], self._options.name, tool)
 
     def _forward(self, id: Id, route: Route, line: bytes) -> None:
-        """Forward a request to its server."""
         member = self._members.get(route.server)
         if member is None:
             self.client.write(build_error(id, f"Server {route.server} is not available: it was removed"))

@@ -104,7 +104,6 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def open_endpoint(client: ClientConnection) -> Relay | ServerGroup:
-        """Connect a client to the servers."""
         if connect is None:
             from mulligan.proxy.server_group import ServerGroup
 

@@ -51,8 +51,6 @@ current_call: contextvars.ContextVar[ToolCallRequest] = contextvars.ContextVar("
 
 
 class ToolCallRelay:
-    """Tool calls of one connection."""
-
     def __init__(self, relay: Relay, components: Components) -> None:
         self.relay = relay
         self.capture: CaptureContext = components.capture

@@ -187,7 +187,6 @@ class ServerTools:
         return [name for name in self._listed_definitions if not self.is_blocked(name)]
 
     def recovering_functions(self) -> dict[str, Callable[..., Any]]:
-        """Return the listed tools as functions with recovery."""
         return {name: build_wrapper(self.get_tool(name)) for name in self.names}
 
     def _build_tool(self, name: str, is_verbatim: bool) -> RemoteTool:

@@ -48,8 +48,6 @@ SUMMARIZED_FILL_RATIO = 0.98
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionResult:
-    """A compressed conversation and how it was compressed."""
-
     messages: Sequence[Any]
     steps: int
     """Messages that were shortened or removed."""
@@ -69,8 +67,6 @@ class CompressionResult:
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """A text that may be shortened."""
-
     message: int
     slot: TextSlot
     tokens: float
@@ -97,15 +93,12 @@ class _Text:
 
 
 class _Compressor:
-    """State of one compression."""
-
     def __init__(self, messages: Sequence[Message], limit: float, scale: TokenScale, summarizer: str) -> None:
         self.messages = messages
         self.limit = limit
         self.scale = scale
         self.summarizer = summarizer
         self.texts: list[list[_Text]] = []
-        """The texts of each message."""
         self.overhead_tokens: list[float] = []
         """Tokens of each message without its texts."""
         self.original_tokens: list[float] = []

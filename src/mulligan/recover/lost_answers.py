@@ -62,7 +62,6 @@ class CallIdentity(msgspec.Struct, frozen=True):
     """What makes two calls the same: the tool and its arguments."""
 
     key: str
-    """The tool key."""
     name: str
     """The name by which a model called it; empty for a call of the program."""
     owner: int

@@ -91,8 +91,6 @@ class TargetCall:
 
 
 class TargetState:
-    """State of one target."""
-
     __slots__ = (
         "down_since",
         "failure_ratio",
@@ -121,7 +119,6 @@ class TargetState:
         """When the first of these failures ended."""
         self.next_probe = 0.0
         self.probe: TargetCall | None = None
-        """The call that probes the target now."""
         self.probe_started_at = 0.0
         self.last_seconds = 0.0
         """How long the last failed attempt took."""
@@ -148,7 +145,6 @@ class TargetState:
         self._release(now, random_value)
 
     def return_tokens(self, max_tokens: int) -> None:
-        """Return the tokens for a success."""
         self.tokens = min(max(self.tokens, max_tokens), self.tokens + SUCCESS_TOKENS)
 
     def take_tokens(self, count: int) -> None:

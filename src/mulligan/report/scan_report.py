@@ -28,7 +28,6 @@ MAX_SHOWN_DAYS = 30
 MAX_CALL_SECONDS = 600.0
 """Maximum counted duration of one call: a longer call waited for a permission prompt."""
 DAY_MS = 86_400_000
-"""Milliseconds per day."""
 
 
 class AgentFinding(Record, frozen=True):

@@ -50,7 +50,6 @@ def render_findings(findings: Findings) -> Iterator[str]:
 
 
 def summarize_findings(findings: Findings) -> str:
-    """Return the summary of the findings in one sentence."""
     if not findings.calls:
         return "No tool calls found."
     where = f"{format_count(findings.calls, 'call')} in {format_count(findings.sessions, 'session')}"

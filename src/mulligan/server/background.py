@@ -130,7 +130,6 @@ class SliceWorker(QueueWorker[_PendingWork]):
     thread_name = "mulligan-converter"
 
     async def run(self, caller: Caller, work: SlicedWork[T]) -> T:
-        """Do the work and return its result."""
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._condition:
             self._check_open()

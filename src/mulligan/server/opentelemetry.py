@@ -102,8 +102,6 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         raise store_unavailable("Other servers are storing spans of the same traces. Retry later.")
 
     def endpoint(rejected_name: str, from_json: Decoder, from_protobuf: Decoder, note: str = "") -> Endpoint:
-        """Build the endpoint of one signal."""
-
         async def receive(request: Request) -> Response:
             limits = {"max_bytes": bodies.MAX_OTLP_BODY_BYTES, "max_inflated_bytes": bodies.MAX_OTLP_INFLATED_BYTES}
             data = await bodies.read_body(request, PROTOBUF, JSON, **limits)

@@ -283,7 +283,6 @@ class RunBuilder:
             yield History(run=run, steps=steps, links=links, compactions=tuple(self._compactions))
 
     def build_run(self) -> Run:
-        """Build the run record."""
         properties = {
             FORMAT_KEY: self.format, "model": self.model, "project": self.project, "user": self.user, "tags": self.tags,
         }  # fmt: skip

@@ -312,7 +312,6 @@ class PostgresConnection:
             raise ConcurrentAppendError
 
     def _insert(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> list[RawCursor[Any]]:
-        """Insert rows. Return the cursors of the statements."""
         if not rows:
             return []
         tenant = _find_tenant(rows)
