@@ -375,7 +375,6 @@ PATHS = ("file_path", "path", "absolute_path", "notebook_path", "target_file", "
 
 MAX_CALL_CHARS = 100
 """Characters of a call in words."""
-MAX_CALL_ARGUMENTS = 3
 MAX_COMMANDS, MAX_OPERANDS = 20, 4
 """Commands of a shell call that are read, and words of one that name its subject."""
 _SEQUENCE_OPERATORS = frozenset(("", "&&", ";", "\n"))
@@ -395,7 +394,7 @@ def describe_call(step: Step) -> str:
         for name, value in arguments.items()
         if isinstance(value, str | int | float) and len(str(value)) <= MAX_CALL_CHARS
     ]
-    return (_path(arguments) or ", ".join(scalars[:MAX_CALL_ARGUMENTS]))[:MAX_CALL_CHARS]
+    return (_path(arguments) or ", ".join(scalars[:3]))[:MAX_CALL_CHARS]
 
 
 def _path(arguments: object) -> str:

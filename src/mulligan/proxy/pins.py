@@ -17,8 +17,6 @@ PINS_KIND = "tools"
 """Key-value kind of a server's pins."""
 MAX_LISTED_NAMES = 3
 """Names of tools or servers in one message."""
-MAX_PINNED_TOOLS = 1000
-"""Limit of pinned tools per server."""
 UNPINNED_PARTS = frozenset({"_meta", "icons"})
 """Parts of a definition that a model never sees."""
 
@@ -76,7 +74,8 @@ def compare_pins(
             findings.append(ToolListFinding("twice", name))
             continue
         names.add(name)
-        if len(accepted) + len(waiting) >= MAX_PINNED_TOOLS and name not in accepted:
+        # Limit of pinned tools per server
+        if len(accepted) + len(waiting) >= 1000 and name not in accepted:
             continue
         pin = _build_pin(definition, now)
         accepted_pin = accepted.get(name)

@@ -27,13 +27,6 @@ TRUNCATED_HEAD_BYTES = 1000
 """Start of a truncated message that is kept: it may contain the id of its request."""
 MAX_WAITING_BYTES = 8_388_608
 """Queued output above which the source is paused."""
-INITIAL_RESTART_SECONDS = 0.5
-"""Delay before the first restart. It doubles with each one."""
-MAX_RESTART_SECONDS = 30.0
-MAX_RESTARTS = 5
-"""Restarts in a row without an answer from the server."""
-CLOSE_SECONDS = 1.0
-"""Time for the client to read the last answers."""
 STOP_GRACE_SECONDS = 2.0
 """Time for the server to exit after its input closed, and again after each signal."""
 EXIT_GRACE_SECONDS = 0.2
@@ -297,7 +290,8 @@ class StandardStreams(Outlet):
 
     async def close(self) -> None:
         """Write what the client has not read yet."""
-        deadline = self._loop.time() + CLOSE_SECONDS
+        # Time for the client to read the last answers
+        deadline = self._loop.time() + 1.0
         while self._waiting and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
         self.release()
@@ -305,9 +299,11 @@ class StandardStreams(Outlet):
 
 def restart_delay(restart_count: int) -> float | None:
     """Return the seconds before this restart in a row without an answer, from 0. None if no restarts remain."""
-    if restart_count >= MAX_RESTARTS:
+    # Restarts in a row without an answer from the server
+    if restart_count >= 5:
         return None
-    return min(MAX_RESTART_SECONDS, INITIAL_RESTART_SECONDS * (1 << restart_count))
+    # Delay before the first restart. It doubles with each one.
+    return min(30.0, 0.5 * (1 << restart_count))
 
 
 class ServerProcess:

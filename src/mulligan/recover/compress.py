@@ -38,12 +38,8 @@ DEFAULT_COMPRESS_ABOVE_CHARS = 2000
 """A shorter tool result is left unchanged as long as a longer one can be shortened."""
 GAP_NOTE_TOKENS = 40.0
 """Tokens of the note that replaces removed exchanges."""
-SUMMARY_RATIO = 0.12
-"""Share of the limit that summaries of removed exchanges may use."""
 SUMMARIZED_INPUT_RATIO = 0.5
 """Share of the limit that the text of one summary request may use, if the model itself summarizes."""
-SUMMARIZED_FILL_RATIO = 0.98
-"""Share of the limit that is filled if summaries do not suffice: a second overflow would waste them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,12 +299,14 @@ def fit_to_window(
         max_tokens = math.inf if summarize_gap is None else limit * SUMMARIZED_INPUT_RATIO
         summaries = yield from _request_summaries(compressor, threshold, summarise, max_tokens)
         if summaries and not compressor.fits():
-            compressor.limit *= SUMMARIZED_FILL_RATIO
+            # Share of the limit that is filled if summaries do not suffice: a second overflow would waste them
+            compressor.limit *= 0.98
     _shorten(compressor, threshold)
     gap_summaries: dict[int, str] = {}
     if summarize_gap is not None and compressor.removed:
         # Remove a little more, so that the note in place of the removed messages can say what they were about.
-        smaller = _Compressor(parsed, limit * (1 - SUMMARY_RATIO), scale, summarizer)
+        # Summaries of removed exchanges may use the remaining 12 % of the limit
+        smaller = _Compressor(parsed, limit * 0.88, scale, summarizer)
         for text in chain.from_iterable(smaller.texts):
             if summary := summaries.get(text.slot.text):
                 smaller.summarize_text(text, summary)

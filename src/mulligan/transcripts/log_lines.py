@@ -23,7 +23,6 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longer lines are skipped and counted, to bound memory."""
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """Maximum size of a file that is one JSON document, which must be read as a whole."""
-_BUFFER = 1024 * 1024
 _MAGIC = b"\x1f\x8b"
 
 T = TypeVar("T")
@@ -48,7 +47,7 @@ class LogLines:
         try:
             # Non-blocking: opening a pipe would otherwise block before its type can be checked.
             flags = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
-            self._raw = open(path, "rb", _BUFFER, opener=lambda name, mode: os.open(name, mode | flags))  # noqa: SIM115
+            self._raw = open(path, "rb", 1024 * 1024, opener=lambda name, mode: os.open(name, mode | flags))  # noqa: SIM115
             file_status = os.fstat(self._raw.fileno())
             if not stat.S_ISREG(file_status.st_mode):
                 self._raw.close()

@@ -32,10 +32,6 @@ FORMAT_KEY = "format"
 """The metadata key of a run for the log format."""
 MAX_VALUE_CHARS = 2048
 """Characters of one argument or result that are kept in memory."""
-MAX_CALLS_WITH_ARGUMENTS = 20_000
-"""Calls of a run whose arguments are kept. Later ones keep them only if they fail."""
-MAX_REMEMBERED_IDS = 1_000_000
-"""Call ids that are remembered, to skip the copies that a resumed session has in its log."""
 MAX_ERROR_CHARS = 8192
 """Characters of the error of a model that are classified."""
 
@@ -64,7 +60,8 @@ class ReaderState:
         id_hash = hash(id)
         if id_hash in self._seen_ids:
             return True
-        if len(self._seen_ids) < MAX_REMEMBERED_IDS:
+        # Call ids that are remembered, to skip the copies that a resumed session has in its log
+        if len(self._seen_ids) < 1_000_000:
             self._seen_ids.add(id_hash)
         return False
 
@@ -203,7 +200,8 @@ class RunBuilder:
             failure = self._classify(call, strip_own_blocks(_answer_text(answer)))
             outcome = outcome_of(failure)
             self._has_failed = self._has_failed or outcome == "failure"
-        is_held = outcome not in (None, "success") or len(self._steps) < MAX_CALLS_WITH_ARGUMENTS
+        # Calls of a run whose arguments are kept. Later ones keep them only if they fail.
+        is_held = outcome not in (None, "success") or len(self._steps) < 20_000
         step = Step(
             run=self.id,
             seq=call.seq,
