@@ -149,10 +149,11 @@ def test_the_answer_is_that_of_comparing_all_of_them(messages, texts):
     half = len(messages) // 2
     for taught in (messages[:half], messages):
         teach(store, taught)
-        sketches = [(f"1:{message}", patterns.sketch(message)) for message in taught]
+        fingerprints = {pattern_id("search", f"1:{message}"): f"1:{message}" for message in taught}
+        sketches = [(id, patterns.sketch(fingerprint[2:])) for id, fingerprint in fingerprints.items()]
         for text in texts:
             nearest = patterns.nearest(text, sketches)[:MAX_SIMILAR_PATTERNS]
-            assert sorted(asked(store, text)) == sorted((message, similarity) for similarity, message in nearest)
+            assert sorted(asked(store, text)) == sorted((fingerprints[id], similarity) for similarity, id in nearest)
     store.close()
 
 
