@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -32,6 +32,12 @@ FORMAT_KEY = "format"
 """The metadata key of a run for the log format."""
 MAX_VALUE_CHARS = 2048
 """Characters of one argument or result that are kept in memory."""
+MAX_CALLS_WITH_ARGUMENTS = 20_000
+"""Calls of a run whose arguments are kept. Later ones keep them only if they fail."""
+MAX_REMEMBERED_IDS = 1_000_000
+"""Call ids that are remembered, to skip the copies that a resumed session has in its log."""
+NO_JSON = "not JSON, or not of this format"
+"""Why a line could not be read."""
 MAX_ERROR_CHARS = 8192
 """Characters of the error of a model that are classified."""
 
@@ -60,10 +66,15 @@ class ReaderState:
         id_hash = hash(id)
         if id_hash in self._seen_ids:
             return True
-        # Call ids that are remembered, to skip the copies that a resumed session has in its log
-        if len(self._seen_ids) < 1_000_000:
+        if len(self._seen_ids) < MAX_REMEMBERED_IDS:
             self._seen_ids.add(id_hash)
         return False
+
+    def skip_line(
+        self, lines: LogLines, reason: str, unit: Literal["line", "row"] = "line", number: int | None = None
+    ) -> None:
+        self.unrecognized_lines += 1
+        lines.report_unreadable(reason, unit, number)
 
     def decode_lines(
         self, lines: LogLines, decoder: msgspec.json.Decoder[T], is_needed: Callable[[bytes], bool] | None = None
@@ -72,11 +83,12 @@ class ReaderState:
         for line in lines:
             self.line_count += 1
             if is_needed is not None and not is_needed(line):
-                self.unrecognized_lines += not is_object(line)
+                if not is_object(line):
+                    self.skip_line(lines, NO_JSON)
             elif (value := decode_line(line, decoder)) is not None:
                 yield value
             else:
-                self.unrecognized_lines += 1
+                self.skip_line(lines, NO_JSON)
 
     def decode_document(self, lines: LogLines, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
         """Yield the value of each line, or of the whole file if its first line has none."""
@@ -200,8 +212,7 @@ class RunBuilder:
             failure = self._classify(call, strip_own_blocks(_answer_text(answer)))
             outcome = outcome_of(failure)
             self._has_failed = self._has_failed or outcome == "failure"
-        # Calls of a run whose arguments are kept. Later ones keep them only if they fail.
-        is_held = outcome not in (None, "success") or len(self._steps) < 20_000
+        is_held = outcome not in (None, "success") or len(self._steps) < MAX_CALLS_WITH_ARGUMENTS
         step = Step(
             run=self.id,
             seq=call.seq,
@@ -281,6 +292,7 @@ class RunBuilder:
             yield History(run=run, steps=steps, links=links, compactions=tuple(self._compactions))
 
     def build_run(self) -> Run:
+        """Build the run record."""
         properties = {
             FORMAT_KEY: self.format, "model": self.model, "project": self.project, "user": self.user, "tags": self.tags,
         }  # fmt: skip
