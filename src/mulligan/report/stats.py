@@ -488,7 +488,7 @@ def _compare_rates(
 
 def format_points(difference: GroupDifference) -> str:
     """Format a difference of rates in percentage points with its interval."""
-    estimate, low, high = (f"{100 * share:+.1f}" for share in difference)
+    estimate, low, high = (f"{round(100 * share, 1) + 0.0:+.1f}" for share in difference)
     return f"{estimate} points ({low} to {high})"
 
 
