@@ -337,7 +337,7 @@ def decided(client: Client, path: str, id: str, do: str) -> Answer:
     if path.startswith("/v1/"):
         (takes,) = api_document()["paths"][path.replace(":path}", "}")]["post"]["requestBody"]["content"].values()
         schema = api_document()["components"]["schemas"][takes["schema"]["$ref"].rpartition("/")[2]]
-        unused = {"text", "until", "below"} | ({"note"} if do != "note" else set())
+        unused = {"text", "until", "max_per_day"} | ({"note"} if do != "note" else set())
         names = [name for name in schema["properties"] if name not in unused]
         if do == "note" and "note" in names:
             names.remove("into")

@@ -79,7 +79,7 @@ def test_a_pattern_is_muted_until_a_time_or_while_it_is_rare(store, write):
     assert find(store) == []
     assert decide(store, "mute", at=2000, until=3000).status == "new"
 
-    assert decide(store, "mute", at=2000, below=2).state == "muted"
+    assert decide(store, "mute", at=2000, max_per_day=2).state == "muted"
     fail(write, 3000, times=2)
     fail(write, DAY + 5000, times=2)
     assert store.pattern(DEFAULT_TENANT, ID).state == "muted"
@@ -117,7 +117,7 @@ def test_a_link_that_is_no_plain_web_address_is_refused(store, write, link):
     fail(write, 1000)
     with pytest.raises(StoreError, match="Invalid link"):
         decide(store, "link", text=link)
-    for action, fields in (("mute", {"text": "x"}), ("comment", {}), ("resolve", {"below": 1}),
+    for action, fields in (("mute", {"text": "x"}), ("comment", {}), ("resolve", {"max_per_day": 1}),
                            ("assign", {"text": "a" * 81}), ("assign", {"text": "ann@example.com"})):  # fmt: skip
         with pytest.raises(StoreError):
             decide(store, action, **fields)

@@ -533,15 +533,15 @@ def test_patterns_are_assigned_commented_and_decided_together_on_their_pages(tmp
         send(f"/patterns/{one.id}", action="comment", text=comment)
         send(f"/patterns/{one.id}", action="link", text="https://issues.example.com/42")
         send(f"/patterns/{one.id}", action="resolve", text="99.0")
-        send(f"/patterns/{other.id}", action="mute", days="3000", below="3")
+        send(f"/patterns/{other.id}", action="mute", days="3000", max_per_day="3")
         page = person.get(f"/patterns/{one.id}").body.decode()
         assert 'href="https://issues.example.com/42"' in page
         assert "<script>alert" not in page
         assert 'href="https://evil.example' not in page
         assert "99.0" in words(person.get(f"/patterns/{one.id}"))
-        assert store.pattern(DEFAULT_TENANT, other.id).muted_below == 3
+        assert store.pattern(DEFAULT_TENANT, other.id).muted_max_per_day == 3
         assert send(f"/patterns/{one.id}", action="link", text="javascript:alert(1)").status == 400
-        assert send(f"/patterns/{one.id}", action="mute", below="x").status == 400
+        assert send(f"/patterns/{one.id}", action="mute", max_per_day="x").status == 400
 
 
 def test_a_fix_is_approved_and_revoked_from_its_page(tmp_path):

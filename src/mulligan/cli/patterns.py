@@ -22,6 +22,7 @@ from mulligan.cli.options import (
 from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
+    OWN_NAME,
     FixQuery,
     PatternAction,
     PatternCommand,
@@ -32,7 +33,6 @@ from mulligan.contract.store import (
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, Lesson, Pattern, lesson_id, to_builtins
 from mulligan.learn import lesson_files, project_lessons
-from mulligan.learn.pattern_decisions import OWN_NAME
 from mulligan.learn.patterns import find_related
 from mulligan.learn.working_calls import PastFailure
 from mulligan.report import memory_text
@@ -49,7 +49,7 @@ ACTION_HELP: dict[PatternAction, str] = {
     "reopen": "Reopen resolved patterns.",
     "split": "Separate patterns that were merged into others.",
     "note": "Replace the note of a pattern. An empty text removes it.",
-    "acknowledge": "Mark patterns as known: somebody works on them.",
+    "acknowledge": "Mark patterns as known; they stay open.",
     "assign": "Set the owner of patterns.",
     "link": "Link a pattern to its issue in a tracker. An empty address removes the link.",
     "comment": "Add a comment to the history of a pattern.",
@@ -57,7 +57,7 @@ ACTION_HELP: dict[PatternAction, str] = {
 ACTION_OPTIONS: dict[PatternAction, tuple[Decorator, ...]] = {
     "mute": (
         click.option("--until", metavar="7d", help="Until this time: 24h or 7d from now, a date."),
-        click.option("--below", type=click.IntRange(0), help="While they occur at most so often per UTC day."),
+        click.option("--max-per-day", type=click.IntRange(0), help="While they occur at most so often per UTC day."),
     ),
     "resolve": (
         click.option("--version", "text", default="", help="Occurrences in older versions do not reopen them."),
@@ -74,7 +74,7 @@ ACTION_OPTIONS: dict[PatternAction, tuple[Decorator, ...]] = {
     "mulligan patterns similar pat_8f2c",
     "mulligan patterns assign pat_8f2c --to search-team",
     "mulligan patterns resolve pat_8f2c --version 1.5.0",
-    "mulligan patterns mute pat_8f2c --below 10",
+    "mulligan patterns mute pat_8f2c --max-per-day 10",
     "mulligan patterns merge pat_8f2c pat_11aa",
 )
 @click.option("--new", is_flag=True, help="Only patterns first seen within --since (1d); exits 1 if there are any.")
@@ -166,7 +166,7 @@ def _add_pattern_action(action: PatternAction) -> None:
 
     def decide(
         context: CommandContext, pattern: str | tuple[str, ...], into: str | None = None, text: str = "",
-        until: str | None = None, below: int | None = None,
+        until: str | None = None, max_per_day: int | None = None,
     ) -> None:  # fmt: skip
         store = context.require_store()
         ids = (pattern,) if isinstance(pattern, str) else pattern
@@ -177,7 +177,7 @@ def _add_pattern_action(action: PatternAction) -> None:
         for id in ids:
             request = PatternCommand(
                 action=action, pattern=id, into=into, at=context.now, until=_parse_future(until, context.now),
-                below=below, **{"note" if action == "note" else "text": text},
+                max_per_day=max_per_day, **{"note" if action == "note" else "text": text},
             )  # fmt: skip
             updated_pattern = _require_pattern(store.update_pattern(DEFAULT_TENANT, request), id)
             facts.append(memory_text.pattern_facts(updated_pattern))

@@ -163,6 +163,10 @@ class SessionSummary(Record, frozen=True):
     agents: tuple[str, ...] = ()
 
 
+OWN_NAME = "me"
+"""Stands for the caller as the owner of a pattern."""
+
+
 class PatternQuery(Record, frozen=True):
     """Filters for patterns, and the period in which they are counted."""
 
@@ -208,7 +212,7 @@ class PatternCommand(Record, frozen=True):
     text: str = ""
     """For `assign` the owner, for `link` the address, for `comment` the comment, for `resolve` the version."""
     until: int | None = None
-    below: int | None = None
+    max_per_day: int | None = None
     """For `mute`: until this time, or while it occurs at most so often per day."""
 
 

@@ -500,11 +500,11 @@ class Pattern(Record, frozen=True):
     resolved_version: str = ""
     """The version in which it is resolved. Occurrences in older versions do not reopen it."""
     regressed_at: int = 0
-    """When it occurred again after it was resolved; 0 if it did not, or somebody decided about it since."""
+    """When it occurred again after it was resolved; 0 if it did not, or was decided about since."""
     regressed_version: str = ""
     """The version in which it did."""
     muted_until: int | None = None
-    muted_below: int | None = None
+    muted_max_per_day: int | None = None
     """It is muted until this time, or while it occurs at most so often per day."""
     history: tuple[PatternEvent, ...] = ()
     """Decisions and comments of people, the newest first; with the details of one pattern only."""

@@ -11,6 +11,7 @@ import msgspec
 
 from mulligan.contract.store import (
     DAY,
+    OWN_NAME,
     FixQuery,
     LessonQuery,
     PatternAction,
@@ -36,7 +37,6 @@ from mulligan.core.records import (
 from mulligan.dashboard import charts, formatting, run_pages
 from mulligan.dashboard.metric_cards import empty_state
 from mulligan.dashboard.page_query import PageQuery
-from mulligan.learn.pattern_decisions import OWN_NAME
 from mulligan.prompt import Prompt
 from mulligan.report.memory_text import describe_action, describe_use, describe_work, not_automatic_reason
 from mulligan.report.resources import LESSON_SPEC, PATTERN_SPEC
@@ -229,10 +229,10 @@ def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, 
             raise SettingsError(f"Pattern {(into or '')[:40]!r} not found. Choose the pattern to merge into.")
         if current_pattern is not None and target_pattern.id == current_pattern.id:
             raise SettingsError(f"{id[:40]!r} and {(into or '')[:40]!r} are already one pattern. Choose another one.")
-    days, below = (_read_number(form, name) for name in ("days", "below"))
+    days, max_per_day = (_read_number(form, name) for name in ("days", "max_per_day"))
     command = PatternCommand(
         action=action, pattern=target_id, into=into, note=form.get("note", ""), at=now, text=form.get("text", ""),
-        until=now + min(days, MAX_MUTED_DAYS) * DAY if days else None, below=below,
+        until=now + min(days, MAX_MUTED_DAYS) * DAY if days else None, max_per_day=max_per_day,
     )  # fmt: skip
     return store.update_pattern(tenant, command)
 

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mulligan.contract.audit import current_actor
-from mulligan.contract.store import DAY, PatternAction, PatternCommand
+from mulligan.contract.store import DAY, OWN_NAME, PatternAction, PatternCommand
 from mulligan.core.failure import UnsupportedOperationError
 from mulligan.core.records import Pattern, PatternEvent, PatternState, Record, decode, encode
 from mulligan.redaction import Redactor, sanitize
@@ -24,8 +24,6 @@ MAX_NOTE_CHARS = 2000
 MAX_NAME_CHARS, MAX_LINK_CHARS = 80, 500
 MAX_EVENTS = 100
 """Events of a pattern that are stored, the newest."""
-OWN_NAME = "me"
-"""Stands for the caller as an owner."""
 _VERSION = re.compile(
     r"(|.*[^A-Za-z0-9.])v?(\d{1,9}(?:\.\d{1,9}){1,5}|\d{1,6})(?:[-.]?((?:a|b|c|rc|dev|alpha|beta|pre)[\w.-]*))?(?:\+.*)?",
     re.IGNORECASE | re.ASCII,
@@ -46,8 +44,8 @@ class PatternDecision(Record, frozen=True):
     version: str = ""
     """The version in which it is resolved."""
     until: int | None = None
-    below: int | None = None
-    counted: int = 0
+    max_per_day: int | None = None
+    day_count: int = 0
     """Occurrences on the day of the decision, before it."""
 
 
@@ -79,7 +77,7 @@ def apply_decision(decision: PatternDecision, pattern: Pattern, occurrences: Occ
     is_recent = pattern.last_seen_at - pattern.first_seen_at < DAY
     fields = {name: getattr(decision, name) for name in ("note", "owner", "link", "acknowledged", "reopened")}
     if decision.state == "muted" and _is_muted(decision, pattern, occurrences, now):
-        fields |= {"state": "muted", "muted_until": decision.until, "muted_below": decision.below}
+        fields |= {"state": "muted", "muted_until": decision.until, "muted_max_per_day": decision.max_per_day}
     elif decision.state == "resolved":
         fields |= {"resolved_version": decision.version}
         if regression := _find_regression(decision, pattern, occurrences):
@@ -95,11 +93,11 @@ def apply_decision(decision: PatternDecision, pattern: Pattern, occurrences: Occ
 def _is_muted(decision: PatternDecision, pattern: Pattern, occurrences: Occurrences, now: int) -> bool:
     if decision.until is not None and now >= decision.until:
         return False
-    if decision.below is None:
+    if decision.max_per_day is None:
         return True
     first_day = decision.at // DAY * DAY
     days = occurrences.count_days((pattern.id, *pattern.merged), first_day)
-    return all(count - decision.counted * (day == first_day) <= decision.below for day, count in days.items())
+    return all(count - decision.day_count * (day == first_day) <= decision.max_per_day for day, count in days.items())
 
 
 def _find_regression(decision: PatternDecision, pattern: Pattern, occurrences: Occurrences) -> SeenVersion | None:
@@ -111,21 +109,32 @@ def _find_regression(decision: PatternDecision, pattern: Pattern, occurrences: O
         # An occurrence may belong to a run that began before.
         return versions[0] if versions else SeenVersion("", pattern.last_seen_at, 0)
     resolved_at = occurrences.find_first_run(decision.version)
-    return next((seen for seen in versions if not _is_older(seen, decision.version, resolved_at, decision.at)), None)
+    return next(
+        (
+            seen_version
+            for seen_version in versions
+            if not _is_older(seen_version, decision.version, resolved_at, decision.at)
+        ),
+        None,
+    )
 
 
-def _is_older(seen: SeenVersion, version: str, version_seen_at: int | None, decided_at: int) -> bool:
+def _is_older(seen_version: SeenVersion, version: str, version_seen_at: int | None, decided_at: int) -> bool:
     """Return whether a version is older than another: by their numbers, else by their first runs.
 
     A version without a run yet is newer than all that had one when it was named. Without a version, it is unknown,
     and an occurrence reopens the pattern.
     """
-    if not seen.version or seen.version == version:
+    if not seen_version.version or seen_version.version == version:
         return False
-    keys = compute_version_key(seen.version), compute_version_key(version)
+    keys = compute_version_key(seen_version.version), compute_version_key(version)
     if keys[0] is not None and keys[1] is not None and keys[0][0] == keys[1][0]:
         return keys[0] < keys[1]
-    return seen.first_run_at <= decided_at if version_seen_at is None else seen.first_run_at < version_seen_at
+    return (
+        seen_version.first_run_at <= decided_at
+        if version_seen_at is None
+        else seen_version.first_run_at < version_seen_at
+    )
 
 
 def compute_version_key(version: str) -> tuple[str, tuple[int, ...], bool, str] | None:
@@ -152,13 +161,20 @@ def apply_command(command: PatternCommand, before: PatternDecision, current: Pat
     text = command.text.strip()
     replace = msgspec.structs.replace
     undecided = replace(
-        before, state=None, at=0, reopened=current.reopened, acknowledged=False, version="", until=None, below=None
+        before,
+        state=None,
+        at=0,
+        reopened=current.reopened,
+        acknowledged=False,
+        version="",
+        until=None,
+        max_per_day=None,
     )
     match command.action:
         case "mute":
-            counted = current.days.get(command.at // DAY * DAY, 0)
+            day_count = current.days.get(command.at // DAY * DAY, 0)
             muted = replace(undecided, state="muted", at=command.at, acknowledged=before.acknowledged)
-            return replace(muted, until=command.until, below=command.below, counted=counted)
+            return replace(muted, until=command.until, max_per_day=command.max_per_day, day_count=day_count)
         case "resolve":
             return replace(undecided, state="resolved", at=command.at, version=_check_name(text, "version"))
         case "unmute" | "reopen":
@@ -183,7 +199,7 @@ def _check_command(command: PatternCommand) -> None:
         raise UnsupportedOperationError(f"The action {command.action} takes no text.")
     if not command.text.strip() and _TEXT_ACTIONS.get(command.action):
         raise UnsupportedOperationError(f"The {command.action} is empty. Add a text.")
-    if (command.until is not None or command.below is not None) and command.action != "mute":
+    if (command.until is not None or command.max_per_day is not None) and command.action != "mute":
         raise UnsupportedOperationError("Only mute takes a time or a rate.")
 
 
@@ -208,8 +224,8 @@ def _check_link(link: str) -> str:
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and "@" not in parts.netloc
     except ValueError:
         is_address = False
-    is_plain = link.isascii() and link.isprintable() and not set(link) & set(" <>\"'`\\|")
-    if link and not (is_address and is_plain and len(link) <= MAX_LINK_CHARS and Redactor().text(link) == link):
+    is_printable = link.isascii() and link.isprintable() and not set(link) & set(" <>\"'`\\|")
+    if link and not (is_address and is_printable and len(link) <= MAX_LINK_CHARS and Redactor().text(link) == link):
         raise UnsupportedOperationError(
             f"Invalid link. Use an http or https address of at most {MAX_LINK_CHARS} characters without credentials."
         )
@@ -227,7 +243,7 @@ def add_event(stored: bytes | None, command: PatternCommand) -> bytes:
     """Return the stored history of a pattern with the event of a command."""
     details = {"merge": command.into or "", "note": command.note}
     text = details.get(command.action, resolve_owner(command.text.strip()) if command.text else "")
-    limits = (("until", command.until), ("below", command.below))
+    limits = (("until", command.until), ("max_per_day", command.max_per_day))
     text = text or " ".join(f"{name} {limit}" for name, limit in limits if limit is not None)
     event = PatternEvent(command.at, _clean(current_actor().by), command.action, _clean(text))
     return encode((event, *read_history(stored))[:MAX_EVENTS])

@@ -134,8 +134,8 @@ def describe_work(pattern: Pattern) -> Iterator[tuple[str, str]]:
         yield "regressed in", f"{version}, {_format_time(pattern.regressed_at)}"
     if pattern.muted_until is not None:
         yield "muted until", _format_time(pattern.muted_until)
-    if pattern.muted_below is not None:
-        yield "muted up to", f"{format_count(pattern.muted_below, 'occurrence')} per day"
+    if pattern.muted_max_per_day is not None:
+        yield "muted up to", f"{format_count(pattern.muted_max_per_day, 'occurrence')} per day"
 
 
 def _format_time(time_ms: int) -> str:

@@ -75,7 +75,7 @@ class PatternDecisionPayload(Payload, frozen=True):
         ),
     ] = ""
     until: Annotated[Timestamp | None, Meta(description="For mute: until this time. UTC milliseconds.")] = None
-    below: Annotated[
+    max_per_day: Annotated[
         Annotated[int, Meta(ge=0, le=1_000_000_000)] | None,
         Meta(description="For mute: while it occurs at most so often per UTC day."),
     ] = None
@@ -164,18 +164,18 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
             into = None if payload.into is None else find_id(store, tenant, "patterns", payload.into)
             command = PatternCommand(
                 action=payload.action, pattern="", into=into, note=payload.note or "", at=server.clock(),
-                text=payload.text, until=payload.until, below=payload.below,
+                text=payload.text, until=payload.until, max_per_day=payload.max_per_day,
             )  # fmt: skip
-            decided = []
+            facts = []
             for id in [find_id(store, tenant, "patterns", prefix) for prefix in prefixes]:
                 pattern = store.update_pattern(tenant, msgspec.structs.replace(command, pattern=id))
                 if pattern is None:
                     raise unknown("pattern", id)
-                decided.append(memory_text.pattern_facts(pattern))
-            return decided
+                facts.append(memory_text.pattern_facts(pattern))
+            return facts
 
-        decided = await server.run_in_reader(decide)
-        return json_response(decided[0] if one else {"patterns": decided})
+        facts = await server.run_in_reader(decide)
+        return json_response(facts[0] if one else {"patterns": facts})
 
     async def revoke(request: Request) -> Response:
         payload = await read_json(request, RevocationPayload)
