@@ -100,7 +100,6 @@ class PriceTable:
         self._price_by_model: dict[str, ModelPrice | None] = {}
 
     def find(self, model: str) -> ModelPrice | None:
-        """Return the prices of a model; None if they are unknown."""
         if model not in self._price_by_model:
             if len(self._price_by_model) >= 1000:
                 self._price_by_model.clear()

@@ -226,7 +226,6 @@ class Step(Record, frozen=True, gc=False):
 
     @property
     def token_count(self) -> int:
-        """All tokens of the attempt."""
         return count_tokens(self.tokens) if self.tokens else 0
 
     @property

@@ -27,8 +27,6 @@ Box = tuple[float, float, float, float, str]
 
 
 class ChartSeries(NamedTuple):
-    """One series of a chart."""
-
     name: str
     label: str
     css_class: str
