@@ -115,8 +115,8 @@ def find_growing(
     def count(pattern: Pattern, days: Iterable[int]) -> list[tuple[int, int]]:
         return [(min(pattern.days.get(day, 0), attempts[day]), attempts[day]) for day in days if attempts.get(day)]
 
-    counted = [(pattern, count(pattern, earlier_days), count(pattern, days)) for pattern in patterns]
-    candidates = [row for row in counted if sum(part for part, _ in row[2]) >= MIN_GROWN_OCCURRENCES]
+    day_counts = [(pattern, count(pattern, earlier_days), count(pattern, days)) for pattern in patterns]
+    candidates = [row for row in day_counts if sum(part for part, _ in row[2]) >= MIN_GROWN_OCCURRENCES]
     growing = []
     for pattern, earlier, latest in candidates:
         growth, spread = _compare_days(earlier, latest, ERROR_RATE / len(candidates))
