@@ -183,6 +183,8 @@ class PatternQuery(Record, frozen=True):
     """Only patterns that first occurred since then."""
     owner: str | None = None
     """Only patterns of this owner; `me` for the caller."""
+    regressed: bool = False
+    """Only patterns that occurred again after they were resolved."""
     order: Literal["occurrences", "unrecovered", "last_seen", "first_seen"] = "occurrences"
     """In descending order."""
     limit: int = 20

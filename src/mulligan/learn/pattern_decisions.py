@@ -79,7 +79,7 @@ def apply_decision(decision: PatternDecision, pattern: Pattern, occurrences: Occ
     if decision.state == "muted" and _is_muted(decision, pattern, occurrences, now):
         fields |= {"state": "muted", "muted_until": decision.until, "muted_max_per_day": decision.max_per_day}
     elif decision.state == "resolved":
-        fields |= {"resolved_version": decision.version}
+        fields |= {"resolved_version": decision.version, "resolved_at": decision.at}
         if regression := _find_regression(decision, pattern, occurrences):
             fields |= {"state": "active", "reopened": decision.reopened + 1,
                        "regressed_at": regression.failed_at, "regressed_version": regression.version}  # fmt: skip

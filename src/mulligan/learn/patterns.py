@@ -162,6 +162,8 @@ def matches_query(pattern: Pattern, query: PatternQuery) -> bool:
         return False
     if query.text is not None and not contains_text(pattern, query.text):
         return False
+    if query.regressed and not (pattern.resolved_at and pattern.state != "resolved"):
+        return False
     return (
         (query.tool is None or pattern.tool == query.tool)
         and (query.kind is None or matches_kind(pattern.kind, query.kind))

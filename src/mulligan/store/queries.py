@@ -272,7 +272,7 @@ class StoredOccurrences:
 
 
 def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
-    if query.state not in (None, "new", "active") or query.owner or query.limit <= 0:
+    if query.state not in (None, "new", "active") or query.owner or query.regressed or query.limit <= 0:
         return []
     where = _Where("p.tenant = ?", tenant)
     if query.state is not None:
