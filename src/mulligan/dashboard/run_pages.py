@@ -40,7 +40,6 @@ COLUMNS = {
 }  # fmt: skip
 """Columns of the list that can be chosen, with their names in CSV and JSON, where they have one."""
 CALLS_PER_PAGE = 100
-"""Limit of calls per page."""
 ENTRIES_PER_PAGE = 200
 """Limit of messages, failures and recoveries of a conversation per page."""
 MAX_SESSION_RUNS = 50
