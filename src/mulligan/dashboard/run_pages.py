@@ -93,13 +93,13 @@ def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
 def _run_list(page_query: PageQuery, order: str) -> dict[str, Any]:
     """Return what the list and its groups share: the order, and the address of the same rows as CSV or JSON."""
     by, columns = page_query.other_parameters.get("by"), page_query.other_parameters.get("columns")
-    shown = columns.split(",") if columns else list(COLUMNS)
-    if unknown := [name for name in shown if name not in COLUMNS]:
+    chosen_columns = columns.split(",") if columns else list(COLUMNS)
+    if unknown := [name for name in chosen_columns if name not in COLUMNS]:
         raise SettingsError(f"Invalid column {unknown[0][:40]!r}. Use some of: {', '.join(COLUMNS)}.")
     period = {"since": str(page_query.since), "until": str(page_query.until) if page_query.until else None}
     parameters = {**page_query.filters, **period, "order": order, "by": by, "limit": None if by else "1000"}
     if columns and not by:
-        parameters["columns"] = ",".join(("id", *(COLUMNS[name] for name in shown if COLUMNS[name])))
+        parameters["columns"] = ",".join(("id", *(COLUMNS[name] for name in chosen_columns if COLUMNS[name])))
     if parameters.get("agent") == UNNAMED_AGENT:
         parameters["agent"] = ""
     address = urlencode({name: value for name, value in parameters.items() if value is not None}, errors="replace")
@@ -108,7 +108,7 @@ def _run_list(page_query: PageQuery, order: str) -> dict[str, Any]:
         "order_label": RUN_ORDERS[order],
         "by": by,
         "dimensions": RUN_GROUPS,
-        "shown": shown,
+        "shown": chosen_columns,
         "columns": COLUMNS,
         "export": f"/v1/{'run-groups' if by else 'runs'}?{address}",
     }

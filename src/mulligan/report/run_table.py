@@ -86,7 +86,7 @@ def _sum_up(members: Sequence[History]) -> dict[str, Any]:
         "runs": len(members),
         "failed_runs": sum(status_of(history) in ("partial", "failure") for history in members),
         "last_run_at": max(history.run.started_at for history in members),
-        **{fact.field: _to_unit(fact, sum(each[name] for each in facts)) for name, fact in RUN_FACTS.items()},
+        **{fact.field: _to_unit(fact, sum(numbers[name] for numbers in facts)) for name, fact in RUN_FACTS.items()},
     }
 
 
