@@ -136,6 +136,7 @@ REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
     "Run": ("id", "status", "calls", "run"),
     "Pattern": ("id", "kind", "occurrences"),
     "DecidedPatterns": ("patterns",),
+    "RunGroups": ("groups", "runs", "is_cut"),
     "SearchHits": ("hits",),
     "Impact": ("conclusion", "summary", "contributions", "incomparable"),
     "Comparison": ("values", "stats", "differences", "conclusion"),
