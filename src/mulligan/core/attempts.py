@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 from msgspec.structs import replace
 
 from mulligan.core.calls import diff_arguments
@@ -25,7 +26,7 @@ _SUFFIX_ENDS = frozenset("0123456789)]")
 _SUFFIX = LazyRegex(r"[\s_.:/-]+[(\[]?(attempt|retry)[\s_.:#-]*(\d{1,3})[)\]]?\Z", re.ASCII | re.IGNORECASE)
 
 
-class AttemptName(NamedTuple):
+class AttemptName(msgspec.Struct, frozen=True):
     """A step's name without the suffix that numbers its attempt."""
 
     name: str
