@@ -38,7 +38,9 @@ ENVELOPE_STATUS_KEYS = frozenset(
     "statusCode status_code httpStatus http_status code message Message msg detail title errorMessages errorMessage "
     "error_message errcode error_code errorCode".split()
 )
-"""Keys with which a dictionary may be an error if it holds no data. One without any of these keys is no error."""
+"""Keys with which a dictionary may be an error if it holds no data."""
+STATUS_KEYS = RESULT_STATUS_KEYS | ENVELOPE_STATUS_KEYS | DESCRIPTION_KEYS | CONTENT_STATUS_KEYS
+"""Keys of which a dictionary that may be an error has at least one."""
 MAX_FRAME_CHARS = 200
 """Characters in which a text names the exit code of a program, at its start or its end."""
 FRAME_MARKS = ("exit", " with ", "return", "wall time:", "chunk id:")
@@ -194,6 +196,8 @@ def may_be_error(result: Any, content_category: ToolCategory | None = None) -> b
         return False
     if kind is dict:
         keys = result.keys()
+        if keys.isdisjoint(STATUS_KEYS):
+            return False
         if keys.isdisjoint(RESULT_STATUS_KEYS):
             is_envelope = not keys.isdisjoint(ENVELOPE_STATUS_KEYS) and ENVELOPE_KEYS.issuperset(keys)
             is_envelope = is_envelope or not (keys.isdisjoint(DESCRIPTION_KEYS) or len(keys) > MAX_DESCRIPTION_KEYS)
