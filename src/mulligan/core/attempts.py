@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from mulligan.core.calls import diff_arguments
@@ -26,7 +25,7 @@ _SUFFIX_ENDS = frozenset("0123456789)]")
 _SUFFIX = LazyRegex(r"[\s_.:/-]+[(\[]?(attempt|retry)[\s_.:#-]*(\d{1,3})[)\]]?\Z", re.ASCII | re.IGNORECASE)
 
 
-class AttemptName(msgspec.Struct, frozen=True):
+class AttemptName(NamedTuple):
     """A step's name without the suffix that numbers its attempt."""
 
     name: str
