@@ -18,8 +18,6 @@ from mulligan.settings import config_folder, data_folder
 
 
 class SettingsFile(NamedTuple):
-    """A settings file of a client."""
-
     scope: str
     """`user`, `local` (yours, for this folder alone) or `project`."""
     path: str
@@ -135,7 +133,6 @@ CLIENTS = (
 )  # fmt: skip
 MCP_CLIENTS = {client.name: client for client in CLIENTS if client.server_files}
 AGENTS = {client.name: client for client in CLIENTS if client.hook_files}
-"""Clients with hooks."""
 
 
 def find_folders() -> dict[str, Path]:
@@ -208,8 +205,6 @@ SHARED_WRAPPER = _SHARED_START + _FALL_THROUGH
 
 
 class StartCommand(NamedTuple):
-    """Command that starts a server."""
-
     command: str
     args: tuple[str, ...]
 

@@ -78,8 +78,6 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Event of a coding agent."""
-
     agent: str
     type: EventType
     name: str
@@ -280,8 +278,6 @@ _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
 
 
 class HookState(msgspec.Struct, omit_defaults=True):
-    """State of one session."""
-
     MAX_CALL_IDS: ClassVar[int] = 200
     MAX_BATCHES: ClassVar[int] = 20
     """Number of recent calls and batches that are recognized as duplicates."""

@@ -94,8 +94,6 @@ def process_event(agent: str, data: bytes) -> bytes:
 
 
 class EventProcessor:
-    """Processing of one event."""
-
     def __init__(self, event: AgentEvent, settings: Settings) -> None:
         self.event, self.settings = event, settings
         self.now = self.event_time = int(time.time() * 1000)

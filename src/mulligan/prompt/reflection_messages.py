@@ -16,7 +16,6 @@ from mulligan.redaction import strip_quote_marks, to_plain_data
 
 MAX_CALL_CHARS = 6000
 """Characters of the failed call's arguments. A longer call is not sent: half of it cannot be corrected."""
-MAX_SCHEMA_CHARS = 8000
 MAX_EARLIER_CALL_CHARS = 300
 MAX_LISTED_TOOLS = 100
 
@@ -31,8 +30,6 @@ class RunCall(msgspec.Struct, frozen=True):
 
 
 class ReflectionMessages(FailureMessages):
-    """Messages to the reflector."""
-
     __slots__ = ()
 
     def visible_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -70,7 +67,7 @@ class ReflectionMessages(FailureMessages):
             _INSTRUCTIONS,
             f"Tool: {self._label(tool)}",
             f"Arguments: {call_text}",
-            f"Schema of the arguments: {schema_text}" if 0 < len(schema_text) <= MAX_SCHEMA_CHARS else "",
+            f"Schema of the arguments: {schema_text}" if 0 < len(schema_text) <= 8000 else "",
             f"Error ({self._label(failure.kind)}): {self._quote(failure.message, tool)}",
             _list(
                 "What recovered this failure before", [self.precedent(precedent, shareable) for precedent in precedents]
