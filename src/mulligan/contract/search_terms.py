@@ -14,6 +14,7 @@ import msgspec
 
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, Record, Run, Step
+from mulligan.redaction.regex import LazyRegex
 
 MAX_SEARCH_CHARS = 500
 MAX_TERMS = 12
@@ -24,10 +25,9 @@ MAX_DEPTH = 30
 """Nested values below this depth are not searched."""
 # Ideographs and kana. Each is a word of its own: such scripts have no blanks between words.
 _UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-# Compiled at first use: these classes take 30 ms, and every process that records imports this module.
-_WORD = rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+"
-_SPACED = rf"[^\W_{_UNSPACED}]"
-_TERM = re.compile(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
+_WORD = LazyRegex(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_SPACED = LazyRegex(rf"[^\W_{_UNSPACED}]")
+_TERM = LazyRegex(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
 _WORD_START, _WORD_END = rf"(?<![^\W_{_UNSPACED}])", rf"(?![^\W_{_UNSPACED}])"
 
 
@@ -50,8 +50,8 @@ class SearchTerm(msgspec.Struct, frozen=True):
     @property
     def pattern(self) -> re.Pattern[str]:
         text = r"\s+".join(map(re.escape, self.text.split()))
-        start = _WORD_START if re.match(_SPACED, self.text[:1]) else ""
-        end = _WORD_END if self.is_phrase and re.match(_SPACED, self.text[-1:]) else ""
+        start = _WORD_START if _SPACED.match(self.text[:1]) else ""
+        end = _WORD_END if self.is_phrase and _SPACED.match(self.text[-1:]) else ""
         return re.compile(f"{start}{text}{end}", re.IGNORECASE)
 
 
@@ -88,7 +88,7 @@ class SearchLocation(msgspec.Struct, frozen=True):
 
 def split_words(text: str) -> list[str]:
     """Return the words of a text in lower case, as the indexes know them: letters and digits of any script."""
-    return re.findall(_WORD, text.lower())
+    return _WORD.findall(text.lower())
 
 
 def parse_search(text: str) -> tuple[SearchTerm, ...]:
