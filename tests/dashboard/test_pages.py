@@ -1064,3 +1064,18 @@ def test_the_impact_page_draws_recovery_by_day_with_a_table(week, person):
         chart = page.split(f"<h2>{title}")[1].split("</section>")[0]
         assert chart.count("<circle") >= 14
         assert re.search(r"<th scope=\"row\">\d{4}-\d\d-\d\d, \d+ failed calls</th>", chart)
+
+
+def test_the_overview_starts_with_what_changed_and_links_the_first_run(week, person):
+    page = person.get(week.pages["overview"]).body.decode()
+    section = page.split("<h2>What changed")[1].split("</section>")[0]
+    assert page.index("<h2>What changed") < page.index('class="cards"')
+    assert 'class="pill new"' in section
+    assert "gardener 2.1" in section
+    link = re.search(r'href="(/runs/[^"]+)">first run', section)
+    assert link is not None
+    assert person.get(html.unescape(link[1])).status == 200
+
+
+def test_days_without_a_change_are_quiet(week, person):
+    assert "Quiet: no failure pattern is new" in person.get("/?range=24h&tool=find_orders").body.decode()
