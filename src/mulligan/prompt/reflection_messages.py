@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -94,6 +93,8 @@ class ReflectionMessages(FailureMessages):
 
 def _to_json(value: Any) -> str:
     """Return a value as JSON. Hidden characters are escaped, so that the model reads and returns the same value."""
+    import json  # a hook of a coding agent needs none, and loads this module at each failure
+
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 

@@ -33,7 +33,7 @@ from mulligan.core.links import RunProgress, differs_in
 from mulligan.core.records import FIRST_FAILURE_SEQ, Compaction, History, Link, Run, Status, Step, encode
 from mulligan.core.run_links import find_refuted
 from mulligan.learn import fixes, patterns
-from mulligan.store import fix_queries, fix_votes
+from mulligan.store import fix_queries, fix_votes, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, upsert
 from mulligan.store.judging import judge_run
 from mulligan.store.rollups import (
@@ -294,6 +294,8 @@ class BatchWriter:
         are_new = not stored_runs and not transaction.orphans
         _put_steps(writer, tenant, changes_by_run, sent_runs, are_new)
         _put_messages(writer, tenant, batch)
+        if late_runs := _find_late_runs(changes_by_run, stored_runs, now):
+            writer.unindex_runs(tenant, late_runs)
         for id, changes in changes_by_run.items():
             new_counts[id] += len(changes.steps)
             if changes.run is not None:
@@ -534,6 +536,18 @@ def _update_runs(
     transaction.writer.remember_runs(transaction.tenant, {id: transaction.find_stored_time(id) for id in new_runs})
     update_runs(transaction.writer, transaction.tenant, updated_runs)
     return new_counts
+
+
+def _find_late_runs(changes_by_run: dict[str, _RunChanges], stored_runs: dict[str, StoredRun], now: int) -> list[str]:
+    """Return the runs that get new records after they may have been indexed for searches."""
+    settled_at, idle_at = now - run_texts.SETTLE_MILLISECONDS // 2, now - run_texts.IDLE_MILLISECONDS
+    return [
+        id
+        for id, (run, _, _, stored_at) in stored_runs.items()
+        if (stored_at < settled_at if run.end_reason is not None else stored_at < idle_at)
+        and id in changes_by_run
+        and (changes_by_run[id].steps or changes_by_run[id].run is not run)
+    ]
 
 
 def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChanges, *, is_stored: bool) -> None:
