@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -31,7 +31,7 @@ _PATHS = frozenset("path file filename filepath directory dir folder notebook so
 FORM_OPERATIONS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
 
 
-class Comparison(NamedTuple):
+class Comparison(msgspec.Struct, frozen=True):
     """The differences between the arguments of a failed call and a later one."""
 
     values: dict[str, tuple[Any, Any]]

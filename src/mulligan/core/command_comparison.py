@@ -12,6 +12,8 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from mulligan.core.calls import similarity
 from mulligan.core.failure import Failure
 from mulligan.redaction.regex import LazyRegex
@@ -74,7 +76,7 @@ class _ProgramCall(NamedTuple):
     files: tuple[str, ...]
 
 
-class _CommandLine(NamedTuple):
+class _CommandLine(msgspec.Struct, frozen=True):
     invocations: tuple[_ProgramCall, ...]
     folder: str
     """The folder in which the last one runs, as far as the command says; empty otherwise."""
