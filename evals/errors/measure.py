@@ -40,7 +40,7 @@ from mulligan.core.kinds import KINDS  # noqa: E402
 Row = dict[str, Any]
 AIMS = {"kind": 0.93, "macro": 0.93, "provider": 0.95, "coding": 0.95}
 """Shares asked for in the unopened half."""
-WHOLE = ("third", "fourth", "fifth", "own")
+WHOLE = ("third", "fourth", "fifth", "own", "eighth", "ninth")
 """Corpora in no half."""
 ACTIONS = ("retry", "repair", "compress")
 """Remedies that repeat a call. To repeat a call that must not be repeated is worse than to do nothing."""
