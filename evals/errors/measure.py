@@ -200,7 +200,7 @@ def main() -> int:
     libraries = {row["library"] for row in rows if "library" in row}
     print(f"{len(rows)} errors, {len(libraries)} libraries\n")
     names = "opened half|unopened half|second, opened|second, unopened|third, read|fourth, read"
-    names += "|fifth, half read|own|late|fit|asked"
+    names += "|fifth, half read|own|eighth|ninth|late|fit|asked"
     columns = names.split("|")
     print(f"| share | {' | '.join(columns)} |")
     print("|" + " --- |" * (len(columns) + 1))
