@@ -153,15 +153,19 @@ FAILED_CALL = {
 }
 COMMANDS: dict[str, tuple[str, Any]] = {
     "scan": ("scan {logs}", None),
+    "install aider": ("install aider --dry-run", None),
     "install claude-code": ("install claude-code --dry-run", None),
     "install codex": ("install codex --dry-run", None),
     "install copilot": ("install copilot --dry-run", None),
+    "install cursor": ("install cursor --dry-run", None),
     "install gemini": ("install gemini --dry-run", None),
     "install opencode": ("install opencode --dry-run", None),
     "install pi": ("install pi --dry-run", None),
+    "uninstall aider": ("uninstall aider --dry-run", None),
     "uninstall claude-code": ("uninstall claude-code --dry-run", None),
     "uninstall codex": ("uninstall codex --dry-run", None),
     "uninstall copilot": ("uninstall copilot --dry-run", None),
+    "uninstall cursor": ("uninstall cursor --dry-run", None),
     "uninstall gemini": ("uninstall gemini --dry-run", None),
     "uninstall opencode": ("uninstall opencode --dry-run", None),
     "uninstall pi": ("uninstall pi --dry-run", None),
@@ -319,6 +323,7 @@ QUERIES = (
     "/healthz", "/readyz", "/v1/runs?since=all", "/v1/runs/{run}", "/v1/stats?since=all", "/v1/stats?since=all&by=tool",
     "/v1/patterns", "/v1/patterns/{pattern}", "/v1/fixes", "/v1/fixes/{fix}", "/v1/lessons", "/v1/lessons/{lesson}",
     "/v1/tools?since=all", "/v1/agents?since=all", "/v1/audit", "/v1/impact?since=all", "/v1/search?q=shop",
+    "/v1/run-groups?since=all&by=version", "/v1/runs?since=all&limit=2&columns=id,cost_usd",
     "/v1/compare?since=all&by=agent&a=shop&b=weather",
 )  # fmt: skip
 UNKNOWN = ("/v1/runs/nowhere", "/v1/runs/run_", "/v1/patterns?state=odd", "/v1/nowhere")

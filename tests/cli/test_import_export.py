@@ -328,7 +328,7 @@ def test_what_cannot_be_imported_is_told_with_what_to_do(types, tmp_path):
     odd.write_text("hello")
     code, _, err = types("import", odd, "--store", tmp_path / "k.db")
     assert code == 2
-    assert "unknown format, none of calls, claude-code, codex" in err
+    assert "unknown format, none of aider, calls, claude-code, codex" in err
     assert "--format" in err
     code, _, err = types("import", tmp_path / "absent.jsonl", "--store", tmp_path / "k.db")
     assert (code, "absent.jsonl: No such file or directory" in err) == (2, True)

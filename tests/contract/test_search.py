@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import sqlite3
 import string
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +133,52 @@ def test_forgotten_and_changed_runs_are_not_found(filled):
 def test_runs_that_arrive_after_an_update_are_found_before_the_next(filled, write):
     write_run(write, "run_5", lookup({"customer_id": "cus_81"}))
     assert found(filled, "cus_81") == ["run_5", "run_3", "run_2", "run_1"]
+
+
+def test_an_attempt_that_arrives_after_its_run_was_indexed_is_found(filled, write):
+    for seq, city in enumerate(("Lisboa", "Porto", "Faro"), 5):
+        step = Step(run="run_1", seq=seq, call=seq, name="lookup", arguments={"city": city}, outcome="success")
+        write(StepEnded(step))
+        assert found(filled, city) == ["run_1"]
+        update_index(filled)
+        assert found(filled, city) == ["run_1"]
+    assert found(filled, "cus_81 faro lisboa") == ["run_1"]
+    filled.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
+    update_index(filled)
+    assert found(filled, "faro") == []
+
+
+INDEXING = """
+import sys
+from pathlib import Path
+from mulligan.store import run_texts, sqlite_search
+from mulligan.store.sqlite import SqliteStore
+run_texts.SETTLE_MILLISECONDS, run_texts.INDEX_BATCH_RUNS, sqlite_search.BATCHES = -10**9, 1, 1
+def wait(position, total):
+    print(position, flush=True)
+    if position == 3:
+        sys.stdin.read()
+SqliteStore(Path(sys.argv[1])).update_search("local", wait)
+"""
+
+
+@pytest.mark.durability
+def test_the_index_is_completed_after_its_process_was_killed(tmp_path):
+    store = SqliteStore(tmp_path / "mulligan.db")
+    write = Writer(store)
+    for number in range(1, 9):
+        write_run(write, f"run_{number}", lookup({"customer": "Hildegunde"}))
+    arguments = [sys.executable, "-c", INDEXING, str(store.path)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(3)] == ["1\n", "2\n", "3\n"]
+        process.kill()
+    assert len(found(store, "hildegunde")) == 8
+    assert store.update_search(DEFAULT_TENANT) == 5
+    assert len(found(store, "hildegunde")) == 8
+    with contextlib.closing(sqlite3.connect(tmp_path / "mulligan.db.search")) as index:
+        assert index.execute("SELECT count(*) FROM words WHERE words MATCH 'hildegunde'").fetchone() == (8,)
+    store.close()
 
 
 WORDS = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=12)

@@ -38,8 +38,10 @@ from mulligan.transcripts.run_builder import ReaderState
 
 BATCH_RECORDS = 1000
 """Number of records per transaction."""
-HOOK_AGENTS_BY_FORMAT = {log_format: agent for agent, log_format in AGENTS.items()}
+HOOK_AGENTS_BY_FORMAT = {log_format: agent for agent, log_format in AGENTS.items() if log_format}
 """Log formats of agents that may have hooks, with the agent's name in the hooks."""
+MAX_NAMED_LINES = 5
+"""Number of unreadable lines that are named in the output."""
 MAX_PROXY_RUNS = 100
 """Runs of a session that are searched for calls through our proxy."""
 
@@ -64,6 +66,8 @@ class Importer:
         """Files that were imported in part or in full before."""
         self.forgotten = 0
         """Runs that were not imported because they were erased."""
+        self.unreadable: list[dict[str, Any]] = []
+        """Files, lines and rows that could not be read, with the reason: of each file the first."""
         self.hooked_sessions: set[str] = set()
         """Sessions that hooks have recorded already."""
         self._forgotten_keys: set[str] | None = None
@@ -78,25 +82,32 @@ class Importer:
         """
         journal = _journal_name(lines, format)
         stored_offset = self._store.offset(DEFAULT_TENANT, journal)
-        # Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow.
-        if should_skip_stored and format.name in (EXPORT_NAME, CALLS_NAME):
+        # Formats of complete runs in sequence: an import resumes at the stored offset. Runs of other formats may grow,
+        # or are known when the file was read as a whole: it resumes after the number of stored runs.
+        is_sequence = format.name in (EXPORT_NAME, CALLS_NAME)
+        if should_skip_stored and is_sequence:
             lines.skip(stored_offset)
             self.skipped += stored_offset > 0
+        run_journal = f"{journal}:{lines.size}"
+        stored_runs = 0 if is_sequence else self._store.offset(DEFAULT_TENANT, run_journal)
         batch: list[AnyEvent] = []
-        next_offset = stored_offset
-        for history in format.read(lines, reading):
-            if len(batch) >= BATCH_RECORDS and lines.offset > next_offset:
-                self.new += self._store.append(DEFAULT_TENANT, batch, journal, next_offset)
+        next_offset, run_count = stored_offset, -1
+        for run_count, history in enumerate(format.read(lines, reading)):
+            if len(batch) >= BATCH_RECORDS and (lines.offset > next_offset or not is_sequence):
+                position = (journal, next_offset) if lines.offset > next_offset else (run_journal, run_count)
+                self.new += self._store.append(DEFAULT_TENANT, batch, *position)
                 batch = []
             next_offset = lines.offset
             yield history
             self.runs += 1
             self.steps += len(history.steps)
-            is_new = next_offset > stored_offset and not self._is_forgotten(history.run)
+            is_new = next_offset > stored_offset and run_count >= stored_runs and not self._is_forgotten(history.run)
             if is_new and not self._is_hooked(format.name, history.run.session):
                 history = self._without_proxied_calls(format.name, history)
                 batch += self.build_events(history, is_export=format.name == EXPORT_NAME)
-        if batch or lines.offset > max(next_offset, stored_offset):
+        if lines.read_error and not is_sequence:  # a whole file of the same size is read again
+            self.new += self._store.append(DEFAULT_TENANT, batch, run_journal, run_count + 1) if batch else 0
+        elif batch or lines.offset > max(next_offset, stored_offset):
             self.new += self._store.append(DEFAULT_TENANT, batch, journal, max(next_offset, lines.offset))
 
     def _is_forgotten(self, run: Run) -> bool:
@@ -157,6 +168,12 @@ class Importer:
         calls = {step.call for step in steps}
         links = tuple(link for link in history.links if {link.failed_call, link.recovering_call} <= calls)
         return replace(history, steps=steps, links=links)
+
+    def add_unreadable(self, lines: LogLines) -> None:
+        file = str(lines.path)
+        self.unreadable += [{"file": file, unit: number, "reason": reason} for unit, number, reason in lines.unreadable]
+        if lines.read_error:
+            self.unreadable.append({"file": file, "reason": lines.read_error})
 
     def skipped_notes(self) -> Iterator[str]:
         """Yield a sentence about each reason for which runs were skipped."""
@@ -238,6 +255,7 @@ def import_(context: CommandContext, files: tuple[str, ...], format_name: str | 
             with open_log(Path(file), "reading", format_name) as (lines, format, report_progress):
                 for _ in importer.import_histories(lines, format, reading, should_skip_stored=True):
                     report_progress(lines.bytes_read)
+                importer.add_unreadable(lines)
     except KeyboardInterrupt:
         click.echo(
             f"Interrupted. {tables.format_count(importer.new, 'record')} stored so far. Run the same command "
@@ -259,7 +277,9 @@ def import_(context: CommandContext, files: tuple[str, ...], format_name: str | 
     else:
         text = "The file contains no runs." if len(files) == 1 else "The files contain no runs."
     counts = {"lines": reading.line_count, "unknown": reading.unrecognized_lines, "store": context.where}
-    context.print(importer.to_facts() | counts, text)
+    redactor = build_redactor(context.settings)
+    unreadable = [row | {"file": redactor.text(row["file"])} for row in importer.unreadable]
+    context.print(importer.to_facts() | counts | {"unreadable": unreadable}, text)
     if context.as_json:
         return
     for note in importer.skipped_notes():
@@ -270,6 +290,12 @@ def import_(context: CommandContext, files: tuple[str, ...], format_name: str | 
             f"{tables.format_count(reading.unrecognized_lines, 'line')} could not be read and {were} skipped.",
             err=True,
         )
+        for row in unreadable[:MAX_NAMED_LINES]:
+            unit = "row" if "row" in row else "line" if "line" in row else ""
+            where = f", {unit} {row[unit]:,}" if unit else ""
+            click.echo(f"  {tables.to_line(row['file'], 200)}{where}: {row['reason']}", err=True)
+        if len(unreadable) > MAX_NAMED_LINES:
+            click.echo("  With --json, up to 100 of each file are named.", err=True)
     if not (importer.runs or importer.skipped):
         sys.exit(1)
 
@@ -284,7 +310,8 @@ def open_log(
             format = formats.FORMATS[format_name] if format_name else formats.detect_log_format(lines)
             if format is None:
                 raise UnreadableFileError(
-                    f"unknown format, none of {', '.join(sorted(formats.FORMATS))}. Name it with --format"
+                    lines.read_error
+                    or f"unknown format, none of {', '.join(sorted(formats.FORMATS))}. Name it with --format"
                 )
             with show_read_progress(f"{action} {path.name}", lines.size) as report_progress:
                 yield lines, format, report_progress

@@ -14,6 +14,7 @@ import msgspec
 
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, Record, Run, Step
+from mulligan.redaction.regex import LazyRegex
 
 MAX_SEARCH_CHARS = 500
 MAX_TERMS = 12
@@ -24,9 +25,9 @@ MAX_DEPTH = 30
 """Nested values below this depth are not searched."""
 # Ideographs and kana. Each is a word of its own: such scripts have no blanks between words.
 _UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-_SPACED = re.compile(rf"[^\W_{_UNSPACED}]")
-_TERM = re.compile(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
+_WORD = LazyRegex(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_SPACED = LazyRegex(rf"[^\W_{_UNSPACED}]")
+_TERM = LazyRegex(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
 _WORD_START, _WORD_END = rf"(?<![^\W_{_UNSPACED}])", rf"(?![^\W_{_UNSPACED}])"
 
 

@@ -177,6 +177,8 @@ class PatternQuery(Record, frozen=True):
     """Only patterns that occurred since then. Their counts and `days` then start at that day."""
     new_since: int | None = None
     """Only patterns that first occurred since then."""
+    regressed: bool = False
+    """Only patterns that occurred again after they were resolved."""
     order: Literal["occurrences", "unrecovered", "last_seen", "first_seen"] = "occurrences"
     """In descending order."""
     limit: int = 20
@@ -194,8 +196,6 @@ ListedResource = Literal["runs", "patterns", "fixes", "lessons"]
 
 
 class PatternCommand(Record, frozen=True):
-    """An operator's command for a pattern."""
-
     action: PatternAction
     """`merge` counts `pattern` as part of `into`; `split` undoes that. `note` replaces the note of people."""
     pattern: str

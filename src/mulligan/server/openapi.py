@@ -23,14 +23,11 @@ Answer = Callable[[Store, str, dict[str, Any], Request], Response]
 
 
 class QueryEndpoint(NamedTuple):
-    """Declaration of one query endpoint."""
-
     path: str
     summary: str
     parameters: tuple[Parameter, ...]
     answer: Answer
     response_schema: str
-    """Name of the response schema."""
     has_csv: bool = False
     """Whether the response is also available as CSV."""
     role: Literal["read", "admin"] = "read"
@@ -135,6 +132,7 @@ REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
     "Deleted": ("dry_run", "runs", "steps"),
     "Run": ("id", "status", "calls", "run"),
     "Pattern": ("id", "kind", "occurrences"),
+    "RunGroups": ("groups", "runs", "is_cut"),
     "SearchHits": ("hits",),
     "Impact": ("conclusion", "summary", "contributions", "incomparable"),
     "Comparison": ("values", "stats", "differences", "conclusion"),

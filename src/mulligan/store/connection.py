@@ -132,7 +132,7 @@ class Connection(Protocol):
         """
 
     def unindex_runs(self, tenant: str, runs: Sequence[str]) -> None:
-        """Remove the words of changed runs from the search index, where that is a part of the database."""
+        """Note that runs changed after they may have been indexed for searches: they are indexed again."""
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         """Remember when these runs were stored until the transaction ends. This may save statements about steps."""

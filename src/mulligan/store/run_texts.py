@@ -6,13 +6,13 @@ newest are found. `contract/search.py` decides on what is stored whether a propo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from mulligan.contract.search_terms import SearchTerm
 from mulligan.core.records import History, Run
+from mulligan.redaction.regex import LazyRegex
 from mulligan.store.connection import Connection
 from mulligan.store.rows import decompress, history_of, messages_of, read_meta, write_meta
 
@@ -41,8 +41,9 @@ SETTLE_MILLISECONDS = 60_000
 """A run is indexed so long after it was stored: until then another process may commit an earlier row."""
 IDLE_MILLISECONDS = 24 * 3600 * 1000
 """An unfinished run is indexed when it was stored so long ago."""
-_UNSEARCHED = re.compile(r'"(?:started_at|ended_at|duration_seconds)":[-+.0-9e]+')
-_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
+_ESCAPE = LazyRegex(r"\\(?:u[0-9a-fA-F]{4}|.)")
+_UNSEARCHED = LazyRegex(r'"(?<=[{,]")(?:(?:started_at|ended_at|duration_seconds)":[-+.0-9e]+|[^"]*":)')
+"""Times, and keys of values, in JSON without escapes. Searches name a key only together with a word of its value."""
 
 
 def is_complete(body: bytes, stored_at: int, now: int) -> bool:
@@ -51,15 +52,15 @@ def is_complete(body: bytes, stored_at: int, now: int) -> bool:
 
 
 def read_texts(connection: Connection, tenant: str, bodies: Mapping[str, bytes]) -> dict[str, str]:
-    """Return all stored text of runs, by id, as it is in JSON, without escapes. `bodies` are those of their rows."""
+    """Return all stored values of runs, by id, as texts without escapes. `bodies` are those of their rows."""
     parts = {run: [decompress(body).decode()] for run, body in bodies.items()}
     limits = (tenant, MAX_TEXT_ROWS)
     for run, name, body in connection.execute_by_key(_STEPS_OF_RUN, list(bodies), limits):
         parts[run] += (name, decompress(body).decode())
     for run, body in connection.execute_by_key(_MESSAGES_OF_RUN, list(bodies), limits):
         parts[run].append(decompress(body).decode())
-    texts = ((run, _UNSEARCHED.sub("", "\n".join(part)[:MAX_TEXT_CHARS])) for run, part in parts.items())
-    return {run: _ESCAPE.sub(" ", text) if "\\" in text else text for run, text in texts}
+    texts = ((run, "\n".join(part)[:MAX_TEXT_CHARS]) for run, part in parts.items())
+    return {run: _UNSEARCHED.sub(" ", _ESCAPE.sub(" ", text) if "\\" in text else text) for run, text in texts}
 
 
 def may_match(text: str, terms: Sequence[SearchTerm]) -> bool:
@@ -80,3 +81,4 @@ def count_erasure(writer: Connection, tenant: str, previous: int | None = None) 
     """Note that records of a tenant were deleted or changed. `previous` is the count before, if it was deleted, too."""
     count = read_erasures(writer, tenant) if previous is None else previous
     write_meta(writer, tenant, ERASURES_KEY, str(count + 1))
+    writer.execute("DELETE FROM meta WHERE tenant = ? AND key >= 'late_run:' AND key < 'late_run;'", (tenant,))

@@ -349,10 +349,12 @@ class DatabaseStore(abc.ABC):
     def erase(self, tenant: str) -> int:
         with self.write_transaction(tenant) as writer:
             self.batch_writer.drop_cache()
-            tables = (name for name in TABLE_NAMES if name != "audit")
+            tables = [name for name in TABLE_NAMES if name != "audit"]
             erasures = run_texts.read_erasures(writer, tenant)
-            erased = sum(writer.execute(f"DELETE FROM {name} WHERE tenant = ?", (tenant,)).rowcount for name in tables)
-            if erased:
+            delete = "DELETE FROM {} WHERE tenant = ?"
+            deleted = {name: writer.execute(delete.format(name), (tenant,)).rowcount for name in tables}
+            del deleted["meta"]  # the store's own notes, one of which is written below
+            if erased := sum(deleted.values()):
                 self._insert_audit_entry(writer, tenant, "tenant.erase", detail=audit.format_counts(rows=erased))
             run_texts.count_erasure(writer, tenant, erasures)
         self._overwrite_erased()

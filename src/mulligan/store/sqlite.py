@@ -46,8 +46,6 @@ NETWORK_FILESYSTEMS = frozenset(
 
 
 class SqliteConnection(sqlite3.Connection):
-    """SQLite connection that implements `connection.Connection`."""
-
     is_exclusive = True
 
     @contextlib.contextmanager
@@ -113,7 +111,12 @@ class SqliteConnection(sqlite3.Connection):
         return itertools.islice(rows, max_rows)
 
     def unindex_runs(self, tenant: str, runs: Sequence[str]) -> None:
-        """Do nothing: the search index is another file."""
+        """Note which runs changed, for the search index, which is another file. Without one, do nothing."""
+        from mulligan.store import sqlite_search  # lazy: few runs change after their end
+
+        path = self.execute("PRAGMA database_list").fetchone()[2]
+        if path and sqlite_search.index_path(Path(path)).exists():
+            self.executemany(sqlite_search.NOTE_LATE_RUN, [(tenant, run) for run in runs])
 
     def remember_runs(self, tenant: str, stored_at: Mapping[str, int]) -> None:
         """Do nothing: steps are found by their run alone."""
@@ -303,10 +306,16 @@ class SqliteStore(DatabaseStore):
         return sqlite_search.propose_runs(terms) if is_attached else queries.NO_CONDITION
 
     def update_search(self, tenant: str, progress: Progress | None = None) -> int:
-        from mulligan.store.sqlite_search import SearchIndex  # lazy: for searches only
+        from mulligan.store import sqlite_search  # lazy: for searches only
 
+        index = sqlite_search.SearchIndex(self.path)
         with self.read_connection(tenant) as connection:
-            return SearchIndex(self.path).update(connection, self._clock(), progress)
+            indexed_count = index.update(connection, self._clock(), progress)
+            notes = index.index_late_runs(connection)
+        if notes:
+            with self.write_transaction(tenant) as writer:
+                writer.executemany(sqlite_search.FORGET_LATE_RUN, notes)
+        return indexed_count
 
     def clear_search(self, tenant: str) -> None:
         from mulligan.store.sqlite_search import SearchIndex  # lazy: most stores have none

@@ -20,12 +20,20 @@ from mulligan.store.connection import Connection
 SUFFIX = ".search"
 SCHEMA = "search_index"
 """The name of the index's database in a connection to the store."""
-VERSION = 1
+VERSION = 2
 BUSY_SECONDS = 5.0
 MAX_UNFINISHED_RUNS = 1000
 """Runs that are looked at again in an update, the newest."""
+BATCHES = 10
+"""Batches of runs in one transaction. At its end, FTS5 writes a part of the index: few large ones are merged faster."""
+BUFFER_BYTES = 16 << 20
+"""Memory in which FTS5 collects the words of a transaction."""
+FIRST_COPY = 1 << 40
+"""Row ids from here are those of runs that were indexed again, because attempts arrived after their end."""
 _TABLES = (
     "CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='ascii')",
+    f"INSERT INTO words (words, rank) VALUES ('hashsize', {BUFFER_BYTES})",
+    "CREATE TABLE copies (id INTEGER PRIMARY KEY, run INTEGER NOT NULL)",
     # Runs that had not ended when they were read: by their row in the store.
     "CREATE TABLE unfinished (run INTEGER PRIMARY KEY)",
     # `position` is the last row of the store that was read; `runs`, the number of rows up to there.
@@ -34,6 +42,15 @@ _TABLES = (
     f"PRAGMA user_version={VERSION}",
 )
 _SELECT_RUNS = "SELECT rowid, tenant, id, body, stored_at FROM runs WHERE"
+_IS_LATE = "key >= 'late_run:' AND key < 'late_run;'"
+_LATE_RUNS = f"SELECT tenant, key, value, CAST(substr(key, 10) AS INTEGER) FROM meta WHERE {_IS_LATE} LIMIT ?"
+NOTE_LATE_RUN = (
+    "INSERT INTO meta (tenant, key, value) SELECT tenant, 'late_run:' || rowid, '1' FROM runs "
+    "WHERE tenant = ? AND id = ? ON CONFLICT (tenant, key) DO UPDATE SET value = CAST(value AS INTEGER) + 1"
+)
+"""Note in the store that a run changed after it was indexed."""
+FORGET_LATE_RUN = "DELETE FROM meta WHERE tenant = ? AND key = ? AND value = ?"
+"""Remove the note, unless the run has changed again."""
 _COUNT_ERASURES = "SELECT coalesce(sum(CAST(value AS INTEGER)), 0) FROM meta WHERE key = 'erasures'"
 
 
@@ -62,9 +79,12 @@ def propose_runs(terms: Sequence[SearchTerm]) -> queries.Condition:
     """Return the condition of runs `r` that may contain these terms: by the index, or not indexed yet."""
     query = " AND ".join(f'"{" ".join(term.words)}"{"" if term.is_phrase else "*"}' for term in terms)
     condition = (
-        f"(r.rowid IN (SELECT rowid FROM {SCHEMA}.words WHERE words MATCH ?) "
+        f"(r.rowid IN (SELECT CASE WHEN w.rowid < {FIRST_COPY} THEN w.rowid "
+        f"ELSE (SELECT c.run FROM {SCHEMA}.copies c WHERE c.id = w.rowid) END "
+        f"FROM {SCHEMA}.words w WHERE words MATCH ?) "
         f"OR r.rowid > (SELECT position FROM {SCHEMA}.progress) "
-        f"OR r.rowid IN (SELECT run FROM {SCHEMA}.unfinished))"
+        f"OR r.rowid IN (SELECT run FROM {SCHEMA}.unfinished) "
+        f"OR r.rowid IN (SELECT CAST(substr(key, 10) AS INTEGER) FROM meta WHERE {_IS_LATE}))"
     )
     return condition, (query,)
 
@@ -80,6 +100,7 @@ class SearchIndex:
         with contextlib.closing(sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)) as connection:
             self.path.chmod(0o600)
             connection.execute("PRAGMA secure_delete=ON")
+            connection.execute("PRAGMA cache_spill=OFF")  # writing before the end would block searches
             connection.execute("BEGIN IMMEDIATE")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != VERSION:
@@ -105,28 +126,45 @@ class SearchIndex:
         indexed_count = 0
         while True:
             with self._writing() as writer:
-                position, count = self._index_batch(writer, store, now)
+                position, count = self._index_new_runs(writer, store, now)
+                if not count:
+                    self._index_ended_runs(writer, store, now)
             indexed_count += count
             if progress is not None:
                 progress(position, max(total, position))
             if not count:
                 return indexed_count
 
-    def _index_batch(self, writer: sqlite3.Connection, store: Connection, now: int) -> tuple[int, int]:
-        """Index some runs: new ones, then those that have ended since. Return the position and the number."""
+    def _index_new_runs(self, writer: sqlite3.Connection, store: Connection, now: int) -> tuple[int, int]:
+        """Index some runs that were stored since the last time. Return the position and their number."""
         (position,) = writer.execute("SELECT position FROM progress").fetchone()
         sql = f"{_SELECT_RUNS} rowid > ? AND stored_at <= ? ORDER BY rowid LIMIT ?"
-        new_rows = store.execute(
-            sql, (position, now - run_texts.SETTLE_MILLISECONDS, run_texts.INDEX_BATCH_RUNS)
-        ).fetchall()
-        if not new_rows:
-            self._index_ended_runs(writer, store, now)
-            return position, 0
-        unfinished = self._index_rows(writer, store, new_rows, now)
+        count, unfinished = 0, []
+        settled_at = now - run_texts.SETTLE_MILLISECONDS
+        for _ in range(BATCHES):
+            rows = store.execute(sql, (position, settled_at, run_texts.INDEX_BATCH_RUNS)).fetchall()
+            if not rows:
+                break
+            unfinished += self._index_rows(writer, store, rows, now)
+            position, count = rows[-1][0], count + len(rows)
+        # Last: at other statements FTS5 writes what it has collected.
         writer.executemany("INSERT INTO unfinished VALUES (?)", unfinished)
-        position = new_rows[-1][0]
-        writer.execute("UPDATE progress SET position = ?, runs = runs + ?", (position, len(new_rows)))
-        return position, len(new_rows)
+        if count:
+            writer.execute("UPDATE progress SET position = ?, runs = runs + ?", (position, count))
+        return position, count
+
+    def index_late_runs(self, store: Connection) -> list[tuple[str, str, str]]:
+        """Index runs again of which attempts arrived after they were indexed. Return their notes, to be removed."""
+        notes = store.execute(_LATE_RUNS, (MAX_UNFINISHED_RUNS,)).fetchall()
+        if notes:
+            with self._writing() as writer:
+                (first,) = writer.execute("SELECT coalesce(max(id) + 1, ?) FROM copies", (FIRST_COPY,)).fetchone()
+                copies = [(id, note[3]) for id, note in enumerate(notes, first)]
+                for id, rowid in copies:
+                    for _, tenant, run, body, _ in store.execute(f"{_SELECT_RUNS} rowid = ?", (rowid,)).fetchall():
+                        _insert_words(writer, id, run_texts.read_texts(store, tenant, {run: body})[run])
+                writer.executemany("INSERT INTO copies VALUES (?, ?)", copies)
+        return [note[:3] for note in notes]
 
     def _index_ended_runs(self, writer: sqlite3.Connection, store: Connection, now: int) -> None:
         """Index the runs that had not ended when they were read, and have now."""
@@ -152,8 +190,7 @@ class SearchIndex:
                 unfinished.append((rowid,))
         for tenant in bodies:
             for run, text in run_texts.read_texts(store, tenant, bodies[tenant]).items():
-                words = text.lower() if text.isascii() else " ".join(split_words(text))
-                writer.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (rowids[tenant, run], words))
+                _insert_words(writer, rowids[tenant, run], text)
         return unfinished
 
     def _clear_if_outdated(self, store: Connection) -> None:
@@ -178,6 +215,11 @@ class SearchIndex:
             connection.execute("VACUUM")
 
 
+def _insert_words(writer: sqlite3.Connection, rowid: int | None, text: str) -> None:
+    words = text.lower() if text.isascii() else " ".join(split_words(text))
+    writer.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (rowid, words))
+
+
 def _drop_tables(connection: sqlite3.Connection) -> None:
-    for name in ("words", "unfinished", "progress"):
+    for name in ("words", "copies", "unfinished", "progress"):
         connection.execute(f"DROP TABLE IF EXISTS {name}")

@@ -33,7 +33,7 @@ from mulligan.core.links import RunProgress, differs_in
 from mulligan.core.records import FIRST_FAILURE_SEQ, Compaction, History, Link, Run, Status, Step, encode
 from mulligan.core.run_links import find_refuted
 from mulligan.learn import fixes, patterns
-from mulligan.store import fix_queries, fix_votes
+from mulligan.store import fix_queries, fix_votes, run_texts
 from mulligan.store.connection import ConcurrentAppendError, Connection, Insert, upsert
 from mulligan.store.judging import judge_run
 from mulligan.store.rollups import (
@@ -74,8 +74,6 @@ MIN_TRAIL_CALLS = 100
 """Latest calls of a run that a trail covers at least. Changes to earlier calls need a full read."""
 IDLE_MILLISECONDS = 30 * 60 * 1000
 """An unfinished run that was idle for this long is settled: its provisional links are judged as if it had ended."""
-SETTLED_TIMESTAMP = 2**62
-"""Stored in place of a time for a run that was settled before it ended."""
 MAX_ATTEMPT_DISTANCE = 200
 """Steps between two attempts of one call that another program sends apart, at most."""
 SUCCESS_PAGE_STEPS = 10
@@ -296,6 +294,8 @@ class BatchWriter:
         are_new = not stored_runs and not transaction.orphans
         _put_steps(writer, tenant, changes_by_run, sent_runs, are_new)
         _put_messages(writer, tenant, batch)
+        if late_runs := _find_late_runs(changes_by_run, stored_runs, now):
+            writer.unindex_runs(tenant, late_runs)
         for id, changes in changes_by_run.items():
             new_counts[id] += len(changes.steps)
             if changes.run is not None:
@@ -500,7 +500,8 @@ class BatchWriter:
             else:
                 self._settle_run(writer, tenant, stored_run)
                 # Keep the row: if the run continues, its links are judged again at its end.
-                writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, id, SETTLED_TIMESTAMP))
+                # Stored in place of a time for a run that was settled before it ended
+                writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, id, 2**62))
         return len(rows)
 
     def _settle_run(self, writer: Connection, tenant: str, stored_run: StoredRun) -> None:
@@ -535,6 +536,18 @@ def _update_runs(
     transaction.writer.remember_runs(transaction.tenant, {id: transaction.find_stored_time(id) for id in new_runs})
     update_runs(transaction.writer, transaction.tenant, updated_runs)
     return new_counts
+
+
+def _find_late_runs(changes_by_run: dict[str, _RunChanges], stored_runs: dict[str, StoredRun], now: int) -> list[str]:
+    """Return the runs that get new records after they may have been indexed for searches."""
+    settled_at, idle_at = now - run_texts.SETTLE_MILLISECONDS // 2, now - run_texts.IDLE_MILLISECONDS
+    return [
+        id
+        for id, (run, _, _, stored_at) in stored_runs.items()
+        if (stored_at < settled_at if run.end_reason is not None else stored_at < idle_at)
+        and id in changes_by_run
+        and (changes_by_run[id].steps or changes_by_run[id].run is not run)
+    ]
 
 
 def _join_nested_failures(transaction: _Transaction, run: str, changes: _RunChanges, *, is_stored: bool) -> None:

@@ -17,7 +17,7 @@ from mulligan.classify.result_verdict import MAX_REPORT_CHARS
 from mulligan.classify.tool_category import find_category_of_name
 from mulligan.core.records import History
 from mulligan.transcripts.log_lines import LogLines, decode_line, decode_raw
-from mulligan.transcripts.run_builder import ReaderState, RunBuilder, first_text, to_milliseconds
+from mulligan.transcripts.run_builder import NO_JSON, ReaderState, RunBuilder, first_text, to_milliseconds
 
 NAME = "gemini-cli"
 _COMPRESSED = re.compile(r"(?:chat history|context) (?:was |has been )?compressed", re.IGNORECASE)
@@ -69,7 +69,7 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     for entry in state.decode_document(lines, _decoder):
         for message in (entry, *(decode_line(bytes(raw), _decoder) for raw in entry.messages or ())):
             if message is None:
-                state.unrecognized_lines += 1
+                state.skip_line(lines, NO_JSON)
                 continue
             if message.session and not run.calls:
                 run = RunBuilder(state, NAME, message.session, message.kind or "")

@@ -13,7 +13,7 @@ import stat
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +23,8 @@ MAX_LINE_BYTES = 64 * 1024 * 1024
 """Longer lines are skipped and counted, to bound memory."""
 MAX_DOCUMENT_BYTES = 256 * 1024 * 1024
 """Maximum size of a file that is one JSON document, which must be read as a whole."""
+MAX_REPORTED_LINES = 100
+"""Lines of a file that are reported as unreadable. Further ones are counted."""
 _BUFFER = 1024 * 1024
 _MAGIC = b"\x1f\x8b"
 
@@ -33,6 +35,14 @@ class UnreadableFileError(MulliganError):
     """A file that cannot be read. The message has the reason."""
 
 
+class UnreadableLine(NamedTuple):
+    """A line of a file, or a row of a table or a document, that could not be read."""
+
+    unit: Literal["line", "row"]
+    number: int
+    reason: str
+
+
 class LogLines:
     """The lines of one file, plain or gzipped, with the byte offset after each."""
 
@@ -40,8 +50,12 @@ class LogLines:
         self.path = path
         self.offset = 0
         """Uncompressed bytes up to the end of the last line returned."""
+        self.number = 0
+        """Number of the last line returned, from 1."""
         self.skipped_lines = 0
         """Lines that were skipped because they are too long."""
+        self.unreadable: list[UnreadableLine] = []
+        """The first lines and rows that could not be read."""
         self._start_offset = 0
         self.read_error = ""
         """Why reading ended before the end of the file."""
@@ -60,7 +74,8 @@ class LogLines:
         self.size = file_status.st_size
         self.modified_at = int(file_status.st_mtime * 1000)
         is_gzip = magic == _MAGIC
-        self._file: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=self._raw, mode="rb") if is_gzip else self._raw
+        self.file: IO[bytes] | gzip.GzipFile = gzip.GzipFile(fileobj=self._raw, mode="rb") if is_gzip else self._raw
+        """The content, for readers of other than lines."""
 
     def __enter__(self) -> LogLines:
         return self
@@ -87,23 +102,30 @@ class LogLines:
             self.read_error = getattr(error, "strerror", None) or f"it is damaged ({error})"
 
     def head(self, limit: int = 32 * 1024) -> bytes:
-        """Return the beginning of the file, to detect its format."""
+        """Return the beginning of the file, as far as it can be read, to detect its format."""
         beginning = b""
         with self._record_error():
-            beginning = self._file.read(limit)
-            self._file.seek(0)
-        return beginning if not self.read_error else b""
+            while len(beginning) < limit and (block := self.file.read1(limit - len(beginning))):  # type: ignore[union-attr]
+                beginning += block
+        with self._record_error():
+            self.file.seek(0)
+        return beginning
 
     def read_all(self) -> bytes | None:
         """Return the whole content, or None if it is too large."""
         with self._record_error():
-            self._file.seek(0)
-            data = self._file.read(MAX_DOCUMENT_BYTES + 1)
+            self.file.seek(0)
+            data = self.file.read(MAX_DOCUMENT_BYTES + 1)
             if len(data) <= MAX_DOCUMENT_BYTES:
                 self.offset = len(data)
                 return data
             self.read_error = f"a document of more than {MAX_DOCUMENT_BYTES // 1024 // 1024} MB"
         return None
+
+    def report_unreadable(self, reason: str, unit: Literal["line", "row"] = "line", number: int | None = None) -> None:
+        """Report a line or row, by default the last line returned, as unreadable."""
+        if len(self.unreadable) < MAX_REPORTED_LINES:
+            self.unreadable.append(UnreadableLine(unit, self.number if number is None else number, reason))
 
     def skip(self, offset: int) -> None:
         """Start after this many bytes, counted like `offset`."""
@@ -112,33 +134,50 @@ class LogLines:
     def __iter__(self) -> Iterator[bytes]:
         """Yield every line that is neither empty nor too long, including an unterminated last line."""
         with self._record_error():
-            readline = self._file.readline
-            offset = self.offset = self._file.seek(self._start_offset)
+            readline = self.file.readline
+            self.number = self._count_lines(self._start_offset)
+            offset = self.offset = self.file.seek(self._start_offset)
             self.skipped_lines = 0
             is_inside = False
             while line := readline(MAX_LINE_BYTES):
                 offset += len(line)
+                self.number += not is_inside
                 has_ended = line.endswith(b"\n")
                 if is_inside or (not has_ended and len(line) >= MAX_LINE_BYTES):
-                    self.skipped_lines += not is_inside
+                    if not is_inside:
+                        self.skipped_lines += 1
+                        self.report_unreadable(f"longer than {MAX_LINE_BYTES // 1024 // 1024} MB")
                     is_inside = not has_ended
                     continue
                 self.offset = offset
                 if len(line) > 2:  # shorter than an empty object
                     yield line
 
+    def _count_lines(self, limit: int) -> int:
+        """Return the number of lines before an offset."""
+        remaining, count = limit, 0
+        self.file.seek(0)
+        while remaining and (block := self.file.read(min(remaining, _BUFFER))):
+            remaining -= len(block)
+            count += block.count(b"\n")
+        return count
 
+
+_STRING_OR_NON_NUMBER = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|-?\b(?:NaN|Infinity)\b', re.DOTALL)
 _SURROGATE_ESCAPES = re.compile(
     rb"\\\\|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 )
 
 
 def decode_line(line: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
-    """Decode a line, or return None. Lone surrogates and invalid UTF-8 are replaced."""
+    """Decode a line, or return None. Lone surrogates and invalid UTF-8 are replaced, NaN and Infinity by null."""
     try:
         return decode_leniently(line, decoder.decode)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
+        if b"NaN" not in line and b"Infinity" not in line:
+            return None
+    data = _STRING_OR_NON_NUMBER.sub(lambda match: match[0] if match[0][:1] == b'"' else b"null", line)
+    return decode_line(data, decoder) if data != line else None
 
 
 def decode_leniently(data: bytes, decode: Callable[[bytes], T]) -> T:

@@ -46,7 +46,7 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
         elif isinstance(value, dict) and ("role" in value or "call_id" in value):
             single_messages.append(value)
         else:
-            state.unrecognized_lines += 1
+            state.skip_line(lines, "no conversation")
     if single_messages:
         yield from _read_conversation(single_messages, {}, lines.path.name, lines, state)
 
@@ -73,7 +73,7 @@ def _read_conversation(
         if isinstance(message, dict):
             _add_message(message, run)
         else:
-            state.unrecognized_lines += 1
+            state.skip_line(lines, "no message of a conversation")
     if not run.started:
         run.note_time(lines.modified_at)  # no message has a timestamp: use that of the file
     yield from run.build_histories()

@@ -63,7 +63,7 @@ def read_export(lines: LogLines, state: ReaderState) -> Iterator[History]:
             if any(step.run != history.run.id for step in history.steps):
                 raise ValueError("steps of another run")  # edited by hand
         except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-            state.unrecognized_lines += 1
+            state.skip_line(lines, "not a run of an export")
             continue
         if not all(link.evidence for link in history.links):
             # Older versions linked similar calls, which are often different items.

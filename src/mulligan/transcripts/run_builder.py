@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import PurePath
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 
@@ -36,6 +36,8 @@ MAX_CALLS_WITH_ARGUMENTS = 20_000
 """Calls of a run whose arguments are kept. Later ones keep them only if they fail."""
 MAX_REMEMBERED_IDS = 1_000_000
 """Call ids that are remembered, to skip the copies that a resumed session has in its log."""
+NO_JSON = "not JSON, or not of this format"
+"""Why a line could not be read."""
 MAX_ERROR_CHARS = 8192
 """Characters of the error of a model that are classified."""
 
@@ -68,6 +70,12 @@ class ReaderState:
             self._seen_ids.add(id_hash)
         return False
 
+    def skip_line(
+        self, lines: LogLines, reason: str, unit: Literal["line", "row"] = "line", number: int | None = None
+    ) -> None:
+        self.unrecognized_lines += 1
+        lines.report_unreadable(reason, unit, number)
+
     def decode_lines(
         self, lines: LogLines, decoder: msgspec.json.Decoder[T], is_needed: Callable[[bytes], bool] | None = None
     ) -> Iterator[T]:
@@ -75,11 +83,12 @@ class ReaderState:
         for line in lines:
             self.line_count += 1
             if is_needed is not None and not is_needed(line):
-                self.unrecognized_lines += not is_object(line)
+                if not is_object(line):
+                    self.skip_line(lines, NO_JSON)
             elif (value := decode_line(line, decoder)) is not None:
                 yield value
             else:
-                self.unrecognized_lines += 1
+                self.skip_line(lines, NO_JSON)
 
     def decode_document(self, lines: LogLines, decoder: msgspec.json.Decoder[T]) -> Iterator[T]:
         """Yield the value of each line, or of the whole file if its first line has none."""

@@ -8,16 +8,28 @@ from __future__ import annotations
 
 import csv
 import io
+import json
+import re
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from mulligan.core.failure import INSTALL_EXTRA
 from mulligan.core.records import History
-from mulligan.transcripts.log_lines import LogLines, UnreadableFileError, parse_json
+from mulligan.redaction.plain_data import truncate_text
+from mulligan.transcripts.log_lines import (
+    MAX_LINE_BYTES,
+    LogLines,
+    UnreadableFileError,
+    decode_line,
+    parse_json,
+    replace_invalid_unicode,
+)
 from mulligan.transcripts.otlp import Span, read_spans
-from mulligan.transcripts.run_builder import ReaderState, to_milliseconds
+from mulligan.transcripts.run_builder import ReaderState, bound_arguments, to_milliseconds
 
 NAME = "tracing-export"
 _PARQUET = b"PAR1"
@@ -28,11 +40,16 @@ _HEAD_MARKS = (
     (b"parent_observation_id", b"trace_id"),
     (b"context.trace_id", b"span_kind"),
     (b"span_kind", b"status_code", b"parent_id"),
+    (b"timestamp", b"sessionId", b"bookmarked"),
+    (b"timestamp", b"session_id", b"bookmarked"),
 )
 """Names at the beginning of an export, of LangSmith, Langfuse or Phoenix."""
 _CONTAINERS = ("observations", "runs", "data", "spans")
 """Names under which an answer of an API holds its rows."""
-MAX_CELL_CHARS = 2**31 - 1
+MAX_TEXT_CHARS = 64 * 1024
+"""Characters of a text of a span that are held in memory."""
+_DECODER = msgspec.json.Decoder(dict[str, Any] | list[Any])
+_NEXT_ITEM = re.compile(r"[\s,]*(?=[^\s,\]])")
 
 Row = Mapping[str, Any]
 
@@ -46,13 +63,24 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
 
 
 def _iter_spans(lines: LogLines, state: ReaderState) -> Iterator[Span]:
-    for row in _iter_rows(lines, state):
+    row_count = 0
+    for row_count, row in enumerate(_iter_rows(lines, state), 1):
         to_span = _find_product(row)
         span = to_span(row) if to_span is not None else None
-        if span is None or not span.trace:
-            state.unrecognized_lines += 1
-        else:
+        if span is not None and span.trace:
             yield span
+        else:
+            state.skip_line(lines, _explain_skipped(row), "row", row_count)
+    if not row_count and not lines.read_error:
+        lines.read_error = "it has no rows that could be read"
+
+
+def _explain_skipped(row: Row) -> str:
+    if _find_product(row) is not None:
+        return "it names no trace"
+    if "timestamp" in row and ("sessionId" in row or "session_id" in row):
+        return "a trace of Langfuse without its observations: export the table Observations, or one trace as JSON"
+    return "not an observation of Langfuse, a run of LangSmith or a span of Phoenix"
 
 
 def _iter_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
@@ -60,20 +88,70 @@ def _iter_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
     if head.startswith(_PARQUET):
         yield from _iter_parquet_rows(lines, state)
     elif head.lstrip()[:1] in (b"{", b"["):
-        for value in state.decode_document(lines, msgspec.json.Decoder(dict[str, Any] | list[Any])):
+        for value in _iter_documents(lines, state):
             yield from _unpack(value)
     else:
         yield from _iter_csv_rows(lines, state)
 
 
+def _iter_documents(lines: LogLines, state: ReaderState) -> Iterator[Any]:
+    """Yield the value of each line, or of the whole file if its first line has none.
+
+    Of a list that is broken, it yields the items before the fault.
+    """
+    if decode_line(next(iter(lines), b""), _DECODER) is not None:
+        yield from state.decode_lines(lines, _DECODER)
+        return
+    if (data := lines.read_all()) is None:
+        return
+    state.line_count += 1
+    document = decode_line(data, _DECODER)
+    if document is not None:
+        yield document
+    elif data.lstrip()[:1] == b"[":
+        yield from _iter_items(replace_invalid_unicode(data).decode(), lines)
+    else:
+        yield from state.decode_lines(lines, _DECODER)
+
+
+def _iter_items(text: str, lines: LogLines) -> Iterator[Any]:
+    """Yield the items of a list up to the first that is broken."""
+    decoder = json.JSONDecoder(parse_constant=lambda constant: None)
+    start = text.index("[") + 1
+    try:
+        while match := _NEXT_ITEM.match(text, start):
+            start = match.end()
+            value, start = decoder.raw_decode(text, start)
+            yield value
+    except (ValueError, RecursionError):
+        pass
+    line = text.count("\n", 0, start) + 1
+    lines.read_error = f"broken JSON in line {line}, or in the item that starts there"
+
+
 def _unpack(value: Any) -> Iterator[Row]:
-    """Yield the rows of a document: itself, a list, or an answer of an API. A trace gives its rows its own fields."""
+    """Yield the rows of a document: itself, a list, an answer of an API, or the columns of a table.
+
+    A trace gives its rows its own fields, and a run its children.
+    """
     if isinstance(value, list):
         for item in value:
             yield from _unpack(item)
         return
     if not isinstance(value, dict):
         yield {}
+        return
+    if any(isinstance(value.get(name), dict) for name in ("span_kind", "run_type")):
+        columns = {name: column for name, column in value.items() if isinstance(column, dict)}
+        for index in next(column for name, column in columns.items() if name in ("span_kind", "run_type")):
+            yield {name: column[index] for name, column in columns.items() if column.get(index) is not None}
+        return
+    if "run_type" in value and isinstance(children := value.get("child_runs"), list):
+        yield value
+        id = value.get("id")
+        for row in _unpack(children):
+            defaults = {"trace_id": value.get("trace_id") or id, "parent_run_id": id}
+            yield defaults | {name: field for name, field in row.items() if field is not None}
         return
     container = next((name for name in _CONTAINERS if isinstance(value.get(name), list)), None)
     if container is None:
@@ -90,28 +168,40 @@ def _unpack(value: Any) -> Iterator[Row]:
 
 
 def _iter_csv_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
-    data = lines.read_all()
-    if data is None:
-        return
-    csv.field_size_limit(MAX_CELL_CHARS)
-    for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig", "replace"), newline="")):
-        state.line_count += 1
-        yield {name: _parse_cell(name, cell) for name, cell in row.items() if name and cell}
+    csv.field_size_limit(MAX_LINE_BYTES)
+    lines.file.seek(0)
+    lines.offset = lines.size
+    text_file = io.TextIOWrapper(lines.file, "utf-8-sig", "replace", newline="")
+    reader = csv.DictReader(text_file)
+    try:
+        for row in reader:
+            state.line_count += 1
+            lines.number = reader.line_num
+            yield {name: _parse_cell(name, cell) for name, cell in row.items() if name and cell}
+    except csv.Error as error:
+        lines.read_error = f"broken CSV in line {reader.line_num} ({error})"
+    except EOFError:
+        lines.read_error = "the gzip file is truncated"
+    except (OSError, zlib.error) as error:
+        lines.read_error = f"it is damaged ({error})"
+    finally:
+        text_file.detach()  # it would close the file
 
 
 def _iter_parquet_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
     try:
         from pyarrow import ArrowException, parquet  # imported only where it is needed
     except ImportError:
-        raise UnreadableFileError("it is a Parquet file, which needs pyarrow: pip install pyarrow") from None
+        reason = f"it is a Parquet file, which needs pyarrow. {INSTALL_EXTRA.format('parquet')}"
+        raise UnreadableFileError(reason) from None
+    lines.offset = lines.size
     try:
-        for batch in parquet.ParquetFile(lines.path).iter_batches(batch_size=1000):
+        for batch in parquet.ParquetFile(lines.file).iter_batches(batch_size=1000):
             for row in batch.to_pylist():
                 state.line_count += 1
                 yield {name: _parse_cell(name, cell) for name, cell in row.items() if cell is not None}
     except (ArrowException, OSError) as error:
-        lines.read_error = f"it is a damaged Parquet file ({error})"
-    lines.offset = lines.size
+        lines.read_error = f"it is a damaged Parquet file ({str(error)[:200]})"
 
 
 def _parse_cell(name: str, cell: Any) -> Any:
@@ -162,10 +252,11 @@ def _from_langfuse(row: Row) -> Span:
 
 def _from_langsmith(row: Row) -> Span:
     extra = _object(row, "extra")
-    metadata, parameters = _object(extra, "metadata"), _object(extra, "invocation_params")
+    metadata = _object(extra, "metadata") or _object(row, "custom_metadata")  # the second by the product's command
+    parameters, usage = _object(extra, "invocation_params"), {**row, **_object(row, "token_usage")}
     message, trace_mark, stack = str(row.get("error") or "").partition("Traceback (most recent call last)")
     message = message.strip() or stack.strip().rpartition("\n")[2]
-    parent = row.get("parent_run_id")
+    id, parent = row.get("id") or row.get("run_id"), row.get("parent_run_id")
     facts = {
         "langsmith.span.kind": row.get("run_type"),
         "langsmith.trace.name": None if parent else row.get("name"),
@@ -175,8 +266,8 @@ def _from_langsmith(row: Row) -> Span:
         ),
         "langsmith.metadata.user_id": metadata.get("user_id"),
         "gen_ai.request.model": metadata.get("ls_model_name") or parameters.get("model"),
-        "gen_ai.usage.input_tokens": _to_number(row.get("prompt_tokens")),
-        "gen_ai.usage.output_tokens": _to_number(row.get("completion_tokens")),
+        "gen_ai.usage.input_tokens": _to_number(usage.get("prompt_tokens")),
+        "gen_ai.usage.output_tokens": _to_number(usage.get("completion_tokens")),
         "llm.cost.total": _to_number(row.get("total_cost")),
         "gen_ai.tool.name": row.get("name") if row.get("run_type") == "tool" else None,
         "gen_ai.tool.call.arguments": _to_text(row.get("inputs")),
@@ -187,8 +278,8 @@ def _from_langsmith(row: Row) -> Span:
     exception = {"exception.message": message, "exception.stacktrace": f"{trace_mark}{stack}"}
     return _span(
         row,
-        trace=row.get("trace_id") or row.get("id"),
-        id=row.get("id"),
+        trace=row.get("trace_id") or id,
+        id=id,
         parent=parent,
         facts=facts,
         has_failed=bool(row.get("error")) or row.get("status") == "error",
@@ -241,10 +332,10 @@ def _span(
         name=str(row.get("name") or ""),
         start=start,
         end=_to_nanoseconds(_get(row, "end_time")) or start,
-        facts={name: value for name, value in facts.items() if value is not None},
+        facts={name: _bound(value) for name, value in facts.items() if value is not None},
         has_failed=has_failed,
-        message=str(message or ""),
-        events=events or [],
+        message=truncate_text(str(message or ""), MAX_TEXT_CHARS),
+        events=[(name, {key: _bound(value) for key, value in fields.items()}) for name, fields in events or []],
         resource={"deployment.environment": environment} if isinstance(environment, str) else {},
         scope=NAME,
     )
@@ -280,6 +371,14 @@ def _to_text(value: Any) -> str | None:
     if value is None or isinstance(value, str):
         return value
     return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+def _bound(value: Any) -> Any:
+    """Shorten a long text. One that is JSON stays JSON."""
+    if not isinstance(value, str) or len(value) <= MAX_TEXT_CHARS:
+        return value
+    parsed = parse_json(value)
+    return _to_text(bound_arguments(parsed)) if parsed is not value else truncate_text(value, MAX_TEXT_CHARS)
 
 
 def _to_number(value: Any) -> int | float | None:

@@ -18,6 +18,7 @@ from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step
+from mulligan.store import run_texts
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.sqlite import SqliteStore
 
@@ -46,7 +47,7 @@ def superuser_url(server, url) -> str:
 
 
 def write(store: PostgresStore | SqliteStore) -> None:
-    """Store runs whose agent, arguments, message and pattern have the word."""
+    """Store runs whose agent, arguments, message and pattern have the word, and index them for searches."""
     now = int(time.time() * 1000)
     for number in range(RUNS):
         id = f"run_{number}"
@@ -58,7 +59,11 @@ def write(store: PostgresStore | SqliteStore) -> None:
             started_at=now,
         )  # fmt: skip
         run = Run(id=id, agent=f"agent of {WORD}", started_at=now)
-        store.append(DEFAULT_TENANT, [RunStarted(run), StepEnded(step), RunEnded(run)], "j", number + 1)
+        ended = Run(id=id, agent=run.agent, started_at=now, ended_at=now, end_reason="finished")
+        store.append(DEFAULT_TENANT, [RunStarted(run), StepEnded(step), RunEnded(ended)], "j", number + 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_texts, "SETTLE_MILLISECONDS", -(10**9))
+        assert store.update_search(DEFAULT_TENANT) == RUNS
     store.put(DEFAULT_TENANT, "note", "about", WORD.encode())
     store.close()
 
@@ -66,7 +71,7 @@ def write(store: PostgresStore | SqliteStore) -> None:
 def find_files(folder: Path) -> set[str]:
     """Return the files that have the word, as what they are: `base` or `pg_wal`."""
     files = [file for file in folder.rglob("*") if file.is_file()]
-    return {file.relative_to(folder).parts[0] for file in files if WORD.encode() in file.read_bytes()}
+    return {file.relative_to(folder).parts[0] for file in files if WORD.lower().encode() in file.read_bytes().lower()}
 
 
 def execute(url: str, *statements: str) -> None:
