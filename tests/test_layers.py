@@ -271,7 +271,8 @@ def test_the_checker_sees_a_cycle_of_imports_for_types():
 # What an import costs
 
 
-def list_imports(source: str) -> Iterator[tuple[str, bool]]:
+@functools.cache
+def list_imports(source: str) -> list[tuple[str, bool]]:
     """Return each module that a source imports at run time, and whether a function does."""
     nodes = list_nodes(source)
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
@@ -282,6 +283,7 @@ def list_imports(source: str) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
+    found: list[tuple[str, bool]] = []
     for node in nodes:
         targets: list[str] = []
         if isinstance(node, ast.Import):
@@ -290,7 +292,8 @@ def list_imports(source: str) -> Iterator[tuple[str, bool]]:
             inner_names = [f"{node.module}.{alias.name}" for alias in node.names]
             targets = [name if name.removeprefix("mulligan.") in MODULES else str(node.module) for name in inner_names]
         if id(node) not in for_types:
-            yield from ((target, id(node) in in_functions) for target in targets)
+            found += [(target, id(node) in in_functions) for target in targets]
+    return found
 
 
 def list_with_packages(module: str) -> list[str]:
