@@ -272,9 +272,9 @@ def test_the_checker_sees_a_cycle_of_imports_for_types():
 
 
 @functools.cache
-def list_imports(source: str) -> list[tuple[str, bool]]:
-    """Return each module that a source imports at run time, and whether a function does."""
-    nodes = list_nodes(source)
+def list_imports(module: str) -> list[tuple[str, bool]]:
+    """Return what a module of ours imports at run time, each with whether a function does."""
+    nodes = list_nodes(MODULES[module].read_text()) if module in MODULES else []
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     in_functions = {id(inner) for function in functions for inner in ast.walk(function)}
     for_types = {
@@ -308,8 +308,7 @@ def list_loaded(module: str) -> frozenset[str]:
     loaded: set[str] = set()
     pending = [module]
     while pending:
-        path = MODULES.get(pending.pop())
-        for target, is_lazy in list_imports(path.read_text()) if path is not None else ():
+        for target, is_lazy in list_imports(pending.pop()):
             if not is_lazy and target.startswith("mulligan."):
                 names = {name.removeprefix("mulligan.") for name in list_with_packages(target)} - loaded
                 loaded |= names
@@ -318,8 +317,8 @@ def list_loaded(module: str) -> frozenset[str]:
 
 
 def list_lazy_imports() -> Iterator[tuple[str, str]]:
-    for name, path in MODULES.items():
-        yield from ((name, target) for target, is_lazy in list_imports(path.read_text()) if is_lazy)
+    for name in MODULES:
+        yield from ((name, target) for target, is_lazy in list_imports(name) if is_lazy)
 
 
 def find_lazy_entry(target: str) -> str | None:
