@@ -271,9 +271,10 @@ def test_the_checker_sees_a_cycle_of_imports_for_types():
 # What an import costs
 
 
-def list_imports(source: str) -> Iterator[tuple[str, bool]]:
-    """Return each module that a source imports at run time, and whether a function does."""
-    nodes = list_nodes(source)
+@functools.cache
+def list_imports(module: str) -> list[tuple[str, bool]]:
+    """Return what a module of ours imports at run time, each with whether a function does."""
+    nodes = list_nodes(MODULES[module].read_text()) if module in MODULES else []
     functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     in_functions = {id(inner) for function in functions for inner in ast.walk(function)}
     for_types = {
@@ -282,6 +283,7 @@ def list_imports(source: str) -> Iterator[tuple[str, bool]]:
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
         for inner in ast.walk(node)
     }
+    found: list[tuple[str, bool]] = []
     for node in nodes:
         targets: list[str] = []
         if isinstance(node, ast.Import):
@@ -290,7 +292,8 @@ def list_imports(source: str) -> Iterator[tuple[str, bool]]:
             inner_names = [f"{node.module}.{alias.name}" for alias in node.names]
             targets = [name if name.removeprefix("mulligan.") in MODULES else str(node.module) for name in inner_names]
         if id(node) not in for_types:
-            yield from ((target, id(node) in in_functions) for target in targets)
+            found += [(target, id(node) in in_functions) for target in targets]
+    return found
 
 
 def list_with_packages(module: str) -> list[str]:
@@ -305,8 +308,7 @@ def list_loaded(module: str) -> frozenset[str]:
     loaded: set[str] = set()
     pending = [module]
     while pending:
-        path = MODULES.get(pending.pop())
-        for target, is_lazy in list_imports(path.read_text()) if path is not None else ():
+        for target, is_lazy in list_imports(pending.pop()):
             if not is_lazy and target.startswith("mulligan."):
                 names = {name.removeprefix("mulligan.") for name in list_with_packages(target)} - loaded
                 loaded |= names
@@ -315,8 +317,8 @@ def list_loaded(module: str) -> frozenset[str]:
 
 
 def list_lazy_imports() -> Iterator[tuple[str, str]]:
-    for name, path in MODULES.items():
-        yield from ((name, target) for target, is_lazy in list_imports(path.read_text()) if is_lazy)
+    for name in MODULES:
+        yield from ((name, target) for target, is_lazy in list_imports(name) if is_lazy)
 
 
 def find_lazy_entry(target: str) -> str | None:

@@ -40,7 +40,7 @@ from mulligan.core.kinds import KINDS  # noqa: E402
 Row = dict[str, Any]
 AIMS = {"kind": 0.93, "macro": 0.93, "provider": 0.95, "coding": 0.95}
 """Shares asked for in the unopened half."""
-WHOLE = ("third", "fourth", "fifth", "own")
+WHOLE = ("third", "fourth", "fifth", "own", "eighth", "ninth")
 """Corpora in no half."""
 ACTIONS = ("retry", "repair", "compress")
 """Remedies that repeat a call. To repeat a call that must not be repeated is worse than to do nothing."""
@@ -200,7 +200,7 @@ def main() -> int:
     libraries = {row["library"] for row in rows if "library" in row}
     print(f"{len(rows)} errors, {len(libraries)} libraries\n")
     names = "opened half|unopened half|second, opened|second, unopened|third, read|fourth, read"
-    names += "|fifth, half read|own|late|fit|asked"
+    names += "|fifth, half read|own|eighth|ninth|late|fit|asked"
     columns = names.split("|")
     print(f"| share | {' | '.join(columns)} |")
     print("|" + " --- |" * (len(columns) + 1))

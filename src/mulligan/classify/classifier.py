@@ -26,6 +26,7 @@ from mulligan.classify.rules import (
 )
 from mulligan.classify.rules.numbers import find_number
 from mulligan.classify.tool_category import find_category_of_name
+from mulligan.classify.word_weights import CLEAR_SHARE, LEARNED_WORDS, MIN_SHARE, guess_kind
 from mulligan.core import kinds as kinds_module
 from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect, ToolCategory, is_guess
 from mulligan.core.kinds import KINDS
@@ -162,7 +163,7 @@ class Classifier:
                 status=evidence.status,
                 detail=evidence.detail,
             )
-        decision = next(self._iter_decisions(evidence, unwrapped))
+        decision = _weigh_words(next(self._iter_decisions(evidence, unwrapped)), evidence, unwrapped)
         kind = self._kind_for_source(decision.kind, evidence.source)
         if _is_about_query(kind, evidence):
             kind = kinds_module.RETRIEVAL_INVALID_QUERY
@@ -337,8 +338,6 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
         sentence = unwrapped.sentence if text.lstrip()[:1] in "{[" else text
         for rule, _ in match_rules(words.GUESSES, _normalize_spelling(sentence)):
             yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.5)
-        for rule, _ in match_rules(words.LAST_GUESSES, _normalize_spelling(sentence)) if not evidence.names else ():
-            yield KindDecision(rule.kind, (f"text: {rule.name}",), 0.4, allows_attempt=False)
 
 
 _CODE_ERROR_PATTERN = r"name '(\w{1,80})' is not defined|\(<(?:string|stdin|unknown)>, line \d{1,9}\)"
@@ -469,6 +468,19 @@ def _decide_by_words(evidence: Evidence) -> Iterator[KindDecision]:
         is_certain = evidence.number is not None or (evidence.status and not has_unknown_words)
         yield KindDecision(allowed[0], reasons, 0.85 if is_certain else 0.75)
     yield from _decide_by_exit_code(evidence)
+
+
+def _weigh_words(decision: KindDecision, evidence: Evidence, unwrapped: results.UnwrappedText) -> KindDecision:
+    """Return the kind that the words of a sentence suggest, if no rule knows it."""
+    is_sentence = len(evidence.text) <= _MAX_WHOLE_TEXT_CHARS and not evidence.names and not evidence.codes
+    if decision.confidence >= 0.5 or evidence.rpc is not None or not is_sentence or _is_program_output(evidence):
+        return decision
+    sentence = unwrapped.sentence if evidence.text.lstrip()[:1] in "{[" else evidence.text
+    guess = None if "unknown error" in sentence.lower() else guess_kind(sentence, decision.kind.type == "model")
+    if guess is None or guess.share < MIN_SHARE or (guess.kind.needs_reread and evidence.category != "file"):
+        return decision
+    is_clear = guess.share >= CLEAR_SHARE
+    return KindDecision(guess.kind, (LEARNED_WORDS,), 0.5 if is_clear else 0.4, allows_attempt=is_clear)
 
 
 _CERTAIN_CONFIDENCE = 0.85

@@ -34,8 +34,6 @@ _ENGLISH_WORDS = r"\b(?:the|not|are|with|cannot|failed|found|from|and|this|you|y
 ARGUMENTS = RuleTable(rule for rule in GENERAL_RULES if rule.kind.is_about_tool_name or rule.kind.rejects_arguments)
 GUESSES = read_rules("rejections", "guesses")
 """Sentence shapes rather than words: matched only if no other rule decided, and with low confidence."""
-LAST_GUESSES = read_rules("rejections", "last guesses")
-"""A subject and its state in any words, for sentences that nothing else knows."""
 
 ARGUMENT_WORDS = read_pattern("rejections", "words about arguments")
 """A rejection with one of these may be about the arguments; without, it is about the state of an object."""
