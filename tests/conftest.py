@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import strict_decoding
 
@@ -18,6 +19,9 @@ import postgres  # noqa: E402
 import pytest  # noqa: E402
 import tiers  # noqa: E402
 from hypothesis import HealthCheck, settings  # noqa: E402
+
+if TYPE_CHECKING:
+    from mulligan.testing import Sandbox
 
 # How long an example takes says more about what else is running than about the code: what must be quick is measured
 # where it matters, in CPU time.
@@ -146,3 +150,11 @@ def types(capsys, monkeypatch):
         return exit.value.code, output.out, output.err
 
     return typed
+
+
+@pytest.fixture
+def played() -> Iterator[Sandbox]:
+    from mulligan.testing import sandbox
+
+    with sandbox() as box:
+        yield box

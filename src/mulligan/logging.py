@@ -32,8 +32,6 @@ from mulligan.report.tables import escape_hidden, format_duration, to_line
 MAX_MESSAGE_CHARS = 200
 """Maximum length of an error message."""
 MAX_TARGET_CHARS = 60
-LINE_FORMAT = "%(asctime)s %(levelname)-7s %(name)s %(message)s"
-"""Format of lines on standard error, if the program has not configured `logging`."""
 LEVELS = {"warning": logging.WARNING, "info": logging.INFO, "debug": logging.DEBUG}
 CAPTURE, RECOVER, LEARN = "mulligan.capture", "mulligan.recover", "mulligan.learn"
 
@@ -83,7 +81,8 @@ class FallbackHandler(logging.StreamHandler[TextIO]):
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
-        self.setFormatter(logging.Formatter(LINE_FORMAT, "%H:%M:%S"))
+        # Format of lines on standard error, if the program has not configured `logging`
+        self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s", "%H:%M:%S"))
 
     @property
     def stream(self) -> TextIO:  # type: ignore[override]

@@ -17,13 +17,7 @@ from mulligan.contract.store import DEFAULT_TENANT, PatternQuery
 from mulligan.core.attempts import SENT_NAME
 from mulligan.core.failure import Remedy, SettingsError
 from mulligan.core.records import Step
-from mulligan.testing import Sandbox, sandbox
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
+from mulligan.testing import Sandbox
 
 
 def read_steps(played: Sandbox) -> list[Step]:

@@ -13,16 +13,10 @@ import mulligan
 from mulligan.capture import message_recording
 from mulligan.capture.message_recording import parse_answer, parse_conversation, to_ranges
 from mulligan.core.records import History, MessagePart, RecordedMessage, message_numbers
-from mulligan.testing import Sandbox, sandbox
+from mulligan.testing import Sandbox
 
 SYSTEM = {"role": "system", "content": "You help."}
 HELLO = {"role": "user", "content": "Hello"}
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def texts(history: History) -> list[str]:

@@ -15,13 +15,7 @@ import pytest
 import mulligan
 from mulligan.capture import propagation
 from mulligan.core.failure import SettingsError
-from mulligan.testing import Sandbox, sandbox
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
+from mulligan.testing import Sandbox
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Iterator
 
 import pytest
 import taught
@@ -49,12 +48,6 @@ def driver(request: pytest.FixtureRequest) -> Driver:
         if error.name != f"frameworks.{request.param}_driver":
             raise
         pytest.skip("no adapter yet")
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 @pytest.mark.parametrize("style", ["sync", "async", "stream"])

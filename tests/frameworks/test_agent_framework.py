@@ -6,7 +6,6 @@ import asyncio
 import http.server
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -45,12 +44,6 @@ PAGE = Path(__file__).parents[2] / "docs/frameworks/agent_framework.md"
 SEARCH = [Request("search", {"query": "fish", "top_k": 50})]
 FETCH = [Request("fetch", {"url": "a"})]
 BOTH = pytest.mark.parametrize("style", ["async", "stream"])
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def tool_steps(played: Sandbox) -> list[tuple[str, Any]]:

@@ -8,7 +8,6 @@ They are heavy and not needed otherwise: `make test-frameworks` installs them an
 import asyncio
 import importlib
 import json
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Annotated, Any, TypedDict
@@ -17,7 +16,7 @@ import pytest
 
 import mulligan
 from mulligan.capture.framework_classes import CONTROL_FLOW, INJECTED_TYPES
-from mulligan.testing import Sandbox, sandbox
+from mulligan.testing import Sandbox
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are theirs
 MARK = "a row of the database"
@@ -28,12 +27,6 @@ class Dependencies:
     """What a framework hands to each tool."""
 
     rows: list[str] = field(default_factory=lambda: [MARK] * 50)
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def tool_steps(played: Sandbox) -> list[tuple[str, Any]]:

@@ -6,7 +6,6 @@ import asyncio
 import http.server
 import re
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -41,12 +40,6 @@ from mulligan.testing import Sandbox, sandbox
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are theirs
 PAGE = Path(__file__).parents[2] / "docs/frameworks/google_adk.md"
 SEARCH = [Request("search", {"query": "fish", "top_k": 50})]
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def tool_steps(played: Sandbox) -> list[tuple[str, Any]]:

@@ -7,7 +7,7 @@ import http.server
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,12 +49,6 @@ PAGE = Path(__file__).parents[2] / "docs/frameworks/langchain.md"
 QUESTION = {"messages": [HumanMessage("Find fish.")]}
 THREAD: Any = {"configurable": {"thread_id": "1"}}
 STYLES = pytest.mark.parametrize("style", ["sync", "async"])
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def build_agent(functions: Sequence[Any], script: Sequence[Any], middleware: Sequence[Any] = (), **options: Any) -> Any:

@@ -5,7 +5,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,12 +58,6 @@ TOP_K = Annotated[int, pydantic.Field(le=10)]
 @dataclass
 class Database:
     rows: list[str] = field(default_factory=lambda: [MARK] * 50)
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 @function_tool

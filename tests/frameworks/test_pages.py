@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -27,7 +26,7 @@ from frameworks.scenarios import (
 from frameworks.table import PAGE, render_scenarios, render_table, update_page
 
 import mulligan
-from mulligan.testing import Sandbox, sandbox
+from mulligan.testing import Sandbox
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are theirs
 SCRIPT = ([Request("search", {"query": "fish", "top_k": 50})], "done")
@@ -37,12 +36,6 @@ SCRIPT = ([Request("search", {"query": "fish", "top_k": 50})], "done")
 def driver(request: pytest.FixtureRequest) -> Any:
     pytest.importorskip(PAGES[request.param], exc_type=ImportError)
     return importlib.import_module(f"frameworks.{request.param}_driver").driver
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def test_the_start_of_the_page_repairs_a_call(driver: Any, played: Sandbox) -> None:

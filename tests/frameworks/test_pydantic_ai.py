@@ -6,7 +6,7 @@ import asyncio
 import http.server
 import re
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -58,12 +58,6 @@ from mulligan.testing import Sandbox, sandbox
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the framework are its own
 PAGE = Path(__file__).parents[2] / "docs/frameworks/pydantic_ai.md"
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 @dataclass

@@ -4,7 +4,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,6 @@ from mulligan.testing import Sandbox, sandbox
 pytestmark = pytest.mark.filterwarnings("ignore")  # those of the frameworks are theirs
 PAGE = Path(__file__).parents[2] / "docs/frameworks/strands.md"
 FETCH = [Request("fetch", {"url": "a"})]
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def build_agent(functions: Sequence[Any], script: Sequence[Any], *, agent_options: Any = None, **options: Any) -> Agent:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,13 +12,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.integrations import framework_agent
 from mulligan.integrations.framework_agent import FrameworkAgent
 from mulligan.integrations.framework_tools import ToolDefinition
-from mulligan.testing import Sandbox, sandbox
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
+from mulligan.testing import Sandbox
 
 
 def end_reasons(played: Sandbox) -> list[str | None]:

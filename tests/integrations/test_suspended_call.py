@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -12,16 +11,10 @@ import mulligan
 from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
 from mulligan.integrations.framework_tools import ToolDefinition
 from mulligan.integrations.suspended_call import SuspendedCall, SuspendedCalls, Suspension
-from mulligan.testing import Sandbox, sandbox
+from mulligan.testing import Sandbox
 
 SCHEMA = {"type": "object", "properties": {"count": {"type": "integer", "maximum": 10}}}
 TOOLS = {"fetch": ToolDefinition("fetch", SCHEMA)}
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import conversations
@@ -12,7 +12,7 @@ import pytest
 from conversations import Turn, story
 
 import mulligan
-from mulligan.testing import Sandbox, sandbox
+from mulligan.testing import Sandbox
 from providers import TEXT, Provider, tokens
 
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")  # no network
@@ -112,12 +112,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "summarized": {"compress": lambda text: f"Summary: {text[:60]}", "max_compressions": 2},
     "by the model": {"compress": "model", "max_summary_calls": 40, "max_compressions": 2},
 }
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)

@@ -347,12 +347,6 @@ def test_other_words_are_no_opposites(pair: str) -> None:
 # The same through tools: a model's call in a turn, and a program's own
 
 
-@pytest.fixture
-def played() -> Any:
-    with sandbox() as box:
-        yield box
-
-
 def ask(tool: Any, arguments: dict[str, Any]) -> Any:
     """Return the outcome of a model's call."""
     return next(iter(mulligan.turns(limit=1))).call([tool], tool.__name__, arguments)

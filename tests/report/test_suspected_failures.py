@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import pytest
-
 import mulligan
 from mulligan.contract.counters import Cell, StatsQuery
 from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.report import run_text, stats
-from mulligan.testing import Sandbox, sandbox
+from mulligan.testing import Sandbox
 
 SENTENCE = "bash: kubectl: command not found"
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def run_commands(count: int = 1) -> None:

@@ -23,12 +23,6 @@ from mulligan.core.failure import SettingsError
 from mulligan.testing import Sandbox, sandbox
 
 
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
-
-
 def pay_and_fail(executed: list[str], error: Exception | None = None) -> Callable[[str], str]:
     @mulligan.tool
     def pay(invoice: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +19,10 @@ from mcp_client import proxied
 import mulligan
 from mulligan.integrations.framework_agent import FrameworkAgent
 from mulligan.integrations.framework_tools import ToolDefinition
-from mulligan.testing import Sandbox, sandbox
+from mulligan.testing import Sandbox
 
 TEXTS = build_error_texts(200)
 READERS = ("read_file", "fetch_page", "get_document", "web_search", "query")
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 class Library:

@@ -12,21 +12,14 @@ import sys
 import threading
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import mulligan
-from mulligan.testing import Sandbox, ScriptedModel, call, sandbox
+from mulligan.testing import Sandbox, ScriptedModel, call
 
 HTML = b"<html><body>502 Bad Gateway</body></html>"
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as played:
-        yield played
 
 
 def fetch(address: str, path: str, data: bytes | None = None, timeout: float = 5.0) -> Any:

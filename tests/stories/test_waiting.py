@@ -5,21 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import mulligan
 from mulligan import Policy
-from mulligan.testing import Sandbox, sandbox
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as active_sandbox:
-        yield active_sandbox
-
+from mulligan.testing import sandbox
 
 # Repairs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 import mulligan
 from mulligan.classify.classifier import classify
 from mulligan.recover.plan import GUESS_REASONS
-from mulligan.testing import Sandbox, sandbox
+from mulligan.testing import Sandbox
 
 CLEAR = [
     "connection reset by peer",
@@ -22,12 +21,6 @@ CLEAR = [
     "You are doing that too often. Try again in 9 seconds.",  # a stated delay says that waiting helps
 ]
 UNCLEAR = ["The archive room is very busy", "We lost contact with the depot", "The printer is out of order"]
-
-
-@pytest.fixture
-def played() -> Iterator[Sandbox]:
-    with sandbox() as active_sandbox:
-        yield active_sandbox
 
 
 def call_failing(message: str, **options: Any) -> tuple[int, BaseException]:

@@ -18,7 +18,6 @@ from mulligan.core.records import AdvisedFix, Fix, Precedent, Prerequisite, Valu
 from mulligan.recover.plan import MIN_SHOWN_CONFIDENCE, RecoveryFailed
 from mulligan.recover.policy import PrerequisiteCall, Suggestion, Tool
 
-REPAIR_HELD_OUT = "the repair is held out, to measure the effect of repairs"
 MAX_ADVISED_PRECEDENTS = 3
 """What recovered the same failure before: so many does a model read."""
 
@@ -63,7 +62,7 @@ class CallMemory(msgspec.Struct):
         share = self.prepared.call.capture.holdout_repairs if self._allows_holdout else 0.0
         if share and is_held_out(share, self.prepared.call.run.trace_id, self.prepared.tool.key):
             self.is_repair_held_out = True
-            return REPAIR_HELD_OUT
+            return "the repair is held out, to measure the effect of repairs"
         return ""
 
     def find_precedents(self, failure: Failure) -> Sequence[Precedent]:

@@ -14,8 +14,6 @@ from mulligan.core import fork_safety
 from mulligan.core.failure import Failure, to_code
 from mulligan.core.kinds import KINDS
 
-_GIVEN_BY_KIND = ("kind", "remedy", "message")
-
 
 def build_recorded_failure(
     capture: CaptureContext,
@@ -63,7 +61,7 @@ def _check_facts(capture: CaptureContext, facts: Mapping[str, Any]) -> dict[str,
     checked: dict[str, Any] = {}
     for name, value in facts.items():
         try:
-            if name in _GIVEN_BY_KIND:
+            if name in ("kind", "remedy", "message"):
                 raise ValueError("it follows from type and code")
             checked[name] = msgspec.convert(value, types[name], strict=False)
         except (KeyError, ValueError) as error:

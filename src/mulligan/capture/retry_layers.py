@@ -28,9 +28,6 @@ LIBRARY_NAMES = {
 }
 """Packages and modules that retry, with their names in notes."""
 LAYER_ATTRIBUTE = "__mulligan_retry_layer__"
-CLIENT_MODULE = "._base_client"
-"""End of the name of the module that retries requests in the OpenAI and Anthropic clients, and in others made with the
-same generator."""
 MAX_CHAINED_EXCEPTIONS = 10
 
 _GENERATOR_FLAGS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -306,7 +303,9 @@ def _package_of(frame: FrameType) -> str:
     """Return the package of a frame if it retries, or an empty string."""
     module = _module_of(frame)
     package = module if module in LIBRARY_NAMES else module.partition(".")[0]
-    return package if package in LIBRARY_NAMES or module.endswith(CLIENT_MODULE) else ""
+    # End of the name of the module that retries requests in the OpenAI and Anthropic clients, and in others made
+    # with the same generator
+    return package if package in LIBRARY_NAMES or module.endswith("._base_client") else ""
 
 
 def _name_of(package: str) -> str:

@@ -37,8 +37,6 @@ _START_EVENTS = frozenset(
 )  # fmt: skip
 """Events without content."""
 _CONTENT_FIELDS = ("content", "tool_calls", "function_call", "reasoning_content", "refusal")
-_SYNC_METHODS = "__enter__", "__exit__", "__iter__"
-_ASYNC_METHODS = "__aenter__", "__aexit__", "__aiter__"
 
 
 class StreamEventError(Exception):
@@ -134,7 +132,9 @@ class StreamState:
 
     async def _begin(self, answer: Any) -> Any:
         source = await self._settle(answer)
-        enter, leave, iterate = _ASYNC_METHODS if self._is_async else _SYNC_METHODS
+        enter, leave, iterate = (
+            ("__aenter__", "__aexit__", "__aiter__") if self._is_async else ("__enter__", "__exit__", "__iter__")
+        )
         if hasattr(source, iterate) or not hasattr(source, enter):
             return await self._fill(source, iterate)
         self.manager, entered = source, await self._settle(getattr(source, enter)())

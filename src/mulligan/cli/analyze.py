@@ -62,7 +62,6 @@ _CALL_FIELDS: FieldTypes = {
 }
 _KEYWORDS = {"history": "run", "released": "unprivileged"}
 """Fields that have another name as arguments of `suggest_repairs`. `released` is the earlier name of `unprivileged`."""
-_ERROR_EXAMPLE = '{"text": "Connection refused"}'
 _CALL_EXAMPLE = '{"tool": "search", "arguments": {"topK": "5"}, "error": "...", "schema": {...}}'
 
 
@@ -199,7 +198,7 @@ def _classify_lines(
         return facts, (*texts, f"{failure.confidence:.2f}", to_line(facts[last_title], 100))
 
     rows = []
-    for facts, row in _process_lines(stream, _ERROR_EXAMPLE, process):
+    for facts, row in _process_lines(stream, '{"text": "Connection refused"}', process):
         rows.append(row)
         if as_json:
             facts.pop("id")

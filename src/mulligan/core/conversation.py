@@ -41,7 +41,6 @@ _LISTS = (list, tuple)
 _CONTENT_TYPES = (str, list, tuple)
 _CONTENT_FIELDS = ("content", "parts", "contents", "output", "text", "output_text")
 """Fields that hold the content of a message. The first that is not empty counts."""
-_TEXT_BLOCK_TYPES = ("text", "input_text", "output_text", "refusal")
 _EXTRA_FIELDS = ("refusal", "audio", "images")
 """Fields with which an OpenAI message answers in another form than text and calls."""
 _CALL_BLOCK_TYPES = ("tool_use", "tool_call", "function_call")
@@ -321,7 +320,7 @@ def _parse_block(part: Any, path: Path) -> Block:
     part_type = part_type if isinstance(part_type, str) else ""
     if part_type in ("thinking", "reasoning") or get_field(part, "thought") is True:
         return Block("reasoning", path, part)
-    if isinstance(text, str) and (not part_type or part_type in _TEXT_BLOCK_TYPES):
+    if isinstance(text, str) and (not part_type or part_type in ("text", "input_text", "output_text", "refusal")):
         return _text_block((*path, "text"), text)
     if part_type in _CALL_BLOCK_TYPES:
         name, value = _first_field(part, "input", "args", "arguments")

@@ -25,8 +25,6 @@ from mulligan.core.records import Step, build_decoder
 PRICES_FILE = Path(__file__).with_name("prices.json")
 ALL_MODELS = "*"
 """The user's entry for all models without one. Its only value is false: it disables the shipped prices."""
-STANDARD_TIERS = ("auto", "default", "standard", "standard_only")
-"""Service tiers at the listed prices."""
 MAX_COST = 1e6
 """Dollars. A larger cost of one step is an error."""
 Day = Annotated[str, msgspec.Meta(pattern=r"^(\d{4}-\d\d-\d\d)?$")]
@@ -201,4 +199,5 @@ def _read_stated_cost(step: Step) -> int | None:
 def _has_standard_tier(step: Step) -> bool:
     arguments = step.arguments if isinstance(step.arguments, dict) else {}
     tiers = ((step.metadata or {}).get("service_tier"), arguments.get("service_tier"))
-    return all(tier is None or tier in STANDARD_TIERS for tier in tiers)
+    # Service tiers at the listed prices
+    return all(tier is None or tier in ("auto", "default", "standard", "standard_only") for tier in tiers)

@@ -20,7 +20,6 @@ _USAGE_FIELDS = ("usage", "usage_metadata", "usageMetadata", "token_usage", "usa
 _HOLDERS = ("response", "message", "metadata", "data", "delta", "meta", "raw", "llm_output")
 """Members of an answer or event that may hold the usage: of OpenAI responses, Anthropic, Bedrock, Mistral, Cohere and
 LangChain, in this order."""
-_MODEL_FIELDS = ("model", "model_version", "modelVersion", "model_name")
 _MODEL_HOLDERS = ("response", "message", "response_metadata", "data", "raw")
 
 _TOTALS = {
@@ -153,7 +152,7 @@ def _is_langchain(usage: Any) -> bool:
 
 def _find_model(answer: Any) -> str | None:
     for holder in (answer, *(get_field(answer, name) for name in _MODEL_HOLDERS)):
-        for name in _MODEL_FIELDS if holder is not None else ():
+        for name in ("model", "model_version", "modelVersion", "model_name") if holder is not None else ():
             model = get_field(holder, name)
             if type(model) is str and 0 < len(model) <= MAX_NAME_CHARS:
                 return model

@@ -21,7 +21,6 @@ from mulligan.integrations.framework_agent import AgentRun, FrameworkAgent
 from mulligan.integrations.framework_tools import ToolDefinition, relax_schema
 
 CONTENT_CLASSES = agents.ToolOutputText, agents.ToolOutputImage, agents.ToolOutputFileContent
-CONTENT_TYPES = "text", "image", "file"
 _mcp_errors: ContextVar[list[Any]] = ContextVar("mulligan_mcp_errors")
 
 
@@ -176,7 +175,9 @@ def _as_list(value: Any) -> list[Any]:
 
 def _is_content(part: Any) -> bool:
     """Return whether the SDK sends a part of a result as it is, for example an image."""
-    return isinstance(part, CONTENT_CLASSES) or (isinstance(part, dict) and part.get("type") in CONTENT_TYPES)
+    return isinstance(part, CONTENT_CLASSES) or (
+        isinstance(part, dict) and part.get("type") in ("text", "image", "file")
+    )
 
 
 def _approval_condition(function_tool: FunctionTool) -> Any:

@@ -17,7 +17,6 @@ from mulligan.proxy.server import Pausable
 COMPLETE_RESULT = {"resultType": "complete"}
 """Part of each result in protocol versions without handshake."""
 LIST_RESULT = {**COMPLETE_RESULT, "ttlMs": 0, "cacheScope": "private"}
-STATELESS_PREFIX = "io.modelcontextprotocol/"
 SEPARATOR = "__"
 
 
@@ -113,7 +112,7 @@ def to_session_request(line: bytes) -> bytes:
     members: dict[str, Any] = dict(decode_members(line))
     params: dict[str, Any] = dict(decode_members(members.get("params", b"{}")))
     meta = decode_members(params.get("_meta", b"{}"))
-    params["_meta"] = {key: value for key, value in meta.items() if not key.startswith(STATELESS_PREFIX)}
+    params["_meta"] = {key: value for key, value in meta.items() if not key.startswith("io.modelcontextprotocol/")}
     return messages.encode({**members, "params": params}) + b"\n"
 
 

@@ -35,8 +35,6 @@ JSON_ANSWER_SECONDS = 5.0
 """Time after which a response becomes a stream of events. A client can resume such a stream."""
 RESUME_SECONDS = 30.0
 """Time for a client that lost its connection to resume a stream. Then the call is cancelled."""
-RESUMABLE_VERSION = "2025-11-25"
-"""First protocol version whose clients accept an event without a message, which makes a stream resumable."""
 METHOD_NOT_FOUND = -32601
 HTTP_STATUS_BY_ERROR = {METHOD_NOT_FOUND: 404} | dict.fromkeys((-32700, -32600, -32602, -32020, -32021, -32022), 400)
 """HTTP status by the code of a JSON-RPC error, in protocol versions without handshake. Otherwise it is 200."""
@@ -148,7 +146,8 @@ class Listener:
         """Answer with JSON, or with events if other messages come before the answer or the call takes long."""
         id, stream, line = session.open_stream(envelope, line)
         response = EventResponse(session, stream, receive, send)
-        can_resume = not session.is_stateless and headers.get("mcp-protocol-version", "") >= RESUMABLE_VERSION
+        # First protocol version whose clients accept an event without a message, which makes a stream resumable
+        can_resume = not session.is_stateless and headers.get("mcp-protocol-version", "") >= "2025-11-25"
         try:
             session.endpoint.from_client(line)
             try:

@@ -20,8 +20,6 @@ Id = int | str | float | None
 HUNG_UP = "the client hung up"
 """The reason of a cancellation that the proxy sends for a client that is gone."""
 EMPTY_RAW = Raw()
-META_PREFIX = "mulligan/"
-"""Prefix of the keys that we add to `_meta`."""
 CLIENT_INFO_KEY = "io.modelcontextprotocol/clientInfo"
 """Key under which a request without handshake identifies its client."""
 PROTOCOL_VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
@@ -297,6 +295,7 @@ def _append_blocks(id: Id, result: Raw, texts: Sequence[str], key: str, value: A
     content = decode_items(members["content"]) if "content" in members else []
     meta = decode_members(members["_meta"]) if members.get("_meta", b"null") != b"null" else {}
     blocks = [{"type": "text", "text": text} for text in texts]
+    # Prefix of the keys that we add to `_meta`
     return build_message(
-        id=id, result={**members, "content": [*content, *blocks], "_meta": {**meta, META_PREFIX + key: value}}
+        id=id, result={**members, "content": [*content, *blocks], "_meta": {**meta, "mulligan/" + key: value}}
     )

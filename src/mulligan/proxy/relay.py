@@ -18,8 +18,6 @@ from mulligan.proxy.server import Pausable, restart_delay
 from mulligan.recover.policy import Mode
 
 UNSET = msgspec.UNSET
-REPLAYED_REQUESTS = ("logging/setLevel", "resources/subscribe")
-"""Requests to repeat after a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +174,8 @@ class Relay:
             entry.timeout = self.options.start_timeout
         elif method == "tools/list":
             entry.handle_answer = self.calls.build_list_handler(envelope.params)
-        elif method in REPLAYED_REQUESTS:
+        # Requests to repeat after a restart
+        elif method in ("logging/setLevel", "resources/subscribe"):
             self._replayed_lines[method, str(decode_params(envelope.params).uri)] = line
         elif method == "resources/unsubscribe":
             self._replayed_lines.pop(("resources/subscribe", str(decode_params(envelope.params).uri)), None)

@@ -41,8 +41,6 @@ from mulligan.recover.names import (
 UNSET = msgspec.UNSET
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-HANDSHAKE_VERSION = "2025-11-25"
-"""Protocol version for servers that need a handshake if the client makes none."""
 HANDSHAKE_LINE = build_message(method="notifications/initialized")
 DISCOVERY_SECONDS = 6.0
 """The same for `server/discover`, for which clients wait less. Also the time for one server to answer it."""
@@ -60,7 +58,6 @@ LISTS = {
 """Methods with the capability, the member of the result and the key of an item."""
 NAMED_REQUESTS = {"tools/call": "tools/list", "prompts/get": "prompts/list"}
 URI_REQUESTS = frozenset({"resources/read", "resources/subscribe", "resources/unsubscribe"})
-LIST_CHANGES = ("tools", "prompts", "resources")
 
 
 class ServerGroup:
@@ -175,7 +172,8 @@ class ServerGroup:
         if self._is_stateless and STATELESS_VERSION not in (result.get("supportedVersions") or ()):
             member.is_stateless = False
             client = messages.decode_params(self._opening).meta or {}
-            handshake = {"protocolVersion": HANDSHAKE_VERSION, "capabilities": {}}
+            # Protocol version for servers that need a handshake if the client makes none
+            handshake = {"protocolVersion": "2025-11-25", "capabilities": {}}
             handshake["clientInfo"] = client.get(messages.CLIENT_INFO_KEY) or {"name": "mulligan", "version": "1"}
             envelope, _ = await self._ask(member, "initialize", handshake)
             result = messages.decode(messages.object_decoder, envelope.result, {})
@@ -192,7 +190,7 @@ class ServerGroup:
 
     def _announce_changes(self) -> None:
         if self._initialized_line is not None:  # A client without handshake lists again when it needs to.
-            for name in LIST_CHANGES:
+            for name in ("tools", "prompts", "resources"):
                 self.client.write(build_message(method=f"notifications/{name}/list_changed"))
 
     async def _watch(self) -> None:

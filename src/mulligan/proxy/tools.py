@@ -36,8 +36,6 @@ from mulligan.store.urls import may_have_records, open_store
 T = TypeVar("T")
 MAX_TOOL_NAMES = 1000
 """Limit of tools that are tracked by name: models invent names without end."""
-OTHER_TOOL_NAME = "?"
-"""Name under which all further tools are recorded."""
 MAX_STORE_DELAY_SECONDS = 0.1
 """Time that a tool list waits for the store otherwise, and a failed call too."""
 SAVE_SECONDS = 0.5
@@ -166,7 +164,8 @@ class ServerTools:
         tool = self._tools_by_name.get((name, is_verbatim))
         if tool is None:
             if len(self._tools_by_name) >= MAX_TOOL_NAMES and name not in self._listed_definitions:
-                name = OTHER_TOOL_NAME
+                # Name under which all further tools are recorded
+                name = "?"
             tool = self._tools_by_name[name, is_verbatim] = self._build_tool(name, is_verbatim)
         return tool
 

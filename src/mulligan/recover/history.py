@@ -36,8 +36,6 @@ MAX_IDENTIFIER_CHARS = 120
 """A longer value is text and not an identifier."""
 _GENERIC_WORDS = frozenset("id ids name names number no num code key value the a an of is s".split())
 """Words that do not describe what an identifier refers to."""
-_IDENTIFIER_SEPARATORS = (".", "_", "-", ":")
-"""Separators after which a longer identifier continues."""
 _TOKEN = re.compile(r"[#@$]?[A-Za-z0-9][\w.@:/#-]*[\w]|[#@$]?[A-Za-z0-9]")
 
 _PAIR = re.compile(r'"([^"\\]{1,120})"\s*:\s*(?:"([^"\\]{1,120})"|(-?[0-9]{1,18})(?![.0-9])|(\{))')
@@ -288,7 +286,8 @@ class _RunValues:
             if other == normalized:
                 continue
             following = seen_value.value[len(value) : len(value) + 1]
-            if seen_value.value.startswith(value) and following in _IDENTIFIER_SEPARATORS:
+            # Separators after which a longer identifier continues
+            if seen_value.value.startswith(value) and following in (".", "_", "-", ":"):
                 near.append((0, seen_value))  # a file without its extension, an identifier without its number
             elif abs(len(other) - len(normalized)) <= 2:
                 edits = edit_distance(normalized, other, max_edits)

@@ -142,13 +142,11 @@ NO_RETRY_REASONS = {
     Remedy.COMPRESS: "the conversation exceeds the context window",
     Remedy.STOP: "a person must act",
 }
-CONSUMED_ITERATOR = "an argument can be read only once, so a second attempt would get no data"
 GUESS_REASONS = {
     Remedy.RETRY: "only its words suggest that a retry helps, and they may mean something else",
     Remedy.STOP: "its words suggest that a person must act",
 }
 """Why no attempt follows if the kind is a guess. A repair has evidence of its own: a schema, a bound, a memory."""
-NO_REPAIR = "no repair found for the arguments"
 BLOCKED = "the call was blocked"
 
 MIN_SHOWN_CONFIDENCE = 0.5
@@ -342,7 +340,7 @@ class ToolRecovery(msgspec.Struct):
         # Rejected arguments were not read. A refused connection does not prove that.
         is_rejected = failure.took_effect is TookEffect.NO and not is_retry
         if not is_rejected and any(map(_can_be_read_once, arguments.values())):
-            return CONSUMED_ITERATOR
+            return "an argument can be read only once, so a second attempt would get no data"
         if reason := find_repeat_obstacle(queries):
             return reason
         layer = queries.retry_layer()
@@ -406,7 +404,7 @@ class ToolRecovery(msgspec.Struct):
             from mulligan.recover.repair import find_privileged_repair  # lazy: needed for failures only
 
         name = find_privileged_repair(arguments, failure, self.tool, self.queries.earlier_calls())
-        return f"{name} is a privileged argument" if name else NO_REPAIR
+        return f"{name} is a privileged argument" if name else "no repair found for the arguments"
 
     def prepare_attempt(self, failure: Failure, recovery: Recovery) -> Generator[Move, Any, tuple[Recovery, str]]:
         """Wait, and make the prerequisite calls. Return the recovery, and why no attempt follows."""

@@ -48,8 +48,6 @@ _LIMITS: dict[str, tuple[Any, int, int, str]] = {
     "min_confidence": _RATIO,
 }
 """Settings with a number: its type, bounds, and both in words."""
-OPTIONAL_LIMITS = ("attempts", "retry_seconds")
-"""Settings whose default depends on the caller."""
 REMOVED_SETTINGS = {
     "retry_budget_burst": "Use retry_tokens, the failed retries that a target may get without a success.",
     "retry_budget_ratio": "Use retry_tokens: every success of a target returns three.",
@@ -119,7 +117,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
             raise SettingsError(f"attempts must be at least 1, got {self.attempts}. attempts=1 turns recovery off.")
         for name, (number_type, minimum, maximum, meaning) in _LIMITS.items():
             value = getattr(self, name)
-            if value is None and name in OPTIONAL_LIMITS:
+            # Settings whose default depends on the caller
+            if value is None and name in ("attempts", "retry_seconds"):
                 continue
             is_number = isinstance(value, number_type) and not isinstance(value, bool)
             if not is_number or not minimum <= value <= maximum:  # also refuses NaN and infinity

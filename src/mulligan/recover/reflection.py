@@ -27,8 +27,6 @@ from mulligan.recover.value_coercion import is_empty, is_number
 
 MAX_ANSWER_CHARS = 20_000
 MAX_REASON_CHARS = 500
-CONFIDENCE_BANDS = (0.5, 0.8, 0.95)
-"""Stated confidences between two of these share their observed outcomes."""
 
 EvidenceSource = Literal["call", "schema", "run", "reflection", "prerequisite"]
 """Where a reflection takes its values from, as outcomes are counted: the least certain source of its changes."""
@@ -76,7 +74,8 @@ class CalibratedReflection(msgspec.Struct, frozen=True):
 
 def confidence_band(confidence: float) -> int:
     """Return the band of stated confidences that are calibrated together."""
-    return sum(confidence >= bound for bound in CONFIDENCE_BANDS)
+    # Stated confidences between two of these share their observed outcomes
+    return sum(confidence >= bound for bound in (0.5, 0.8, 0.95))
 
 
 def read_answer(answer: Any) -> str:

@@ -394,7 +394,6 @@ TARGET_ARGUMENTS = (
     *HOST_ARGUMENTS, "dsn", "database", "db", "tenant", "account", "project", "workspace", "region", "bucket",
 )  # fmt: skip
 """Arguments that name a target, also with `_id` or `_name` appended."""
-_NAME_SUFFIXES = ("_id", "_name")
 MAX_TARGET_CHARS = 200
 MAX_LABEL_CHARS = 60
 
@@ -404,7 +403,7 @@ def list_target_arguments(names: Mapping[str, Any] | tuple[str, ...]) -> list[st
     return [
         name
         for argument in TARGET_ARGUMENTS
-        for name in (argument, *(f"{argument}{suffix}" for suffix in _NAME_SUFFIXES))
+        for name in (argument, *(f"{argument}{suffix}" for suffix in ("_id", "_name")))
         if name in names
     ]
 

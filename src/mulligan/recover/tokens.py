@@ -75,8 +75,6 @@ _OBJECT_FIELDS = (
 """Fields of message objects that belong to a request."""
 _STRUCTURE_FIELDS = frozenset(_OBJECT_FIELDS) | _LABEL_FIELDS | {"toolUseId", "summary"}
 """Field names that belong to the structure of a message, not to its content."""
-_RESULT_FIELDS = ("response", "json")
-"""Fields in which providers accept tool results as data."""
 
 
 def estimate_tokens(
@@ -117,7 +115,8 @@ def estimate_tokens(
                     total += 0.4 if is_form or name in _STRUCTURE_FIELDS else len(str(name)) / 4 + 1
                 if name in _BINARY_FIELDS and _is_binary(item, name, member):
                     total += IMAGE_TOKENS
-                elif not is_serialized and name in _RESULT_FIELDS and (data := _as_text(member)):
+                # Fields in which providers accept tool results as data
+                elif not is_serialized and name in ("response", "json") and (data := _as_text(member)):
                     total += count_tokens(data)
                 elif is_serialized or name not in _LABEL_FIELDS:
                     pending.append(member)

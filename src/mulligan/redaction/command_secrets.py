@@ -53,7 +53,6 @@ _PROSE_WORDS = word_set(
 # Names
 _PASSWORD_ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "passwort", "pwd")
 _PASS_WORDS = word_set("bypass compass trespass surpass overpass underpass encompass onepass lastpass keepass")
-_CODE_KINDS = ("token", "mfa", "totp", "auth")
 _ATTRIBUTES = word_set(
     """name names id ids path paths file files dir arn version versions manager store provider type length size count
     ttl url uri host port region rotation policy algorithm alg expiry expires lifetime backend engine mount ref prefix
@@ -592,7 +591,7 @@ def _kind_of_name(name: str) -> str:
         return "password"
     if last == "material" and before == "key":
         return "password"
-    if last == "code" and before in _CODE_KINDS:
+    if last == "code" and before in ("token", "mfa", "totp", "auth"):
         return "code"
     if not name.isupper():
         return ""

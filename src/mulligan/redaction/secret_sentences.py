@@ -54,8 +54,6 @@ _LOGIN = LazyRegex(
     r" ?/ ?[\"'`]?([^\s\"'`]{6,200}+)"
 )
 """A user and a password: "credentials are bob / ..."."""
-_SECRET_VERBS = ("existing", "describe", "get", "delete", "edit", "patch", "view")
-"""Words before "secret" that are followed by its name, not by its value."""
 _IDENTIFIED_THINGS = ("revision", "resource", "object", "record", "commit", "entity", "item")
 """Words before "identified by" that are followed by an id."""
 _NO_VALUE = LazyRegex(r"--?[a-z]|(?:[\w-]{1,60},)?(?:id|name|type|src)=|[A-Z][A-Z0-9_]{1,60}=")
@@ -72,7 +70,6 @@ _KEY_KINDS = tuple(
 """Words before "key" that make it a credential."""
 _SYNTAX_WORDS = ("unexpected", "unrecognized", "unknown", "illegal", "expected", "undefined", "reserved")
 """Words before "token" that make it a part of a program."""
-_SENTENCE_WORDS = ("pass", "pwd", "secret", "token", "key", "cred", "identified by")
 
 # Words for a password and for a key or token in other languages: first those in ASCII, then the others.
 _ASCII_WORDS = ("passwort", "kennwort", "contrasena", "senha", "wachtwoord", "mot de passe")
@@ -102,7 +99,7 @@ _FOREIGN_VALUE = LazyRegex(
 
 def find_in_sentences(text: str, lower_text: str, findings: list[tuple[str, int, int]]) -> None:
     """Add the spans of secrets in sentences. `lower_text` is the text in lower case with the same length."""
-    for word in _SENTENCE_WORDS:
+    for word in ("pass", "pwd", "secret", "token", "key", "cred", "identified by"):
         position = lower_text.find(word)
         while position >= 0:
             before = lower_text[max(0, position - 16) : position].rstrip("_- ")
@@ -169,9 +166,10 @@ def _check_sentence(before: str, sentence: re.Match[str], findings: list[tuple[s
         is_named = is_stated = False  # `API_KEY: ...` is no sentence: `_find_assigned` decides
     # arn:aws:secretsmanager:...:secret:name, tests/test_tokens.py::TestToken::test_expired
     is_path = mark == sentence["sign"] == ":" or sentence["sign"] == "::"
+    # Words before "secret" that are followed by its name, not by its value
     if (
         is_path
-        or (word == "secret" and before.endswith(_SECRET_VERBS))
+        or (word == "secret" and before.endswith(("existing", "describe", "get", "delete", "edit", "patch", "view")))
         or (word == "key" and before.endswith("user.signing"))
         or (word == "identified by" and before.endswith(_IDENTIFIED_THINGS))
         or _NO_VALUE.match(value)

@@ -44,8 +44,6 @@ WEBHOOK_RETRY_DELAYS_SECONDS = (1.0, 5.0)
 """Backoff before each retry of a webhook request that timed out or failed with a server error."""
 MAX_QUEUED_ALERTS = 100
 MAX_TRACKED_ENTRIES = 10_000
-BLOCKED_EVIDENCE = "the call was blocked"
-"""Evidence of a blocked call. If its target is down, the failure also has `retry_after`."""
 TARGET_DOWN = "its target is down"
 """Stop reason of calls whose target is down."""
 
@@ -145,7 +143,8 @@ class AlertRules:
         if failure is None or not step.has_failed:
             return
         name = sanitize(step.name, 80)
-        is_blocked = BLOCKED_EVIDENCE in failure.evidence
+        # Evidence of a blocked call. If its target is down, the failure also has `retry_after`.
+        is_blocked = "the call was blocked" in failure.evidence
         if (is_blocked and failure.retry_after is not None) or (step.stop and TARGET_DOWN in step.stop.reason):
             yield self._build_alert("circuit_open", f"{name}: {TARGET_DOWN} after repeated failures", step, now)
         if is_blocked:

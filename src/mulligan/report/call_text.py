@@ -51,7 +51,6 @@ MAX_REASON_CHARS = 600
 MAX_SUMMARY_CHARS = 320
 TRACE_LINE_STARTS = ("  ", "caused by ", "while handling ", "contains ", "...")
 """Starts of the lines of a stack trace by mulligan: a frame, or another exception of the chain."""
-PROVISIONAL = "provisional until the run ends"
 EVIDENCE_TEXTS: dict[LinkEvidence, str] = {
     "same_arguments": "same arguments",
     "same_values": "same values in another form",
@@ -527,7 +526,7 @@ def describe_evidence(link: Link) -> str:
     """Describe why both calls of a recovery link have the same intent."""
     reasons = [EVIDENCE_TEXTS[evidence] for evidence in link.evidence] or ["not recorded"]
     if link.provisional:
-        reasons.append(PROVISIONAL)
+        reasons.append("provisional until the run ends")
     if link.advice:
         names = ["advice about this tool" if fix == ANY_FIX else fix for fix in link.advice[-MAX_SHOWN_FIXES:]]
         reasons.append(f"after the model read {to_line(', '.join(names))}")

@@ -21,7 +21,6 @@ from mulligan.report.scan_report import Findings, PatternFinding, SpiralFinding,
 from mulligan.report.scan_text import format_date, format_percent, format_rough_duration, summarize_findings
 from mulligan.report.tables import format_count
 
-NO_BREAK_SPACE = "\u00a0"
 MAX_OPEN_ROWS = 10
 """Rows shown at first; the others are in a collapsed table."""
 MAX_MARKS = 24
@@ -233,7 +232,7 @@ def _tag(text: str) -> str:
 
 
 def _percent(part: int, total: int) -> str:
-    return format_percent(part, total).replace(" ", NO_BREAK_SPACE)
+    return format_percent(part, total).replace(" ", "\u00a0")
 
 
 def _format_day(timestamp: int) -> str:

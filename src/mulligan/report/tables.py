@@ -20,7 +20,6 @@ from mulligan.redaction import sanitize
 
 MAX_LINE_CHARS = 100
 """Maximum length of untrusted text in one line."""
-DIM = "2"
 SHOWN_ID_CHARS = 12
 """Characters of an id in a list: short enough to type, long enough to be unique."""
 MIN_TEXT_WIDTH = 10
@@ -156,7 +155,7 @@ def render_table(columns: Sequence[TableColumn], facts: Iterable[Fact], width: i
     right = [index for index in shown_indexes if columns[index].is_right_aligned]
     for number, row in enumerate(rows):
         text = _align_row(row, widths, right, shown_indexes)
-        yield text if number else style_heading(text, width, DIM)
+        yield text if number else style_heading(text, width, "2")  # dim
 
 
 def _align_row(row: Sequence[str], widths: Sequence[int], right: Sequence[int], indexes: Iterable[int]) -> str:

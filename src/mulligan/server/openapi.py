@@ -54,7 +54,6 @@ OUTCOME_SUMMARY = "Report the outcome of a fix whose calls are not stored here"
 PATTERN_SUMMARY = "Mute, unmute, resolve, reopen, merge or split a pattern"
 REVOCATION_SUMMARY = "Exclude all trials of a principal, of a tool or since a time from learning"
 FORGET_SUMMARY = "Delete a run, tool, session or text permanently, or all that was learned; a preview unless confirmed"
-PRUNE_SUMMARY = "Delete expired runs; a preview unless confirmed"
 REQUESTS: tuple[tuple[str, str, Any, str, tuple[int, ...]], ...] = (
     ("/v1/runs", "Send runs with their steps and failures", payloads.RunPayloads, "Stored", (409,)),
     ("/v1/steps", "Send steps of runs", payloads.StepPayloads, "Stored", (409,)),
@@ -67,7 +66,7 @@ REQUESTS: tuple[tuple[str, str, Any, str, tuple[int, ...]], ...] = (
     ("/v1/patterns/{id}", PATTERN_SUMMARY, decisions.PatternDecisionPayload, "Pattern", (404, 409)),
     ("/v1/revocations", REVOCATION_SUMMARY, decisions.RevocationPayload, "Revoked", ()),
     ("/v1/forget", FORGET_SUMMARY, decisions.ForgetPayload, "Deleted", (404, 409)),
-    ("/v1/prune", PRUNE_SUMMARY, decisions.PrunePayload, "Deleted", ()),
+    ("/v1/prune", "Delete expired runs; a preview unless confirmed", decisions.PrunePayload, "Deleted", ()),
 )
 """Path, summary, type of the body, schema of the response and further statuses of each POST endpoint."""
 DOCUMENTED_PAYLOADS = (

@@ -147,14 +147,10 @@ _USAGE_NAMES = {
     "reasoning": ("output_reasoning_tokens",),
 }
 """Names of token counts in the usage that Langfuse and MLflow report as JSON."""
-_TOTAL_COSTS = ("total", "total_cost")
-"""Names of the whole cost in the costs that they report as JSON."""
 READ_ATTRIBUTES = frozenset((*_ROLES, *(name for names in ATTRIBUTES.values() for name in names)))
 """The attributes that are read. Other readers may skip all others."""
 _MLFLOW_TYPE = "mlflow.spanType"
 """On each span of MLflow, which writes the text of all attributes as JSON."""
-SCRUBBED_PREFIX = "[Scrubbed due to "
-"""Start of a value that Logfire replaced before sending. All values of an attribute then look the same."""
 UNNAMED_SERVICE_PREFIX = "unknown_service"
 """Start of the service name that SDKs send if none is set."""
 
@@ -194,7 +190,8 @@ def find_model(facts: dict[str, Any]) -> str:
 
 def find_session(facts: dict[str, Any]) -> str | None:
     session = find_text(facts, "session")
-    return None if session is None or session.startswith(SCRUBBED_PREFIX) else session
+    # Start of a value that Logfire replaced before sending. All values of an attribute then look the same.
+    return None if session is None or session.startswith("[Scrubbed due to ") else session
 
 
 def find_agent(facts: dict[str, Any], span_name: str) -> str | None:
@@ -310,7 +307,8 @@ def read_cost_nanos(facts: dict[str, Any]) -> int | None:
     """Return the cost that the sender computed, in billionths of a dollar."""
     dollars = next((facts[name] for name in ATTRIBUTES["cost"] if name in facts), None)
     if dollars is None and isinstance(costs := parse_json(find_text(facts, "costs")), dict):
-        dollars = next((costs[name] for name in _TOTAL_COSTS if name in costs), None)
+        # Names of the whole cost in the costs that they report as JSON
+        dollars = next((costs[name] for name in ("total", "total_cost") if name in costs), None)
     return round(dollars * 1e9) if isinstance(dollars, int | float) and 0 <= dollars <= MAX_COST else None
 
 

@@ -262,7 +262,6 @@ OUTLINE_NUMBERS = (
 _COMMON_COUNT = 7
 """Number of leading entries that are always packed. The others are packed only if one of them is not zero."""
 DETAILS = ("later_attempts", "later_successes", "recovered_by", "to_repair", "changed_arguments", "kinds")
-_DETAIL_COUNTS = ("later_attempts", "later_successes", "recovered_by", "changed_arguments")
 _numbers_of = attrgetter(*OUTLINE_NUMBERS)
 _uncommon_numbers_of = attrgetter(*OUTLINE_NUMBERS[_COMMON_COUNT:])
 _details_of = attrgetter(*DETAILS)
@@ -299,7 +298,7 @@ def merge(into: Cell, other: Cell, sign: Literal[1, -1] = 1) -> None:
 
 
 def _merge_details(into: Cell, other: Cell, sign: Literal[1, -1] = 1) -> None:
-    for name in _DETAIL_COUNTS:
+    for name in ("later_attempts", "later_successes", "recovered_by", "changed_arguments"):
         if counts := getattr(other, name):
             merge_counts(getattr(into, name), counts, sign)
     into.to_repair.lanes += sign * other.to_repair.lanes
