@@ -1156,7 +1156,7 @@ def test_the_overview_starts_with_what_changed_and_links_the_first_run(week, per
     assert page.index("<h2>What changed") < page.index('class="cards"')
     assert 'class="pill new"' in section
     assert "gardener 2.1" in section
-    link = re.search(r'href="(/runs/[^"]+)">first run', section)
+    link = re.search(r'href="(/runs/[^"]+)">first</a>', section)
     assert link is not None
     assert person.get(html.unescape(link[1])).status == 200
 
