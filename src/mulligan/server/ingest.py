@@ -364,6 +364,11 @@ def _check_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for journal in args[0] if name == "release" else args:
             if not journal.startswith(wire_protocol.REMOTE_JOURNAL_PREFIX):
                 raise ApiError(403, "forbidden", f"Journal {journal[:80]!r} is reserved for the server.")
+    if name == "runs" and args[0].text is not None:
+        try:
+            parse_search(args[0].text)
+        except SettingsError as error:
+            raise invalid(str(error), "text") from None
     if name in ("runs", "lessons", "recall", "fixes"):
         return (msgspec.structs.replace(args[0], limit=min(args[0].limit, 10_000)),)
     return args
