@@ -1,5 +1,7 @@
 """Print files, lines and statements by package of src/mulligan, and the totals of src, tests and docs.
 
+The files in additions.txt came after 0.1.0. Their totals are printed apart.
+
 A statement is a node `ast.stmt` of the syntax tree: it counts the same however densely it is written.
 """
 
@@ -11,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "mulligan"
+ADDITIONS = ROOT / "scripts" / "additions.txt"
 TOTALS = {"src": ("src", "*.py"), "tests": ("tests", "*.py"), "docs": ("docs", "*.md")}
 HEADER = f"{'files':>6} {'lines':>8} {'statements':>11}"
 
@@ -51,8 +54,13 @@ def main() -> None:
     for name, size in measure_packages().items():
         print_size(name, size)
     print(f"\n{HEADER}  total")
+    additions = {ROOT / line for line in ADDITIONS.read_text().splitlines() if line and not line.startswith("#")}
     for name, (folder, pattern) in TOTALS.items():
-        print_size(name, measure((ROOT / folder).rglob(pattern)))
+        paths = set((ROOT / folder).rglob(pattern))
+        print_size(name, measure(paths))
+        if added_paths := paths & additions:
+            print_size(f"  {name} that existed in 0.1.0", measure(paths - added_paths))
+            print_size(f"  {name} added since", measure(added_paths))
 
 
 if __name__ == "__main__":

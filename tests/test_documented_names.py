@@ -260,7 +260,11 @@ MEASURING = re.compile(r"(?:python )?(?:benchmarks|evals)/[\w/]+(?:\.py)?|\bmake
 MEASURED = re.compile(r"\b[Mm]easured\b.*?\b20\d\d-[01]\d-[0-3]\d\b", re.DOTALL)
 
 
-WITHOUT_FIGURES = {("reflect.md", "## Measure your model"), ("operations.md", "## Set up PostgreSQL")}
+WITHOUT_FIGURES = {
+    ("reflect.md", "## Measure your model"),
+    ("operations.md", "## Set up PostgreSQL"),
+    ("search.md", "## The index"),
+}
 """Sections that name such a command and give none of its figures."""
 
 

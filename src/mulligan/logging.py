@@ -41,8 +41,6 @@ _package_logger = logging.getLogger("mulligan")
 
 
 class LogLine(NamedTuple):
-    """One line for a logger."""
-
     logger: str
     level: int
     word: str

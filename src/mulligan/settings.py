@@ -63,8 +63,6 @@ TOOL_TYPES: dict[str, tuple[Any, str]] = {
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
-    """All settings with their defaults."""
-
     store: str = ""
     """The store: a path, `sqlite:///PATH`, `memory:`, `postgresql://HOST/DATABASE`, or the http(s) address of a server.
 

@@ -184,7 +184,6 @@ class Sandbox:
 
     @property
     def patterns(self) -> list[Pattern]:
-        """The patterns of all failures."""
         self.components.recorder.flush(FLUSH_TIMEOUT_SECONDS)
         return self.store.patterns(DEFAULT_TENANT, PatternQuery(limit=1_000_000))
 

@@ -19,11 +19,13 @@ ROOT = Path(__file__).parents[2]
 AGENTS = {
     "claude-code": ".claude/settings.json",
     "codex": ".codex/hooks.json",
+    "cursor": ".cursor/hooks.json",
     "gemini": ".gemini/settings.json",
 }
 PROJECTS = {
     "claude-code": ".claude/settings.local.json",
     "codex": ".codex/hooks.json",
+    "cursor": ".cursor/hooks.json",
     "gemini": ".gemini/settings.json",
 }
 THEIRS = {
@@ -65,7 +67,7 @@ def test_installing_writes_hooks_that_run_mulligan(home, types, agent, place):
     hooks = json.loads((home / place).read_text())["hooks"]
     assert hooks
     for entries in hooks.values():
-        ((handler,),) = [entry["hooks"] for entry in entries]
+        ((handler,),) = [entry.get("hooks", [entry]) for entry in entries]
         assert handler["command"].endswith(f" {agent} 2>/dev/null || :")
         assert handler["timeout"] in ((10_000, 3000) if agent == "gemini" else (10, 3))
 

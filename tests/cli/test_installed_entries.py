@@ -85,6 +85,10 @@ def build_events(agent: str, log: Path) -> list[dict[str, object]]:
         failed_call = {"hook_event_name": "PostToolUseFailure", **call, "error": "make: *** No rule to make target."}
         next_call = {"hook_event_name": "PostToolUse", "tool_name": "Bash", "tool_input": {"command": "true"}}
         return [failed_call, {"hook_event_name": "PreCompact", "trigger": "auto"}, next_call]
+    if agent == "cursor":
+        failed_call = {"hook_event_name": "postToolUseFailure", **call, "error_message": "make: *** No rule to make x."}
+        next_call = {"hook_event_name": "postToolUse", **call, "tool_output": '{"exitCode":0}', "tool_use_id": "call_2"}
+        return [failed_call, {"hook_event_name": "preCompact", "trigger": "auto"}, next_call]
     if agent == "pi":
         failed_call = {"hook_event_name": "ToolFailed", **call, "error": "make: *** No rule to make target.  Stop."}
         return [failed_call, {**compaction, "hook_event_name": "SessionCompacted"}]
@@ -122,7 +126,8 @@ def test_hook_of_an_agent_runs_nothing_of_a_repository(types, store, repository,
     command = read_hook_command(settings_path(agent.hook_files[0]))
     answer = run_session(agent.name, command, repository, {**os.environ, **repository.variables})
     repository.check_untouched()
-    assert "Recent failures" in json.loads(answer)["hookSpecificOutput"]["additionalContext"]
+    response = json.loads(answer)
+    assert "Recent failures" in str(response.get("additional_context") or response["hookSpecificOutput"])
     names = {"codex": "exec_command", "copilot": "bash", "opencode": "bash"}
     assert read_failures(store) == [names.get(agent.name, "Bash")]
 
@@ -133,7 +138,8 @@ def read_hook_command(path: Path) -> str:
         (line,) = [line for line in path.read_text().splitlines() if line.startswith("const COMMAND = ")]
         return shlex.join(json.loads(line.removeprefix("const COMMAND = ")))
     hooks = json.loads(path.read_text())["hooks"]
-    (command,) = {handler["command"] for items in hooks.values() for item in items for handler in item["hooks"]}
+    groups = [item for items in hooks.values() for item in items]
+    (command,) = {handler["command"] for group in groups for handler in group.get("hooks", [group])}
     return command
 
 

@@ -113,6 +113,8 @@ def write_all_clients(project: Path) -> dict[Path, bytes]:
         home / ".gemini/settings.json": f'// mine\n{{"mcpServers":{{"git":{STDIO}}}}}',
         home / ".config/opencode/opencode.jsonc": '{"mcp": {"git": {"type": "local", "command": ["uvx", "a"], '
         '"environment": {"K": "v"}, "enabled": false}}}\n',
+        home / ".config/amp/settings.json": f'{{"amp.mcpServers": {{"git": {STDIO}}}}}',
+        project / ".github/mcp.json": f'{{"mcpServers": {{"git": {STDIO}}}}}',
         project / ".vscode/mcp.json": f'{{\n\t"inputs": [], // none\n\t"servers": {{\n\t\t"git": {STDIO}\n\t}}\n}}\n',
         home / ".cursor/mcp.json": f'\ufeff{{"mcpServers": {{"git": {STDIO}}}}}',
         home / ".config/goose/config.yaml": "extensions:\n  git:\n    cmd: uvx\n    args: [\"a\"]\n    type: stdio\n",
@@ -128,7 +130,7 @@ def test_all_servers_of_all_clients_are_proxied_at_once_and_restored_byte_for_by
     assert servers == {
         ("claude-code", "user", "git"), ("claude-code", "local", "mine"), ("claude-code", "project", "git"),
         ("codex", "user", "git"), ("gemini", "user", "git"), ("opencode", "user", "git"), ("vscode", "project", "git"),
-        ("cursor", "user", "git"), ("goose", "user", "git"),
+        ("cursor", "user", "git"), ("amp", "user", "git"), ("copilot", "project", "git"), ("goose", "user", "git"),
     }  # fmt: skip
     assert all(path.read_bytes() != text for path, text in texts.items())
     assert types("install", "proxy", "--all")[1].startswith("Nothing to change")

@@ -6,6 +6,8 @@ import itertools
 import os
 import random
 import re
+import subprocess
+import sys
 
 import hypothesis.strategies as st
 import msgspec
@@ -145,3 +147,43 @@ def test_steps_are_ordered_by_their_number():
 
 def test_the_types_of_steps_are_said_once():
     assert set(STEP_TYPES) == set(StepType.__args__)
+
+
+CONCURRENT_DECODERS = """
+from __future__ import annotations
+
+import sys
+import threading
+
+import msgspec
+
+from mulligan.core.records import build_decoder
+
+sys.setswitchinterval(1e-6)
+for number in range(1500):
+
+    class Inner(msgspec.Struct):
+        a: int
+        b: float | None = None
+
+    class Outer(msgspec.Struct):
+        by_name: dict[str, Inner]
+        one: Inner | None = None
+
+    barrier = threading.Barrier(2)
+
+    def work():
+        barrier.wait()
+        build_decoder(Outer).decode(b'{"by_name": {"x": {"a": 1}}}')
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+"""
+
+
+@pytest.mark.durability
+def test_two_threads_that_build_a_decoder_at_once_do_not_crash_the_process():
+    assert subprocess.run([sys.executable, "-c", CONCURRENT_DECODERS]).returncode == 0

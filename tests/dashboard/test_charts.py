@@ -56,9 +56,20 @@ def test_labels_are_text():
 def test_a_line_is_broken_where_nothing_is_known():
     values: list[list[float | None]] = [[1.0], [2.0], [None], [3.0]]
     buckets = [Bucket(str(number), str(number), value) for number, value in enumerate(values)]
-    found = charts.render_lines("l", "Seconds", buckets, [ChartSeries("p50", "half", "ok")])
+    found = charts.render_lines("l", "Seconds", "Of runs.", buckets, [ChartSeries("p50", "half", "ok")])
     assert found.count('class="line ok" d="M') == 3  # the legend's, and two pieces
     assert found.count("<circle") == 3
+
+
+def test_a_share_is_drawn_from_0_to_100_percent():
+    buckets = [Bucket(str(number), f"day {number}", [share]) for number, share in enumerate((0.5, None, 1.0))]
+    markup = charts.render_shares("s", "Recovered", "By day.", buckets, ChartSeries("recovered", "recovered", "ok"))
+    svg = drawn(markup).find("svg")
+    assert svg is not None
+    heights = [float(dot.attrib["cy"]) for dot in svg.iter("circle")]
+    assert heights == [charts.TOP_MARGIN + charts.PLOT_HEIGHT / 2, charts.TOP_MARGIN]
+    assert "day 0: recovered 50\N{NO-BREAK SPACE}%" in markup
+    assert "day 1" not in markup
 
 
 @given(st.floats(0, 1e12), st.sampled_from([1.0, 1e-6]))

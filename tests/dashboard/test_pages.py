@@ -1044,3 +1044,23 @@ def test_a_run_shows_inputs_and_outputs_and_indents_calls_within_calls(tmp_path)
         assert re.findall(r'class="name( depth-\d)?"><span class="quiet">', answer.body.decode()) == [
             "", " depth-1", " depth-2",
         ]  # fmt: skip
+
+
+def test_the_list_of_models_has_the_failed_tool_calls_that_each_requested(week, person):
+    page = person.get(week.pages["models"]).body.decode()
+    row = re.search(r"planner-large</a>.*?</tr>", page, re.DOTALL)
+    assert row is not None
+    assert "Tool failures" in page
+    requested = re.search(
+        r"(\d+) failed tool calls</?|(\d+) failed tool calls requested", person.get(week.pages["model"]).body.decode()
+    )
+    assert requested is not None
+    assert f">{requested[1] or requested[2]}<" in row[0]
+
+
+def test_the_impact_page_draws_recovery_by_day_with_a_table(week, person):
+    page = person.get(week.pages["impact"]).body.decode()
+    for title in ("Recovered calls", "Time to recovery"):
+        chart = page.split(f"<h2>{title}")[1].split("</section>")[0]
+        assert chart.count("<circle") >= 14
+        assert re.search(r"<th scope=\"row\">\d{4}-\d\d-\d\d, \d+ failed calls</th>", chart)

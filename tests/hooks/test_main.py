@@ -203,6 +203,7 @@ def test_nothing_to_do_imports_next_to_nothing(tmp_path, agent):
         "claude-code": {"hook_event_name": "PostToolBatch", "tool_calls": [called]},
         "codex": {"hook_event_name": "PostToolUse", **called},
         "copilot": {"hook_event_name": "PostToolUse", **called},
+        "cursor": {"hook_event_name": "postToolUse", **called, "tool_output": '{"exitCode":0}'},
         "gemini": {"hook_event_name": "AfterTool", **called},
     }
     shell = loud(build_hook_command(agent)).replace(" -ESP ", " -ESP -X importtime ")

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from list_store import ListStore
 
 from mulligan.contract.store import DEFAULT_TENANT, FixQuery, ForgetRequest, Revocation, Store, argument_types
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Change, Fix, Run, Step, encode
 from mulligan.learn import profiles
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore
 
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "unknown argument", fingerprint="f-new")
 
 
-@pytest.fixture(params=["lists", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = ListStore(lambda: 9) if request.param == "lists" else SqliteStore(tmp_path / "a.db", lambda: 9)
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = MemoryStore(lambda: 9)
     yield made
     made.close()
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from list_store import ListStore
 from recounting import rebuild
 
 from mulligan.contract.store import (
@@ -36,7 +33,7 @@ from mulligan.core.failure import Failure, Kind, Remedy, TookEffect
 from mulligan.core.records import HIDDEN_VALUE, LAST_PATH_SEGMENT, RUN_SPECIFIC, Change, Fix, Recovery, Run, Step
 from mulligan.learn import fixes
 from mulligan.learn.fixes import FixAction, FixRecord, OperatorDecision, TrialDetails, Vote, Writers
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore, SqliteStore
 
 REJECTED = Failure.of(
     Kind("tool", "invalid_arguments", Remedy.REPAIR, TookEffect.NO), "k is 10 at most", fingerprint="f-k"
@@ -45,9 +42,9 @@ LOCKED = Failure.of(Kind("orchestration", "precondition", Remedy.REPLAN), "the d
 NOW = 100 * DAY
 
 
-@pytest.fixture(params=["lists", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = ListStore(lambda: NOW) if request.param == "lists" else SqliteStore(tmp_path / "a.db", lambda: NOW)
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = MemoryStore(lambda: NOW)
     yield made
     made.close()
 
@@ -839,16 +836,10 @@ def answers(store: Store) -> Any:
             Revocation(principal="ann", tool="lookup", until=NOW),
         ]
     ),
-    sort=st.sampled_from(["lists", "sqlite"]),
 )
-def test_after_revoke_every_answer_is_that_of_a_store_that_never_saw_it(tmp_path_factory, sent, what, sort):
-    folder = tmp_path_factory.mktemp("revoked")
-
-    def made(name: str) -> Store:
-        return ListStore(lambda: NOW) if sort == "lists" else SqliteStore(folder / f"{name}.db", lambda: NOW)
-
+def test_after_revoke_every_answer_is_that_of_a_store_that_never_saw_it(sent, what):
     numbered = list(enumerate(sent))
-    store, innocent = made("all"), made("rest")
+    store, innocent = MemoryStore(lambda: NOW), MemoryStore(lambda: NOW)
     taught(store, numbered)
     store.revoke(DEFAULT_TENANT, what)
     rest = [
@@ -878,15 +869,12 @@ class Adversary(RuleBasedStateMachine):
     In the end everything of theirs is revoked. Then, and ever after, the store answers as one that never saw it.
     """
 
-    is_in_a_file = False
-
     @initialize(honest=st.integers(1, 12))
     def begin(self, honest):
-        self.folder = tempfile.TemporaryDirectory() if self.is_in_a_file else None
         self.now = NOW
         self.count = 0
         self.is_revoked = False
-        self.store, self.innocent = self.made("all"), self.made("rest")
+        self.store, self.innocent = MemoryStore(lambda: self.now), MemoryStore(lambda: self.now)
         self.needed = max(2, -(-(honest + 1) // 5))
         self.honest = [f"honest{number}" for number in range(honest)]
         self.others_work()
@@ -895,17 +883,10 @@ class Adversary(RuleBasedStateMachine):
         for who in self.mine:
             write(self.store, RunStarted(Run(id=f"run_{who}")), principal=who)
 
-    def made(self, name):
-        if self.folder is None:
-            return ListStore(lambda: self.now)
-        return SqliteStore(Path(self.folder.name) / f"{name}.db", lambda: self.now)
-
     def teardown(self):
         if hasattr(self, "store"):
             self.store.close()
             self.innocent.close()
-        if getattr(self, "folder", None) is not None:
-            self.folder.cleanup()
 
     def others_work(self):
         """They vote for nothing of this."""
@@ -1024,11 +1005,5 @@ class Adversary(RuleBasedStateMachine):
             assert self.answers(self.store) == self.answers(self.innocent)
 
 
-class AdversaryOfAFile(Adversary):
-    is_in_a_file = True
-
-
 TestAdversary = Adversary.TestCase
 TestAdversary.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
-TestAdversaryOfAFile = AdversaryOfAFile.TestCase
-TestAdversaryOfAFile.settings = settings(max_examples=12, stateful_step_count=12, deadline=None)

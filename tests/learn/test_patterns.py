@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from list_store import ListStore
 
 from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, StoreError
 from mulligan.core.records import Pattern, Run, Step, pattern_id
 from mulligan.learn import patterns
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore
 
 TEXTS = {
     "search": "the session has expired, sign in again",
@@ -24,9 +22,9 @@ TEXTS = {
 }
 
 
-@pytest.fixture(params=["lists", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    made: Store = ListStore() if request.param == "lists" else SqliteStore(tmp_path / "a.db")
+@pytest.fixture
+def store() -> Iterator[Store]:
+    made = MemoryStore()
     for tool, text in TEXTS.items():
         failure = Failure.of(Kind("tool", "auth_error"), text, fingerprint=f"f-{tool}")
         step = Step(run=f"run_{tool}", seq=1, call=1, name=tool, outcome="failure", failure=failure)

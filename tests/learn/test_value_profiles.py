@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from list_store import ListStore
 
 from mulligan.contract.store import (
     DEFAULT_TENANT,
@@ -25,7 +23,7 @@ from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step, ValueProfile
 from mulligan.learn.profiles import MIN_FACT_CALLS, MIN_FACT_RUNS, build_value_profiles, select_facts
 from mulligan.prompt import Prompt
-from mulligan.store.sqlite import SqliteStore
+from mulligan.store.sqlite import MemoryStore
 
 REJECTED = Kind("tool", "invalid_arguments", Remedy.REPAIR)
 
@@ -139,9 +137,9 @@ def test_profile_contains_no_long_text_of_a_call(calls: list[dict[str, Any]]) ->
 # From a store
 
 
-@pytest.fixture(params=["lists", "sqlite"])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
-    opened: Store = ListStore(lambda: 9) if request.param == "lists" else SqliteStore(tmp_path / "a.db", lambda: 9)
+@pytest.fixture
+def store() -> Iterator[Store]:
+    opened = MemoryStore(lambda: 9)
     yield opened
     opened.close()
 

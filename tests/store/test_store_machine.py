@@ -17,8 +17,7 @@ import postgres
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
-from list_store import ListStore
-from list_store.occurrences import Occurrence, find_occurrences
+from occurrences import Occurrence, find_occurrences
 from recounting import rebuild
 
 from mulligan.contract import counters
@@ -320,14 +319,6 @@ class StoreMachine(RuleBasedStateMachine):
         assert {each.id for each in told if each.state == "muted"} == self.muted & expected.keys()
 
 
-class ListMachine(StoreMachine):
-    """The oracle of other tests does what it says, too."""
-
-    @initialize()
-    def make(self) -> None:
-        self.store = ListStore(self.clock)
-
-
 class MemoryMachine(StoreMachine):
     @initialize()
     def make(self) -> None:
@@ -424,8 +415,6 @@ few = settings(
     max_examples=25, stateful_step_count=30, deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )  # fmt: skip
-TestLists = ListMachine.TestCase
-TestLists.settings = few
 TestMemory = MemoryMachine.TestCase
 TestMemory.settings = few
 TestSqlite = SqliteMachine.TestCase

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from list_store import ListStore
-
 from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.events import AnyEvent
 from mulligan.core.fast_path import CallTemplate, StandaloneRun, SuccessRecord
@@ -32,7 +30,6 @@ def in_postgres(folder: Path) -> Store:
 
 
 STORES: dict[str, Callable[[Path], Store]] = {
-    "lists": lambda folder: ListStore(),
     "memory": lambda folder: MemoryStore(),
     "sqlite": lambda folder: SqliteStore(folder / "mulligan.db"),
     "postgres": in_postgres,

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from mulligan.capture.call_errors import Violation
 from mulligan.capture.signature import ARRAY_TYPES, LIST_TYPES, OBJECT_TYPES, Signature, is_json_enum
+from mulligan.core.records import build_decoder
 
 ArgumentPath = tuple[str | int, ...]
 TypeClass = Literal["plain", "typed", "opaque"]
@@ -318,6 +319,7 @@ def _convert_by_msgspec(kind: Any, value: Any, path: ArgumentPath) -> Any:
 
     if isinstance(value, kind):
         return value
+    build_decoder(kind)  # before two threads convert to it at once
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as error:

@@ -15,8 +15,6 @@ _ABSENT = object()
 
 
 class CalledTool(Protocol):
-    """The tool of a call."""
-
     tool_key: str
     positional_names: Sequence[str]
 
@@ -30,7 +28,6 @@ class ArgumentVariation:
         self.key = key
         self.scope = scope
         self._names = names
-        """The names of the positional arguments."""
         self.first = self.last = self._by_name(positional, keywords)
         self._calls = 1
         self._positional_count = len(positional)

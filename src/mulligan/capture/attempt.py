@@ -63,7 +63,6 @@ class LastAttempt(msgspec.Struct, eq=False):
     """The latest attempt of a call: what it passes to the function, and how it has ended."""
 
     arguments: Mapping[str, Any]
-    """By name."""
     passed: PassedArguments
     """What the function receives."""
     number: int = 0

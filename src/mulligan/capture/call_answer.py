@@ -115,7 +115,6 @@ class CallAnswer(msgspec.Struct):
     """All repairs so far."""
     backoffs: tuple[float, ...] = ()
     prerequisites: tuple[PrerequisiteCall, ...] = ()
-    """The prerequisite calls that succeeded."""
     note: str = ""
     """The note for the model about a call that succeeded only after a repair."""
 

@@ -78,7 +78,6 @@ class CallExecution:
 
     @property
     def number(self) -> int | None:
-        """The number of the call in its run."""
         return self.prepared.call.number
 
     def run_scope(self) -> ActiveRun | contextlib.nullcontext[ActiveRun]:

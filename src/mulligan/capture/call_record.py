@@ -27,11 +27,9 @@ class CallRecord(msgspec.Struct):
     step: Step | None = None
     """The attempt in progress, or one that ended and is not recorded yet."""
     last_step: Step | None = None
-    """The last step that was recorded."""
     planned: Recovery | None = None
     """The recovery before the next attempt, until that starts."""
     next_metadata: dict[str, Any] | None = None
-    """Metadata of the next attempt."""
     pending_event: AnyEvent | None = None
     """An event to publish before the next attempt."""
     is_cut_off: bool = False

@@ -144,7 +144,6 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     lookup_fixes: LookupFixes | None = None
     """Fixes from memory; None without a memory."""
     reflector: Any = None
-    """The `Reflector`, or None."""
     render_lessons: Callable[[Sequence[str], int], str] = lambda tools, max_tokens: ""
     """The lessons about these tools, within a token limit."""
     on_model_turn: Callable[[str], None] = lambda run: None

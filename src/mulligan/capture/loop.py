@@ -58,7 +58,6 @@ class Turns:
         self.block_loops = block_loops
         """Whether identical failures block the next identical call. Otherwise it is made, and its answer has a note."""
         self.calls: list[CallExecution] = []
-        """The tool calls of all turns."""
         self.is_limit_reached = False
         """Whether all turns were used, and the last one still called tools."""
         self._source = source

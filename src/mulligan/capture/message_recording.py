@@ -18,7 +18,6 @@ from mulligan.redaction.plain_data import escape_surrogates, to_plain_data, trun
 MAX_MESSAGE_CHARS = 20_000
 """Characters of one message. Of a longer one, both ends are recorded."""
 MAX_MESSAGE_PARTS = 100
-"""Parts of one message that are recorded."""
 MAX_RUN_MESSAGES = 2000
 """Different messages of one run that are recorded."""
 MAX_PENDING_BYTES = 1_000_000
@@ -256,7 +255,6 @@ class RunMessages:
 
 
 def to_ranges(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
-    """Return consecutive numbers as ranges."""
     ranges: list[tuple[int, int]] = []
     for number in numbers:
         if ranges and number == ranges[-1][1] + 1:

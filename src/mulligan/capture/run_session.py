@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 
 class RunSession:
-    """What a run notes about its session."""
-
     capture: CaptureContext
     session_key: str
     """The session, or else the run, whose lost answers count here."""

@@ -58,8 +58,6 @@ class RecordedStep(Protocol):
 
 
 class RunSteps(RunSession):
-    """The steps of a run."""
-
     id: str
     record: Run
     options: RunOptions
@@ -272,7 +270,6 @@ class RunSteps(RunSession):
     def build_failure(
         self, type: str | Enum, code: str | Enum, message: object, facts: Mapping[str, Any], step: RecordedStep | None
     ) -> Failure:
-        """Build the failure that a program records for a step, or for the run."""
         return self.reduce_failure(
             build_recorded_failure(
                 self.capture, type, code, message,

@@ -59,7 +59,6 @@ class Signature:
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         }
         self.names = list(self._parameters)
-        """The names of its parameters, without `self`."""
         self._has_keywords = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
         self.takes_any_name = self._signature is None or self._has_keywords
         """Whether it may accept unlisted names: it has `**`, or Python cannot determine its signature."""

@@ -23,8 +23,6 @@ STATUS_NOTE = "A status is derived from the steps and cannot be set. Call record
 
 
 class DecoratedStep(Protocol):
-    """A step as a decorator uses it."""
-
     def __enter__(self) -> Any: ...
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> Any: ...

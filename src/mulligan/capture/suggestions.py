@@ -208,8 +208,6 @@ def _exclude_run(recall_fixes: FixRecall, run: str) -> FixRecall:
 
 @dataclass(frozen=True, slots=True)
 class _FailureReplay:
-    """The replay of one failed call."""
-
     failed: Step
     link: Link | None
     recovering_call: Call | None

@@ -92,7 +92,6 @@ class ToolOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Names of the arguments that name the target, or a function of the arguments."""
     fresh_arguments: bool = False
     model: Any = None
-    """The `ModelOptions` of a model."""
 
     def __post_init__(self) -> None:
         for name, choices in (
@@ -205,7 +204,6 @@ class CallRules(msgspec.Struct, eq=False):
     targets: Targets
     value_recorder: ValueRecorder
     run_options: RunOptions = NO_OPTIONS
-    """The options of a run for one standalone call."""
     mode: Mode = "observe"
     learn: Learn = "tell"
     is_off: bool = False

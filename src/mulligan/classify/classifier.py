@@ -48,8 +48,6 @@ _SPELLINGS = (
 
 
 class KindDecision(msgspec.Struct, frozen=True):
-    """A kind with the evidence for it."""
-
     kind: Kind
     reasons: tuple[str, ...]
     confidence: float

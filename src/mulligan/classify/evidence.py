@@ -64,7 +64,6 @@ class Evidence(msgspec.Struct):
     is_listed: bool = False
     """Whether the server of the tool lists it."""
     category: ToolCategory = "other"
-    """What the tool is."""
     """Whether the tool is a shell."""
     is_exception: bool = False
     """Whether the error was raised in this process. The code that raised it may have executed part of the call."""

@@ -430,7 +430,6 @@ _NO_ERRORS = frozenset(
 )
 """Texts under `error` that deny one."""
 _SCHEMA_TYPES = frozenset("string object array integer number boolean null".split())
-"""Types of a JSON schema."""
 _MAX_KEYS = 64
 """Keys of a dictionary that are read. An error is small, and a large result is not searched for one."""
 _PROCESS_OUTPUT_KEYS = ("stdout", "stderr", "output", "stdErr")
@@ -506,7 +505,6 @@ def read_text(result: object) -> str | None:
 
 
 def read_object(text: str) -> dict[str, Any] | None:
-    """Return the object that a text is in JSON, or None."""
     try:
         value = msgspec.json.decode(text) if text[:1] == "{" else None
     except (ValueError, RecursionError):

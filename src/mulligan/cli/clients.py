@@ -18,8 +18,6 @@ from mulligan.settings import config_folder, data_folder
 
 
 class SettingsFile(NamedTuple):
-    """A settings file of a client."""
-
     scope: str
     """`user`, `local` (yours, for this folder alone) or `project`."""
     path: str
@@ -55,6 +53,8 @@ class Client(NamedTuple):
     hook_files: tuple[SettingsFile, ...] = ()
     hook_events: Mapping[str, str | None] = {}
     """Hook events, each with an optional matcher."""
+    has_flat_hooks: bool = False
+    """Whether an event lists its commands at once, without groups of them, in a file with a version."""
     timeout_units_per_second: int = 1
     """Units of the timeout of a hook: 1 for seconds, 1000 for milliseconds."""
     windows_shell: str = "cmd"
@@ -89,7 +89,12 @@ CLIENTS = (
         hook_events={"PostToolUseFailure": None, "PostToolBatch": None, "SessionStart": "compact", "SessionEnd": None},
         windows_shell="sh", program="claude",
     ),
-    Client("cursor", "Cursor", _server_files("{home}/.cursor/mcp.json", "{project}/.cursor/mcp.json")),
+    Client(
+        "cursor", "Cursor", _server_files("{home}/.cursor/mcp.json", "{project}/.cursor/mcp.json"),
+        hook_files=_hook_files("{home}/.cursor/hooks.json", "{project}/.cursor/hooks.json"),
+        hook_events={"postToolUse": None, "postToolUseFailure": None, "preCompact": None, "sessionEnd": None},
+        has_flat_hooks=True, windows_shell="powershell",
+    ),
     Client(
         "vscode", "VS Code", _server_files("{programs}/Code/User/mcp.json", "{project}/.vscode/mcp.json", "servers"),
     ),
@@ -102,7 +107,7 @@ CLIENTS = (
         "mulligan.",
     ),
     Client(
-        "copilot", "Copilot CLI",
+        "copilot", "Copilot CLI", _server_files("{copilot}/mcp-config.json", "{project}/.github/mcp.json"),
         hook_files=_hook_files("{copilot}/settings.json", "{project}/.github/copilot/settings.local.json"),
         hook_events={"PostToolUse": None, "PostToolUseFailure": None, "PreCompact": None, "SessionEnd": None},
         windows_shell="powershell",
@@ -132,10 +137,14 @@ CLIENTS = (
     Client(
         "pi", "Pi", hook_files=_hook_files("{pi}/extensions/mulligan.js", "{project}/.pi/extensions/mulligan.js"),
     ),
+    Client(
+        "amp", "Amp",
+        _server_files("{home}/.config/amp/settings.json", "{project}/.amp/settings.json", "amp.mcpServers"),
+        keys=EntryKeys(types=None),
+    ),
 )  # fmt: skip
 MCP_CLIENTS = {client.name: client for client in CLIENTS if client.server_files}
 AGENTS = {client.name: client for client in CLIENTS if client.hook_files}
-"""Clients with hooks."""
 
 
 def find_folders() -> dict[str, Path]:
@@ -208,8 +217,6 @@ SHARED_WRAPPER = _SHARED_START + _FALL_THROUGH
 
 
 class StartCommand(NamedTuple):
-    """Command that starts a server."""
-
     command: str
     args: tuple[str, ...]
 

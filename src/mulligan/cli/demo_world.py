@@ -196,8 +196,6 @@ class UserRequest(NamedTuple):
 
 
 class PassResult(NamedTuple):
-    """Result of one pass."""
-
     run: str
     status: Status
     turns: int

@@ -1,5 +1,3 @@
-"""mulligan doctor."""
-
 from __future__ import annotations
 
 import collections

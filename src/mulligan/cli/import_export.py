@@ -38,7 +38,7 @@ from mulligan.transcripts.run_builder import ReaderState
 
 BATCH_RECORDS = 1000
 """Number of records per transaction."""
-HOOK_AGENTS_BY_FORMAT = {log_format: agent for agent, log_format in AGENTS.items()}
+HOOK_AGENTS_BY_FORMAT = {log_format: agent for agent, log_format in AGENTS.items() if log_format}
 """Log formats of agents that may have hooks, with the agent's name in the hooks."""
 MAX_NAMED_LINES = 5
 """Number of unreadable lines that are named in the output."""

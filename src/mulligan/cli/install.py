@@ -36,10 +36,12 @@ from mulligan.cli.config_edits import (
 )
 from mulligan.cli.config_text import ConfigText
 from mulligan.cli.options import CommandContext, add_options, command
+from mulligan.cli.prompt import remove_section, write_lessons
 from mulligan.cli.server_entries import PLUGIN_START, SERVER_NAME, ServerList
+from mulligan.cli.toml_text import add_read_file, reads_file, remove_read_file
 from mulligan.core.failure import INSTALL_EXTRA, SettingsError
 from mulligan.hooks.event_processing import store_path
-from mulligan.settings import load_settings
+from mulligan.settings import hook_folder, load_settings
 
 EXAMPLES = (
     "Examples:\n\n  mulligan {0} claude-code --dry-run\n\n  mulligan {0} codex\n\n  mulligan {0} gemini --project"
@@ -192,8 +194,11 @@ def _add_hooks(document: ConfigText, agent: Client, path: Path) -> ConfigText:
     if sorted(map(repr, installed_commands)) == sorted(map(repr, expected)):
         return document
     document = _remove_hooks(document, path)
+    if agent.has_flat_hooks and "version" not in document.value:
+        document = document.set(("version",), 1)
     for event, matcher, handler in expected:
-        entry = {**({"matcher": matcher} if matcher else {}), "hooks": [handler]}
+        group = {**({"matcher": matcher} if matcher else {}), "hooks": [handler]}
+        entry = handler if agent.has_flat_hooks else group
         index = len(document.read(("hooks", event)) or ())
         document = document.set(("hooks", event, index), entry)
     return document
@@ -214,7 +219,8 @@ def _read_hooks(document: ConfigText, path: Path) -> dict[str, list[Any]]:
 
 
 def _find_own_handlers(entry: Any) -> list[Any]:
-    handlers = entry.get("hooks") if isinstance(entry, dict) else None
+    """Return our commands in an entry: a group of them, or one itself."""
+    handlers = entry.get("hooks", [entry]) if isinstance(entry, dict) else None
     return [
         handler
         for handler in (handlers if isinstance(handlers, list) else ())
@@ -229,7 +235,7 @@ def _remove_hooks(document: ConfigText, path: Path) -> ConfigText:
         remaining_entries = len(entries)
         for index in reversed(range(len(entries))):
             own_handlers = _find_own_handlers(entries[index])
-            if own_handlers and len(own_handlers) == len(entries[index]["hooks"]):
+            if own_handlers and len(own_handlers) == len(entries[index].get("hooks", own_handlers)):
                 document = document.remove(("hooks", event, index))
                 remaining_entries -= 1
                 continue
@@ -238,6 +244,8 @@ def _remove_hooks(document: ConfigText, path: Path) -> ConfigText:
                     document = document.remove(("hooks", event, index, "hooks", position))
         if entries and not remaining_entries:
             document = document.remove(("hooks", event))
+    if hooks and not document.read(("hooks",)) and set(document.value) == {"hooks", "version"}:
+        document = document.remove(("version",))
     return document.remove(("hooks",)) if hooks and not document.read(("hooks",)) else document
 
 
@@ -357,6 +365,56 @@ for _agent in AGENTS.values():
     _register_agent(_agent)
 
 
+# Aider: no hooks; it reads files that its settings name
+
+
+def _find_aider_files(is_project: bool) -> tuple[Path, Path, str]:
+    """Return Aider's settings file, our file of lessons, and the name of that file in the settings."""
+    if is_project:
+        lessons = Path(".mulligan") / "aider.md"
+        return Path.cwd() / ".aider.conf.yml", Path.cwd() / lessons, lessons.as_posix()
+    lessons = hook_folder().with_name("aider.md")
+    return Path.home() / ".aider.conf.yml", lessons, str(lessons)
+
+
+@_install_command("mulligan install aider", "mulligan install aider --project --dry-run", name="aider")
+@_edit_options
+def _install_aider(context: CommandContext, project: bool, dry_run: bool) -> None:
+    """Write the lessons to a file and name it in the list `read` of ~/.aider.conf.yml, or of the project's.
+
+    Aider has no hooks. It reads such files when it starts.
+    """
+    path, lessons_path, name = _find_aider_files(project)
+    before, lessons = read_text(path), read_text(lessons_path)
+    changes = [
+        FileChange(Edit(lessons_path, lessons, write_lessons(context, lessons or "", lessons_path)), added={"lessons"}),
+        FileChange(
+            Edit(path, before, add_read_file(before or "", name)),
+            added=frozenset() if reads_file(before or "", name) else {"read"},
+        ),
+    ]
+    _apply(
+        context, changes, dry_run, "Aider reads these lessons when it starts.",
+        f"Update them after you approved or wrote others: mulligan prompt --file {lessons_path}",
+        unchanged="Already installed. ", agent="aider",
+    )  # fmt: skip
+
+
+@_uninstall_command("mulligan uninstall aider", "mulligan uninstall aider --dry-run", name="aider")
+@_edit_options
+def _uninstall_aider(context: CommandContext, project: bool, dry_run: bool) -> None:
+    """Remove the file of lessons, and its name from Aider's settings."""
+    path, lessons_path, name = _find_aider_files(project)
+    before, lessons = read_text(path), read_text(lessons_path)
+    settings = remove_read_file(before or "", name)
+    remainder = remove_section(lessons or "", str(lessons_path))
+    changes = [
+        FileChange(Edit(path, before, settings if settings.strip() else None), removed={"read"}),
+        FileChange(Edit(lessons_path, lessons, remainder if remainder.strip() else None), removed={"lessons"}),
+    ]
+    _apply(context, changes, dry_run, "Lessons removed from Aider.", unchanged="Not installed. ", agent="aider")
+
+
 # Servers of MCP clients
 
 
@@ -461,7 +519,7 @@ def _edit_servers(
         edited_paths = {path.resolve() for path in by_path}
         remarks += [
             f"Still installed in {path}. To remove it, run `mulligan uninstall proxy --all` in the project's folder."
-            for path in find_installed_files({"hooks", "plugin"})
+            for path in find_installed_files({"hooks", "plugin", "lessons", "read"})
             if path not in edited_paths
         ]
     _apply(

@@ -114,6 +114,16 @@ def prompt(
         sys.exit(1)
 
 
+def write_lessons(context: CommandContext, text: str, path: Path) -> str:
+    """Return the text of this file with the current lessons in its marked section."""
+
+    def wrap(lessons: str) -> str:
+        return replace_section("", f"{section_title()}\n\n{lessons}", "section")
+
+    rendered = _render_lessons(context, DEFAULT_LESSON_TOKENS, wrap, path, (), proposed=False, no_seeds=False)
+    return replace_section(text, f"{section_title()}\n\n{rendered.text or 'No lessons yet.'}", str(path))
+
+
 def _render_lessons(
     context: CommandContext,
     budget: int,
@@ -206,6 +216,13 @@ def replace_section(text: str, body: str, name: str) -> str:
     first, last = marks
     tail = "\r" if lines[last].endswith("\r") else ""
     return "\n".join([*lines[:first], section + tail, *lines[last + 1 :]])
+
+
+def remove_section(text: str, name: str) -> str:
+    """Return the text without its marked section."""
+    lines = text.split("\n")
+    marks = _find_marks(lines, name)
+    return text if marks is None else "\n".join([*lines[: marks[0]], *lines[marks[1] + 1 :]])
 
 
 def _find_marks(lines: list[str], name: str) -> tuple[int, int] | None:

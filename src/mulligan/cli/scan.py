@@ -47,7 +47,6 @@ class LogScanner:
         self.formats: Counter[str] = Counter()
         """Files that were read, by format."""
         self.other_files: list[Path] = []
-        """Files that are not logs."""
 
     def _find_files(self, has_explicit_paths: bool) -> Iterator[tuple[Path, int]]:
         for _, folder in self.locations:

@@ -1,5 +1,3 @@
-"""mulligan serve."""
-
 from __future__ import annotations
 
 import ipaddress

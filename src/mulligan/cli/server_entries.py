@@ -72,7 +72,6 @@ class ServerList:
         return "/".join((*self.key, server))
 
     def read_start(self, server: str) -> StartCommand | None:
-        """Return the command that starts a server, or None for a server with a URL."""
         where, entry, keys = f"{self.path}: the server {server!r}", self.servers[server], self.client.keys
         if not isinstance(entry, dict):
             raise SettingsError(f"{where} is not a table. Fix it first; nothing was changed.")

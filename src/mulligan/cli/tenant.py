@@ -53,7 +53,6 @@ TENANT_OPTIONS = (
 tenant_options = add_options(
     *(click.option(f"--{name}", metavar=metavar, help=help) for name, metavar, help in TENANT_OPTIONS)
 )
-"""Options that define a tenant."""
 
 
 @click.group(

@@ -157,7 +157,6 @@ READ_BATCH_ROWS = 500
 
 
 def insert_entry(writer: Any, tenant: str, entry: AuditEntry) -> None:
-    """Insert an entry in the writer's transaction."""
     sql = "INSERT INTO audit (tenant, at, id, body) VALUES (?, ?, ?, ?)"
     writer.execute(sql, (tenant, entry.at, entry.id, encode(entry)))
 

@@ -102,7 +102,6 @@ RUN_FACTS = {
 RUN_ORDERS = {"started": "newest first", **{name: fact.order_label for name, fact in RUN_FACTS.items()}}
 """The orders of runs, all descending, with their labels."""
 NO_SUMS = (0,) * (1 + len(RUN_FACTS))
-"""`sum_facts` of no attempts."""
 
 
 def sum_facts(steps: Sequence[Step], failed_calls: Collection[FailedCall]) -> list[int]:

@@ -14,8 +14,7 @@ import msgspec
 
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, Record, Run, Step
-from mulligan.redaction.redactor import PERSONAL_KINDS, hash_value
-from mulligan.redaction.secret_hints import secret_kind
+from mulligan.redaction.regex import LazyRegex
 
 MAX_SEARCH_CHARS = 500
 MAX_TERMS = 12
@@ -26,10 +25,10 @@ MAX_DEPTH = 30
 """Nested values below this depth are not searched."""
 # Ideographs and kana. Each is a word of its own: such scripts have no blanks between words.
 _UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-_SPACED = re.compile(rf"[^\W_{_UNSPACED}]")
-_TERM = re.compile(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
-_INDEX = re.compile(r"\[\d+\]")
+_WORD = LazyRegex(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_SPACED = LazyRegex(rf"[^\W_{_UNSPACED}]")
+_TERM = LazyRegex(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
+_INDEX = LazyRegex(r"\[\d+\]")
 _WORD_START, _WORD_END = rf"(?<![^\W_{_UNSPACED}])", rf"(?![^\W_{_UNSPACED}])"
 
 
@@ -62,6 +61,9 @@ class SearchTerm(msgspec.Struct, frozen=True):
         """Return whether a place has this text as a hidden value. Where a secret stands, no guess is confirmed."""
         if not self.value_hash or not location.text.endswith(f"#{self.value_hash}]"):
             return False
+        from mulligan.redaction.redactor import PERSONAL_KINDS  # lazy: for searches on a team's server only
+        from mulligan.redaction.secret_hints import secret_kind
+
         kinds = {secret_kind(_INDEX.sub("", key)) for key in location.path.split(".")}
         return kinds <= {"", *PERSONAL_KINDS}
 
@@ -111,6 +113,8 @@ def parse_search(text: str, key: bytes = b"") -> tuple[SearchTerm, ...]:
     """
     if len(text) > MAX_SEARCH_CHARS:
         raise SettingsError(f"The search text has {len(text):,} characters. Use at most {MAX_SEARCH_CHARS}.")
+    from mulligan.redaction.redactor import hash_value  # lazy: for searches only
+
     terms = []
     for part in _TERM.finditer(text):
         is_phrase = part["phrase"] is not None

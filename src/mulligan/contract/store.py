@@ -196,8 +196,6 @@ ListedResource = Literal["runs", "patterns", "fixes", "lessons"]
 
 
 class PatternCommand(Record, frozen=True):
-    """An operator's command for a pattern."""
-
     action: PatternAction
     """`merge` counts `pattern` as part of `into`; `split` undoes that. `note` replaces the note of people."""
     pattern: str

@@ -34,7 +34,6 @@ class AttemptName(NamedTuple):
 
     @property
     def number(self) -> int:
-        """The number of the attempt, from 1."""
         return max(self.rank, 1)
 
 

@@ -108,7 +108,6 @@ class Call(Record, frozen=True):
 
     @property
     def outcome_label(self) -> str:
-        """The outcome as a label for reports."""
         if not self.has_succeeded:
             if not self.has_failed:
                 return self.last.outcome

@@ -63,8 +63,6 @@ _DISPLAY = LazyRegex(
 
 
 class _ProgramCall(NamedTuple):
-    """One program with its arguments."""
-
     program: str
     """Its name without folder and version."""
     path: str
@@ -105,8 +103,6 @@ def is_same_folder(before: str, after: str, failure: Failure | None) -> bool:
 
 
 class _ErrorText:
-    """What an error says."""
-
     def __init__(self, failure: Failure) -> None:
         kind = failure.kind
         self._text = f"{failure.message}\n{failure.detail}"[:MAX_ERROR_CHARS]

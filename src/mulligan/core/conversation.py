@@ -266,7 +266,6 @@ def _parse_pydantic_part(part: Any, path: Path) -> list[Block]:
 
 
 def parse_messages(sources: Iterable[Any]) -> list[Message]:
-    """Parse the messages of a conversation."""
     return [parse_message(source) for source in sources]
 
 

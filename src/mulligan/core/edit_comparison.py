@@ -15,7 +15,6 @@ EDIT_ARGUMENTS = (
     ("old_string", "new_string"), ("old_str", "new_str"), ("oldString", "newString"), ("old_text", "new_text"),
     ("oldText", "newText"), ("search", "replace"), ("old", "new"),
 )  # fmt: skip
-"""Names of the replaced text and its replacement."""
 MIN_SHARED_WORDS = 0.6
 """Share of words that two contexts, or two replaced texts, have in common if one of them is outdated."""
 MAX_WORDS = 4000

@@ -42,7 +42,6 @@ class TookEffect(enum.Enum):
 ToolCategory = Literal[
     "shell", "file", "fetch", "search", "sql", "browser", "code", "message", "action", "model", "other"
 ]
-"""What a tool is."""
 Returns = Literal["content", "status"]
 """What the result of a tool is: data such as a file, whatever its words say, or a report about the call."""
 DetectErrors = bool | Literal["text"]

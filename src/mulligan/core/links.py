@@ -84,7 +84,6 @@ class RunProgress(msgspec.Struct, frozen=True):
     """Failed calls whose outcome the caller knows."""
 
     def status(self, run: Run) -> Status:
-        """Derive the status of the run."""
         if run.end_reason in ("raised", "abandoned") or self.has_own_failure:
             return "failure"
         if not self.failed:
@@ -659,7 +658,6 @@ def differs_in(candidate: PossibleCorrection, steps: Iterable[Step]) -> bool:
 
 
 def _link_attempts(call: Call) -> Link:
-    """Link a call to its own last attempt."""
     names = (name for step in call.steps if step.recovery for name in step.recovery.prerequisites)
     prerequisites = tuple(dict.fromkeys(names))
     method: LinkMethod = "retry" if all(is_retry(step.recovery) for step in call.steps) else "repair"

@@ -20,7 +20,7 @@ import msgspec
 
 from mulligan.core.events import AnyEvent, StepEnded
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import Step
+from mulligan.core.records import Step, build_decoder
 
 PRICES_FILE = Path(__file__).with_name("prices.json")
 ALL_MODELS = "*"
@@ -70,7 +70,8 @@ class _PriceFile(msgspec.Struct, frozen=True):
 
 
 def load_shipped_prices() -> _PriceFile:
-    return msgspec.json.decode(PRICES_FILE.read_bytes(), type=_PriceFile)
+    prices: _PriceFile = build_decoder(_PriceFile).decode(PRICES_FILE.read_bytes())
+    return prices
 
 
 def parse_prices(prices: Mapping[str, Any]) -> dict[str, ModelPrice | None]:
@@ -83,7 +84,7 @@ def parse_prices(prices: Mapping[str, Any]) -> dict[str, ModelPrice | None]:
         try:
             if model == ALL_MODELS:
                 raise ValueError("only false is possible, which disables the shipped prices")
-            parsed[model.strip().lower()] = msgspec.convert(msgspec.to_builtins(price), ModelPrice)
+            parsed[model.strip().lower()] = build_decoder(ModelPrice).decode(msgspec.json.encode(price))
         except (msgspec.ValidationError, ValueError) as error:
             example = "{ input = 2.5, output = 10.0 }, in US dollars per million tokens, or false"
             raise SettingsError(f'Invalid prices."{model}": {error}. Use {example}.') from None
@@ -99,7 +100,6 @@ class PriceTable:
         self._price_by_model: dict[str, ModelPrice | None] = {}
 
     def find(self, model: str) -> ModelPrice | None:
-        """Return the prices of a model; None if they are unknown."""
         if model not in self._price_by_model:
             if len(self._price_by_model) >= 1000:
                 self._price_by_model.clear()

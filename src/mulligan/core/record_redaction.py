@@ -54,8 +54,6 @@ fork_safety.hold_locks(lambda: (_message_lock,))
 
 
 class RecordRedactor:
-    """Redacts records by the rules of one redactor."""
-
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._names: dict[str, tuple[str, bool, bool]] = {}

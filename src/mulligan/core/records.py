@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -226,7 +226,6 @@ class Step(Record, frozen=True, gc=False):
 
     @property
     def token_count(self) -> int:
-        """All tokens of the attempt."""
         return count_tokens(self.tokens) if self.tokens else 0
 
     @property
@@ -769,9 +768,15 @@ def encode(record: object) -> bytes:
 def decode(data: bytes | str, type: type[T]) -> T:
     decoder = _decoders.get(type)
     if decoder is None:
-        decoder = _decoders[type] = msgspec.json.Decoder(type, dec_hook=_decode_kind)
+        decoder = _decoders[type] = build_decoder(type, _decode_kind)
     record: T = decoder.decode(data)
     return record
+
+
+def build_decoder(type: Any, dec_hook: Callable[[Any, Any], Any] | None = None) -> msgspec.json.Decoder[Any]:
+    """Build a decoder in one thread at a time: msgspec 0.22 crashes if two threads use a struct first at once."""
+    with fork_safety.import_lock:
+        return msgspec.json.Decoder(type, dec_hook=dec_hook)
 
 
 _decoders: dict[Any, msgspec.json.Decoder[Any]] = {}

@@ -18,7 +18,6 @@ from mulligan.core.records import History, Link, Run, Status, Step
 
 
 def derive_status(run: Run, steps: Iterable[Step], links: Iterable[Link]) -> Status:
-    """Derive the status of a run from its steps and its final links."""
     calls = group_attempts(steps)
     failed = [call for call in calls if call.has_failed]
     links_by_call = {link.failed_call: link for link in links}

@@ -279,7 +279,6 @@ def _has_digit(text: str) -> bool:
 
 
 def _count_digits(number: int | float) -> int:
-    """Return the number of significant digits."""
     return len(f"{Decimal(repr(number)):f}".replace(".", "").strip("-0"))
 
 

@@ -9,7 +9,7 @@ title. The style sheet defines the colors, so that light, dark and print themes 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,8 +27,6 @@ Box = tuple[float, float, float, float, str]
 
 
 class ChartSeries(NamedTuple):
-    """One series of a chart."""
-
     name: str
     label: str
     css_class: str
@@ -111,16 +109,39 @@ def render_stacked_bars(
     return _render_figure(chart, buckets)
 
 
-def render_lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence[ChartSeries]) -> Markup:
+def render_lines(
+    id: str, title: str, description: str, buckets: Sequence[Bucket], parts: Sequence[ChartSeries]
+) -> Markup:
     """Render durations over time, one line per series. A line is interrupted where a bucket has too few values."""
-    top, ticks = choose_scale(max((value or 0.0 for bucket in buckets for value in bucket.values), default=0.0), 1e-6)
+    highest = max((value or 0.0 for bucket in buckets for value in bucket.values), default=0.0)
+    return _render_lines((id, title, description), buckets, parts, choose_scale(highest, 1e-6), formatting.seconds)
+
+
+def render_shares(id: str, title: str, description: str, buckets: Sequence[Bucket], part: ChartSeries) -> Markup:
+    """Render shares from 0 to 1 over time as a line."""
+    return _render_lines((id, title, description), buckets, (part,), (1.0, [0.0, 0.25, 0.5, 0.75, 1.0]), _format_share)
+
+
+def _format_share(value: float | None) -> Markup:
+    return formatting.NONE if value is None else Markup(f"{round(100 * value)}\N{NO-BREAK SPACE}%")
+
+
+def _render_lines(
+    texts: tuple[str, str, str],
+    buckets: Sequence[Bucket],
+    parts: Sequence[ChartSeries],
+    scale: tuple[float, list[float]],
+    format_value: Callable[[float | None], Markup],
+) -> Markup:
+    """Render lines. `texts` are id, title and description."""
+    top, ticks = scale
     lines = []
     for index, part in enumerate(parts):
         dots = [
             (
                 format_coordinate(_center(buckets, number)),
                 format_coordinate(_height(value, top)),
-                f"{bucket.full_label}: {part.label} {formatting.seconds(value)}",
+                f"{bucket.full_label}: {part.label} {format_value(value)}",
             )
             if (value := bucket.values[index]) is not None
             else None
@@ -130,14 +151,12 @@ def render_lines(id: str, title: str, buckets: Sequence[Bucket], parts: Sequence
         paths = ["L".join(f"{dot[0]} {dot[1]}" for dot in segment if dot) for segment in segments]
         lines.append((part.css_class, paths, list(filter(None, dots))))
     chart = {
-        "id": id,
-        "title": title,
-        "description": "Duration of successful attempts in seconds.",
+        **dict(zip(("id", "title", "description"), texts, strict=True)),
         "legend": [(part, None) for part in parts],
-        "ticks": [(_height(tick, top), formatting.seconds(tick) if tick else "0") for tick in ticks],
+        "ticks": [(_height(tick, top), format_value(tick) if tick else "0") for tick in ticks],
         "lines": lines,
         "rows": [
-            (bucket.full_label, list(map(formatting.seconds, bucket.values)))
+            (bucket.full_label, list(map(format_value, bucket.values)))
             for bucket in buckets
             if any(value is not None for value in bucket.values)
         ],

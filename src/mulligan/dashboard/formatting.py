@@ -97,7 +97,6 @@ def dollars(nanos: int) -> Markup:
 
 
 def format_fact(fact: RunFact, value: float | None) -> Markup:
-    """Format a fact of a run by its unit."""
     if value is None:
         return NONE
     match fact.unit:

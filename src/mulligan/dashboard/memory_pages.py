@@ -193,7 +193,6 @@ def _count_names(names: Iterable[str]) -> list[tuple[str, int]]:
 
 
 def apply_command(store: Store, tenant: str, now: int, id: str, form: dict[str, str]) -> Pattern | None:
-    """Apply an operator's command from the pattern's form."""
     action = _read_action(form, "command", COMMANDS)
     target_id = form.get("part") or id if action == "split" else id
     into = form.get("into") or None

@@ -67,7 +67,8 @@ def latency(page_query: PageQuery, series: Stats) -> Markup | None:
     ]
     if all(value is None for bucket in buckets for value in bucket.values):
         return None
-    return charts.render_lines("latency", "Latency of successful attempts", buckets, LATENCY)
+    texts = "latency", "Latency of successful attempts", "Duration of successful attempts in seconds."
+    return charts.render_lines(*texts, buckets, LATENCY)
 
 
 def has_runs(page_query: PageQuery) -> bool:

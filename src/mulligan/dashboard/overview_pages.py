@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
+from markupsafe import Markup
 
 from mulligan import __version__
 from mulligan.contract.counters import Cell
@@ -30,7 +31,7 @@ from mulligan.contract.store import (
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import encode
-from mulligan.dashboard import formatting, metric_cards
+from mulligan.dashboard import charts, formatting, metric_cards
 from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
 from mulligan.dashboard.page_query import PageQuery, parse_date_range
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
@@ -193,8 +194,36 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
 def impact(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Compare failures with mulligan's help with those without it."""
     report = impact_report.build_report(store, tenant, page_query.query(IMPACT_SPEC), page_query.now)
-    tables = list(list_attempt_tables(report.model_recovery))
-    return {"report": report, "help_names": HELP_NAMES, "note": impact_report.IMPACT_NOTE, "attempt_tables": tables}
+    return {
+        "report": report,
+        "help_names": HELP_NAMES,
+        "note": impact_report.IMPACT_NOTE,
+        "attempt_tables": list(list_attempt_tables(report.model_recovery)),
+        "curves": _draw_curves(report, page_query.now) if report.curve else (),
+    }
+
+
+def _draw_curves(report: impact_report.ImpactReport, now: int) -> list[tuple[str, str, Markup]]:
+    """Return title, subtitle and chart of the recovery rate and of the time to recovery, by day."""
+    by_day = {day["day"]: day for day in report.curve}
+    today = now // DAY * DAY
+    rates, times = [], []
+    for start in range(today - (impact_report.CURVE_DAYS - 1) * DAY, today + DAY, DAY):
+        day = by_day.get(start, {"failed": 0, "recovered": 0, "median_seconds": None})
+        count = formatting.count(day["failed"], "failed call")
+        bucket = charts.Bucket(str(formatting.day(start)), f"{formatting.date(start)}, {count}", ())
+        rates.append(bucket._replace(values=[day["recovered"] / day["failed"] if day["failed"] else None]))
+        times.append(bucket._replace(values=[day["median_seconds"]]))
+    recovered, median = (
+        charts.ChartSeries("recovered", "recovered", "ok"),
+        metric_cards.LATENCY[0]._replace(label="median"),
+    )
+    rate = "Recovered calls", f"of failed calls, last {impact_report.CURVE_DAYS} days"
+    time_to_recovery = "Time to recovery", f"median by day, last {impact_report.CURVE_DAYS} days"
+    return [
+        (*rate, charts.render_shares("recovered", *rate, rates, recovered)),
+        (*time_to_recovery, charts.render_lines("to-recovery", *time_to_recovery, times, (median,))),
+    ]
 
 
 def count_calls(by: str, parts: Mapping[str, Cell]) -> dict[str, int]:

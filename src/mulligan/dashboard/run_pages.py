@@ -32,7 +32,6 @@ MIN_LANE_PERCENT = 2.0
 OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
 ROWS_PER_PAGE = 25
 CALLS_PER_PAGE = 100
-"""Limit of calls per page."""
 ENTRIES_PER_PAGE = 200
 """Limit of messages, failures and recoveries of a conversation per page."""
 MAX_SESSION_RUNS = 50

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from mulligan.contract.counters import Cell, Stats, percentile
 from mulligan.contract.store import FixQuery, LessonQuery, Store
 from mulligan.core.calls import TOOL_NAME_PATH
@@ -68,8 +70,16 @@ def agents(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
 
 
 def models(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
+    """List models with their own calls, and the failed tool calls that each requested."""
     model_stats = store.stats(tenant, page_query.stats_query(by="model", type="model"))
-    return metric_cards.metric_page(store, tenant, page_query, model_stats)
+    failed_runs = recovery_costs.read_failed_runs(store, tenant, page_query.stats_query())
+    caused = recovery_costs.count_caused_failures(failed_runs.histories)
+    parts = {**{name: Cell() for name in caused}, **model_stats.parts}  # a session log may name a model and no call
+    return {
+        **metric_cards.metric_page(store, tenant, page_query, msgspec.structs.replace(model_stats, parts=parts)),
+        "caused": caused,
+        "sample": 0 if failed_runs.is_complete else len(failed_runs.histories),
+    }
 
 
 def _corrected_arguments(cell: Cell) -> list[dict[str, Any]]:

@@ -4,8 +4,9 @@ AGENTS = {
     "claude-code": "claude-code",
     "codex": "codex",
     "copilot": "copilot",
+    "cursor": "",
     "gemini": "gemini-cli",
     "opencode": "opencode",
     "pi": "pi",
 }
-"""Agents with hooks, each with the format of its session log."""
+"""Agents with hooks, each with the format of its session log. Empty if hooks do not read that log."""

@@ -13,6 +13,9 @@ the next prompt or tool result. A call of an unknown tool triggers no hook; it i
 Copilot CLI: its events name neither the call nor the log, and rename some tools. A failed command is reported like a
 success, with its exit code at the end. PreCompact cannot return text: the reminder follows with the next result.
 
+Cursor: its documentation lets only the event of a successful call return text, so the hint about a failure and the
+reminder follow with the next result. Its log is not read: only calls after a failure are known with their arguments.
+
 OpenCode and Pi: a plugin sends failed calls, compactions and the end of a turn. Successes are read from the session
 log.
 """
@@ -58,6 +61,10 @@ EVENT_TYPES: dict[str, EventType] = {
     "SessionCompacted": "compacted",
     "SessionEnd": "ended",
     "SessionIdle": "ended",
+    "postToolUse": "calls",  # Cursor
+    "postToolUseFailure": "calls",
+    "preCompact": "compacting",
+    "sessionEnd": "ended",
 }
 
 
@@ -78,8 +85,6 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Event of a coding agent."""
-
     agent: str
     type: EventType
     name: str
@@ -97,6 +102,11 @@ class AgentEvent(msgspec.Struct, frozen=True, kw_only=True):
         """Whether a batch of calls has ended and the model is called next."""
         return self.type == "calls" and self.name != "PostToolUseFailure"
 
+    @property
+    def can_return_text(self) -> bool:
+        """Whether the agent hands the text of a response to its model."""
+        return self.type != "compacting" and self.name != "postToolUseFailure"
+
 
 class SpooledEvent(msgspec.Struct, frozen=True, kw_only=True):
     """Event that could not be stored: the store was locked or unavailable. Its calls are redacted."""
@@ -113,6 +123,8 @@ class SpooledEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
     """Return the event, or None if there is nothing to do. Events are not validated by the agents."""
+    if agent == "cursor":
+        event = _rename_cursor_fields(event)
     name = _text(event.get("hook_event_name"))
     event_type = EVENT_TYPES.get(name)
     if event_type is None or (event_type == "compacted" and event.get("source") != "compact"):
@@ -136,6 +148,20 @@ def parse_event(agent: str, event: Mapping[str, Any]) -> AgentEvent | None:
     )
 
 
+def _rename_cursor_fields(event: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event of Cursor with the names of fields that other agents use."""
+    folders = event.get("workspace_roots")
+    return {
+        **event,
+        "session_id": event.get("session_id") or event.get("conversation_id"),
+        "cwd": folders[0] if isinstance(folders, list) and folders else event.get("cwd"),
+        "transcript_path": "",
+        "tool_name": _text(event.get("tool_name")).rpartition(":")[2],  # `MCP:search`
+        "error": event.get("error_message"),
+        "duration_ms": event.get("duration"),
+    }
+
+
 def _find_copilot_log(session: str) -> str:
     folder = os.environ.get("COPILOT_HOME") or os.path.join("~", ".copilot")
     return os.path.join(os.path.expanduser(folder), "session-state", session, "events.jsonl")
@@ -154,8 +180,11 @@ def _parse_call(agent: str, event_name: str, raw_call: Mapping[str, Any], log: s
         name = COPILOT_TOOLS.get(name, name)
     id, response, error, is_rejected = _text(raw_call.get("tool_use_id")), raw_call.get("tool_response"), None, False
     match event_name:
-        case "PostToolUseFailure" | "ToolFailed":
+        case "PostToolUseFailure" | "ToolFailed" | "postToolUseFailure":
             error = _text(raw_call.get("error")) or "failed"
+            is_rejected = raw_call.get("failure_type") == "permission_denied"
+        case "postToolUse":
+            error = _find_cursor_error(raw_call.get("tool_output"))
         case "PostToolBatch":
             error = _find_marked_error(_text(response).lstrip())
         case "PostToolUse" if agent == "copilot":
@@ -196,6 +225,19 @@ def _find_copilot_error(result: Any) -> str | None:
     return f"Exit code {exit_line[1]}\n{text}" if exit_line and exit_line[1] != "0" else None
 
 
+def _find_cursor_error(output: Any) -> str | None:
+    """Return the error of a command whose result has another exit code than 0."""
+    try:
+        result = msgspec.json.decode(_text(output))
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None  # the result of another tool
+    code = result.get("exitCode") if isinstance(result, dict) else None
+    if not isinstance(code, int) or code == 0:
+        return None
+    texts = (_text(result.get(name)) for name in ("output", "stdout", "stderr"))
+    return "\n".join([f"Exit code {code}", *filter(None, texts)])
+
+
 def _find_gemini_error(response: Mapping[str, Any], tool: str) -> str | None:
     from mulligan.classify.tool_category import find_category_of_name
     from mulligan.transcripts.gemini import find_command_error  # most events need no transcript reader
@@ -234,6 +276,8 @@ def build_response(
     event: AgentEvent, message: str, replacement: tuple[str, Mapping[str, Any]] | None = None
 ) -> dict[str, Any]:
     """Build a response with a message for the model. A replacement is executed in place of a failed call."""
+    if event.agent == "cursor":
+        return {"additional_context": message}
     output: dict[str, Any] = {"hookEventName": event.name, "additionalContext": message}
     if replacement is not None:
         output["tailToolCallRequest"] = {"name": replacement[0], "args": dict(replacement[1])}
@@ -280,8 +324,6 @@ _LETTERS = b"abcdefghijklmnopqrstuvwxyz234567"
 
 
 class HookState(msgspec.Struct, omit_defaults=True):
-    """State of one session."""
-
     MAX_CALL_IDS: ClassVar[int] = 200
     MAX_BATCHES: ClassVar[int] = 20
     """Number of recent calls and batches that are recognized as duplicates."""
@@ -317,6 +359,8 @@ class HookState(msgspec.Struct, omit_defaults=True):
     """What the agent was told: tool, failed call, fix. `ANY_FIX` stands for any tool, or for a fix without id."""
     held_out: list[tuple[int, str]] = []
     """What the agent was not told, to measure its effect: failed call and fix."""
+    postponed: str = ""
+    """Hint that follows with the next event that can return text."""
     reminder: str = ""
     """Whether a reminder was `shown` or `held out`; empty before a compaction."""
     compacted: int = 0

@@ -93,8 +93,6 @@ def process_event(agent: str, data: bytes) -> bytes:
 
 
 class EventProcessor:
-    """Processing of one event."""
-
     def __init__(self, event: AgentEvent, settings: Settings) -> None:
         self.event, self.settings = event, settings
         self.now = self.event_time = int(time.time() * 1000)
@@ -196,7 +194,19 @@ class EventProcessor:
                 kind = str(last.failure.kind)
                 messages.append(self.prompt.spiral([last.name], kind, self.identical_failures, is_same=True))
             message = "\n".join(filter(None, messages))
+        if message and not self.event.can_return_text:
+            self._postpone(store, message)
+            return None
         return agents.build_response(self.event, message) if message else None
+
+    def _postpone(self, store: SqliteStore, message: str) -> None:
+        """Store a message that the agent reads with the next event that can return text."""
+        with store.transaction(DEFAULT_TENANT) as transaction:
+            stored_state = transaction.get(HOOK_STATE_KIND, self.session)
+            self.state = decode(stored_state, HookState) if stored_state else self.state  # it has the fixes of the hint
+            self.state.postponed = message
+            transaction.put(HOOK_STATE_KIND, self.session, encode(self.state))
+        self._update_session_files()
 
     def _store_advice(
         self, store: SqliteStore, failed: Step, fixes: Iterable[str], held_out_fixes: Iterable[str]
@@ -286,9 +296,14 @@ class EventProcessor:
         message = ""
         if current is not None:
             self._apply_event(transaction, current)
-            message = self._take_reminder() if current.event.type != "compacting" else ""
+            message = self._take_messages() if current.event.can_return_text else ""
         self._store_session(transaction)
         return message
+
+    def _take_messages(self) -> str:
+        """Return the hint that an earlier event could not return, and the reminder."""
+        hint, self.state.postponed = self.state.postponed, ""
+        return "\n".join(filter(None, (hint, self._take_reminder())))
 
     def _take_reminder(self) -> str:
         """Return the reminder once per compaction, unless it is held out from this session."""
@@ -531,7 +546,7 @@ class EventProcessor:
         """Yield the tools whose success may recover an open failure, `*` for any event, and the ids of failed calls."""
         mark = session_files.FAILED_MARK.decode()
         yield from (mark + id for id in list(self.state.failed_calls)[-HookState.MAX_BATCHES :])
-        if not self.tracker.is_reminder_delivered:
+        if self.state.postponed or not self.tracker.is_reminder_delivered:
             yield "*"
         for failure in (*self.tracker.pending, *self.tracker.failures):
             if failure.is_open and self.tracker.turns - failure.turn <= MAX_TURNS_TO_RECOVERY:

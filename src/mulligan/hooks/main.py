@@ -39,7 +39,7 @@ def main() -> None:
     except BaseException as error:  # noqa: BLE001 - a hook must not fail
         session_files.record_internal_error(agent, error)
         is_for_user = type(error).__name__ in ("StoreError", "SettingsError")
-        if is_for_user and session_files.mark_noted(find_field(data, b"session_id")):
+        if is_for_user and session_files.mark_noted(_find_session(data)):
             from msgspec import json
 
             # Shown to the user, not to the model.
@@ -61,10 +61,10 @@ def _process(agent: str, data: bytes) -> bytes:
 
 def has_only_successes(agent: str, data: bytes) -> bool:
     """Return whether an event that must be processed only reports successful calls, and waits for no reminder."""
-    event, session = find_field(data, b"hook_event_name"), find_field(data, b"session_id")
+    event, session = find_field(data, b"hook_event_name"), _find_session(data)
     return (
-        agent in ("claude-code", "gemini")
-        and event in (b"PostToolUse", b"PostToolBatch", b"AfterTool")
+        agent in ("claude-code", "cursor", "gemini")
+        and event in (b"PostToolUse", b"PostToolBatch", b"AfterTool", b"postToolUse")
         and bool(_parse_calls(data))
         and not _may_have_failed(agent, event, data)
         and b"*" not in session_files.read_open_tools(session)
@@ -81,7 +81,7 @@ def should_process(agent: str, data: bytes) -> bool:
         return False
     if not data or os.environ.get("MULLIGAN_RECORD") == "off":
         return False
-    event, session = find_field(data, b"hook_event_name"), find_field(data, b"session_id")
+    event, session = find_field(data, b"hook_event_name"), _find_session(data)
     if not session or not event:
         return True  # perhaps formatted differently
     match event:
@@ -91,13 +91,15 @@ def should_process(agent: str, data: bytes) -> bool:
             return find_field(data, b"trigger") == b"manual" or session_files.has_new_snapshot(
                 session, find_field(data, b"transcript_path")
             )
-        case b"SessionEnd":
+        case b"SessionEnd" | b"sessionEnd":
             return session_files.has_session_files(session)
         case b"BeforeAgent":
             return b"*" in session_files.read_open_tools(session)
         case b"PostToolUseFailure" | b"PreCompact" | b"ToolFailed" | b"SessionCompacted" | b"SessionIdle":
             return True
-        case b"PostToolUse" | b"PostToolBatch" | b"AfterTool":
+        case b"postToolUseFailure" | b"preCompact":
+            return True
+        case b"PostToolUse" | b"PostToolBatch" | b"AfterTool" | b"postToolUse":
             calls = _parse_calls(data)
             if not calls or _may_have_failed(agent, event, data):
                 return True
@@ -119,6 +121,8 @@ def _may_have_failed(agent: str, event: bytes, data: bytes) -> bool:
     if agent == "codex":
         id, log = find_field(data, b"tool_use_id"), find_field(data, b"transcript_path")
         return find_field(data, b"tool_name") == b"Bash" and session_files.find_exit_code(id, log) != 0
+    if agent == "cursor":
+        return data.count(b'\\"exitCode\\":') != data.count(b'\\"exitCode\\":0')
     if agent == "copilot":
         return data.count(b" completed with exit code ") != data.count(b" completed with exit code 0>")
     if (b'"error":' in data and b'"error":null' not in data) or b"cancelled because it exceeded the timeout" in data:
@@ -132,9 +136,15 @@ def _parse_calls(data: bytes) -> list[tuple[bytes, bytes]]:
     names, ids = list(_find_values(data, b"tool_name")), list(_find_values(data, b"tool_use_id"))
     if b'"mcp_context":' in data:  # Gemini CLI names the server and its tool once more
         names = [b"mcp__%s__%s" % (find_field(data, b"server_name"), names[-1])] if names else []
+    names = [name[4:].rpartition(b":")[2] if name[:4] == b"MCP:" else name for name in names]  # Cursor
     ids = ids or [b"-"] * len(names)  # an agent that sends no ids
     is_safe = all(value and session_files.SAFE_BYTES.issuperset(value) for value in (*names, *ids))
     return list(zip(names, ids, strict=True)) if is_safe and len(names) == len(ids) else []
+
+
+def _find_session(data: bytes) -> bytes:
+    """Return the id of the session. Some events of Cursor only have that of the conversation, which is the same."""
+    return find_field(data, b"session_id") or find_field(data, b"conversation_id")
 
 
 def find_field(data: bytes, name: bytes) -> bytes:

@@ -69,7 +69,6 @@ def has_session_files(session: bytes) -> bool:
 
 
 def remove_session_files(session: str) -> None:
-    """Remove the files of an ended session."""
     for suffix in SUFFIXES:
         _remove(session_file_path(session.encode(), suffix))
 

@@ -355,7 +355,6 @@ class AgentRun:
         return self.instructions(tool_names, summary_ids)
 
     def make_current(self) -> ContextValue:
-        """Return the context in which the run of the agent is the current one."""
         capture = self.run.capture
         scope = inner_scope(capture, self.run, current_step(capture, self.run))
         scope.outer = None

@@ -102,7 +102,6 @@ class FrameworkTools:
         return definition
 
     def functions(self, definitions: Mapping[str, ToolDefinition], *, is_async: bool) -> dict[str, Callable[..., Any]]:
-        """Return the recovering function of each tool."""
         return {name: self._function(definition, is_async) for name, definition in definitions.items()}
 
     def _function(self, definition: ToolDefinition, is_async: bool) -> Callable[..., Any]:

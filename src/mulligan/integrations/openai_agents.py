@@ -214,8 +214,6 @@ def protect_model(model: Model, agent: FrameworkAgent, find_run: FindRun) -> Mod
 
 
 class RecoveringProvider(agents.ModelProvider):
-    """A provider whose models are recovered."""
-
     def __init__(self, provider: agents.ModelProvider, agent: FrameworkAgent, find_run: FindRun) -> None:
         self._provider, self._agent, self._find_run = provider, agent, find_run
 

@@ -23,7 +23,6 @@ DECISIVE_PREREQUISITE = "needs a call that undoes, grants, removes, pays or rest
 
 MAX_READ_CHARS = 200
 """Characters of a name or value that are read."""
-MAX_READ_ITEMS = 20
 CACHED_NAMES = 256
 MAX_TEXT_CHARS = 1000
 """Characters of a description that are read."""
@@ -73,7 +72,6 @@ _CHECKS = _words(
 )
 """Words of switches that protect something when on."""
 _SWITCH_WORDS = _CONSENTS | _CHECKS
-_PURE_CONSENTS = _CONSENTS - _CHECKS
 _SENSITIVE = _words(
     "identifier identifiers private personal pii sensitive hidden confidential secret secrets deleted names salary "
     "salaries internal identity raw unredacted restricted drafts"
@@ -254,7 +252,7 @@ def _judge_switch(words: frozenset[str], is_on: bool, acts: bool, text: str) -> 
     if is_on:
         if is_negated and is_check:
             return CHECK_OFF
-        if not words.isdisjoint(_CONSENTS if acts else _PURE_CONSENTS):
+        if not words.isdisjoint(_CONSENTS if acts else _CONSENTS - _CHECKS):
             return CONSENT_ON
         if not words.isdisjoint(_MONEY_NOUNS):
             return MORE_MONEY
@@ -365,7 +363,7 @@ def _read_switch(value: object, words: frozenset[str]) -> bool | None:
 
 def _read_values(value: object) -> frozenset[str]:
     """Return a word, or the words of a list. Empty for other values and for long texts."""
-    values = value[:MAX_READ_ITEMS] if isinstance(value, list | tuple) else (value,)
+    values = value[:20] if isinstance(value, list | tuple) else (value,)
     return frozenset(
         item.strip()
         for item in values

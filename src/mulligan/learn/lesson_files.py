@@ -61,8 +61,6 @@ class _FrontMatter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class LessonFile(NamedTuple):
-    """A lesson parsed from a file."""
-
     name: str
     lesson: Lesson
     base_digest: str = ""

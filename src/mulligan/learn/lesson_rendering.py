@@ -15,8 +15,6 @@ from mulligan.core.failure import StoreError
 from mulligan.core.records import Lesson, LessonState
 from mulligan.prompt import DEFAULT_LESSON_TOKENS, Prompt, estimate_prompt_tokens
 
-MAX_SEEDS = 10_000
-
 
 class RenderedLessons(NamedTuple):
     """Rendered prompt text and the ids of the lessons in it."""
@@ -65,7 +63,7 @@ def select_lessons(
 
 def _select_seeds(store: Store | None, tenant: str, tool_names: Sequence[str], now: int) -> list[Lesson]:
     """Return the seed lessons for these tools with any edits from the store, most occurrences first."""
-    query = LessonQuery(source="seed", now=now, limit=MAX_SEEDS)
+    query = LessonQuery(source="seed", now=now, limit=10_000)
     stored_seeds = {seed.id: seed for seed in store.lessons(tenant, query)} if store is not None else {}
     matching_seeds = stored_seeds
     if tool_names:

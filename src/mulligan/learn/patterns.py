@@ -70,7 +70,6 @@ class PatternDecision(Record, frozen=True):
 
 
 def apply_command(command: PatternCommand, before: PatternDecision, current: Pattern) -> PatternDecision:
-    """Return the decision after a command. `current` is the pattern before the command."""
     match command.action:
         case "mute" | "resolve":
             state: PatternState = "muted" if command.action == "mute" else "resolved"

@@ -43,8 +43,6 @@ from mulligan.learn.telling import (
 
 MAX_PREREQUISITE_CALLS = 4
 """Limit of calls in a prerequisite. Larger sets are unlikely to be a cause."""
-CONSTANT_SHARE = 0.6
-"""Share of runs in which an argument must have the same value to be stored with the prerequisite."""
 MIN_SUPPORTING_RUNS = 2
 """Minimum number of runs with that value."""
 MAX_SIMILAR_PATTERNS = 3
@@ -135,7 +133,6 @@ def find_prerequisites(rows: Sequence[Row], min_successes: int = 1) -> list[Supp
 
 
 def _select_rows(row_bits: int, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows whose bits are set."""
     selected_rows = []
     while row_bits:
         last = row_bits & -row_bits
@@ -182,7 +179,8 @@ def build_prerequisites(action: FixAction, samples: Samples) -> tuple[Prerequisi
         for arguments in argument_sets:
             for key, value in arguments.items():
                 values_by_argument.setdefault(key, []).append(value)
-        min_occurrences = CONSTANT_SHARE * len(argument_sets)
+        # Share of runs in which an argument must have the same value to be stored with the prerequisite
+        min_occurrences = 0.6 * len(argument_sets)
         for key, values in values_by_argument.items():
             if len(values) < min_occurrences:
                 continue  # most runs omitted it

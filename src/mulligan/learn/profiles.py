@@ -71,8 +71,6 @@ MAX_EXEMPLARS_PER_SHAPE = 8
 """Further exemplars of the same shape add no information."""
 MIN_EXEMPLARS = 5
 """Exemplars that a suggestion needs."""
-REQUIRED_ARGUMENT_RATIO = 0.9
-"""Share of exemplars that must have an argument for it to count as required."""
 
 
 class ExemplarArguments(msgspec.Struct, frozen=True):
@@ -125,7 +123,8 @@ def _suggest_changes(failed: Mapping[str, str], exemplars: Sequence[ArgumentType
     for shape in exemplars:
         for name, type in shape:
             types.setdefault(name, []).append(type)
-    required_count = REQUIRED_ARGUMENT_RATIO * len(exemplars)
+    # Share of exemplars that must have an argument for it to count as required
+    required_count = 0.9 * len(exemplars)
     unknown = [name for name in failed if name not in types]
     missing = [
         name for name, argument_types in types.items() if len(argument_types) >= required_count and name not in failed
@@ -157,7 +156,6 @@ MIN_FACT_CALLS = 20
 MIN_FACT_RUNS = 3
 """Runs that these calls must come from, and that each listed word must occur in."""
 MAX_PROFILED_ARGUMENTS = 50
-MAX_PROFILED_DEPTH = 3
 MAX_WORD_CHARS = 20
 _ENUM_WORD = LazyRegex(r"[^\W\d_]+(?:[-_][^\W\d_]+){0,3}(?:[-_][0-9]{1,2})?")
 """A word that may be an enum member (`json`, `utf-8`, `us-east-1`), not an identifier."""
@@ -194,7 +192,7 @@ def _iter_members(value: Any, path: str = "", depth: int = 0) -> Iterable[tuple[
         return
     for name, member in list(value.items())[:MAX_PROFILED_ARGUMENTS]:
         member_path = f"{path}.{name}" if path else str(name)
-        if isinstance(member, Mapping) and member and depth + 1 < MAX_PROFILED_DEPTH:
+        if isinstance(member, Mapping) and member and depth + 1 < 3:
             yield from _iter_members(member, member_path, depth + 1)
         else:
             yield member_path, member

@@ -25,12 +25,9 @@ LESSON_FOLDER = Path(".mulligan", "lessons")
 TRUST_KIND = "trusted_lessons"
 """Kind of the key-value entries with the hashes of trusted files. The key is the folder of the project."""
 MAX_PROJECT_FILES = 100
-MAX_RULE_CHARS = 100
-"""Characters of a command or an error in a rule."""
 
 
 def trust_key(project: Path | str) -> str:
-    """Return the key of a project's trusted files."""
     return os.path.realpath(project)
 
 
@@ -94,7 +91,8 @@ def build_rule(past: PastFailure, lesson_id: str, fix: str) -> Lesson | None:
     working_call = find_working_call(past.step, [msgspec.structs.replace(past, is_approved=True, is_revoked=False)])
     if working_call is None or failure is None:
         return None
-    message = " ".join(failure.message.split())[:MAX_RULE_CHARS]
+    # Characters of a command or an error in a rule
+    message = " ".join(failure.message.split())[:100]
     verb = "It succeeded after" if working_call.is_before else "Instead, this succeeded:"
     return Lesson(
         id=lesson_id,

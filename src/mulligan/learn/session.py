@@ -228,7 +228,6 @@ class _SessionState:
                     self.compact()
 
     def load(self) -> None:
-        """Load the stored state."""
         if self._key_values is None:
             return
         try:

@@ -47,8 +47,6 @@ _PROMPT = Prompt()
 
 
 class TrackedFailure(msgspec.Struct, omit_defaults=True):
-    """One failure of a session."""
-
     step: Step
     """The last failed attempt."""
     turn: int
@@ -279,7 +277,6 @@ def from_json(data: bytes) -> Tracker:
 
 
 def to_json(tracker: Tracker) -> bytes:
-    """Return a tracker as JSON."""
     return encode(tracker)
 
 
@@ -378,7 +375,6 @@ PATHS = ("file_path", "path", "absolute_path", "notebook_path", "target_file", "
 
 MAX_CALL_CHARS = 100
 """Characters of a call in words."""
-MAX_CALL_ARGUMENTS = 3
 MAX_COMMANDS, MAX_OPERANDS = 20, 4
 """Commands of a shell call that are read, and words of one that name its subject."""
 _SEQUENCE_OPERATORS = frozenset(("", "&&", ";", "\n"))
@@ -398,7 +394,7 @@ def describe_call(step: Step) -> str:
         for name, value in arguments.items()
         if isinstance(value, str | int | float) and len(str(value)) <= MAX_CALL_CHARS
     ]
-    return (_path(arguments) or ", ".join(scalars[:MAX_CALL_ARGUMENTS]))[:MAX_CALL_CHARS]
+    return (_path(arguments) or ", ".join(scalars[:3]))[:MAX_CALL_CHARS]
 
 
 def _path(arguments: object) -> str:

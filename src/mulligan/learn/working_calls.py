@@ -23,14 +23,8 @@ from mulligan.learn.decisions import DECISIVE_VERBS
 from mulligan.learn.tracker import MAX_CALL_CHARS, describe_call, find_subject
 from mulligan.redaction.shell_syntax import parse_commands
 
-MIN_SESSIONS = 3
-"""Sessions of the folder in which a call must have worked before it is shown, unless a person approved it."""
 MIN_SUCCESS_RATE = 0.5
 """Lower bound of its share of these sessions: 3 of 3 give 0.65, 3 of 5 give 0.34."""
-MIN_SUCCESS_RATE_WITHOUT_CONTRAST = 0.75
-"""The same for a call in between that may be a coincidence: 5 of 5 give 0.75."""
-MAX_CALLS_BETWEEN = 20
-"""Calls between a failure and its recovery that may be its cause, the last ones."""
 
 
 class PastFailure(msgspec.Struct, frozen=True):
@@ -101,8 +95,10 @@ def _has_worked(
             for earlier, later in pairwise(failures)
         )
         is_named = any(_names_call(past.step, call) for past in votes)
-        rate = MIN_SUCCESS_RATE if has_contrast or is_named else MIN_SUCCESS_RATE_WITHOUT_CONTRAST
-    return sessions >= MIN_SESSIONS and wilson_lower_bound(sessions, len(votes)) >= rate
+        # A call without contrast may be a coincidence: 5 of 5 give 0.75
+        rate = MIN_SUCCESS_RATE if has_contrast or is_named else 0.75
+    # Sessions of the folder in which a call must have worked before it is shown, unless a person approved it
+    return sessions >= 3 and wilson_lower_bound(sessions, len(votes)) >= rate
 
 
 def _list_working_calls(past: PastFailure) -> list[str]:
@@ -130,9 +126,10 @@ def _list_calls_between(past: PastFailure) -> list[str]:
 
 def _list_calls(steps: Sequence[Step], before: int, failed: Step) -> list[str]:
     needs_reread = failed.failure is not None and failed.failure.kind.needs_reread
+    # Calls between a failure and its recovery that may be its cause, the last ones
     calls = [
         _describe(step)
-        for step in steps[-MAX_CALLS_BETWEEN:]
+        for step in steps[-20:]
         if step.outcome == "success"
         and failed.seq < step.seq < before
         # Calls that read cause nothing, unless the tool demands it.

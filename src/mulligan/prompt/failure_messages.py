@@ -46,8 +46,6 @@ MAX_SUBJECTS_CHARS = 160
 """Characters of the files, commands or tests that share a line of a reminder."""
 MAX_LISTED_TOOLS = 20
 """Tools that are listed after a call of an unknown one."""
-MAX_SCHEMA_NAMES = 200
-"""Arguments of a schema that are read."""
 MAX_NAMED_ARGUMENTS, MAX_ENUM_MEMBERS, MAX_ARGUMENT_HINT_CHARS = 8, 8, 400
 """Limits of a hint that compares arguments with a schema."""
 
@@ -153,7 +151,8 @@ class FailureMessages(Sanitizer):
         properties = schema.get("properties")
         if not isinstance(properties, Mapping) or not properties:
             return ""
-        names = [name for name in map(self._name, islice(properties, MAX_SCHEMA_NAMES)) if name]
+        # Arguments of a schema that are read
+        names = [name for name in map(self._name, islice(properties, 200)) if name]
         stated = schema.get("required")
         required = [name for name in names if isinstance(stated, list | tuple) and name in stated]
         labels = [self._allow(name, properties) for name in required]

@@ -168,11 +168,9 @@ class Prompt(ReflectionMessages):
         return f"{text}\n{query}" if can_query else text
 
     def short_introduction(self) -> str:
-        """Return a short form of `introduction`."""
         return 'Notes that start with "mulligan:" say what was already repaired or attempted, and what worked before.'
 
     def lessons_heading(self, has_lessons: bool) -> str:
-        """Return the heading of the list of lessons."""
         return "Known mistakes, best confirmed first:" if has_lessons else "No lessons about these tools yet."
 
     def general_advice_heading(self) -> str:
@@ -207,7 +205,6 @@ class Prompt(ReflectionMessages):
         return f"{line}\n  {helps}" if helps else line
 
     def known_failures(self, entries: Sequence[str], tool: str | None) -> str:
-        """Answer `known_failures` for one tool or for all."""
         subject = f" of {self._label(tool)}" if tool else ""
         lines = [entry if entry.startswith("- ") else f"- {entry}" for entry in entries if entry]
         head = f"Known failures{subject}:" if lines else f"No matching failures{subject} are known."
@@ -223,7 +220,6 @@ class Prompt(ReflectionMessages):
         return f"- {_ago(seconds)}: {tool}, {kind}, {recovery_status}: {quoted_message} [{run}]"
 
     def recent_failures(self, lines: Sequence[str], since: str) -> str:
-        """Answer `recent_failures`."""
         head = f"Failed calls in the last {since}, latest first:"
         return "\n".join([head, *lines]) if lines else f"No failed calls recorded in the last {since}."
 

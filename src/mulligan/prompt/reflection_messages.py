@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,6 @@ from mulligan.redaction import strip_quote_marks, to_plain_data
 
 MAX_CALL_CHARS = 6000
 """Characters of the failed call's arguments. A longer call is not sent: half of it cannot be corrected."""
-MAX_SCHEMA_CHARS = 8000
 MAX_EARLIER_CALL_CHARS = 300
 MAX_LISTED_TOOLS = 100
 
@@ -29,8 +27,6 @@ class RunCall(NamedTuple):
 
 
 class ReflectionMessages(FailureMessages):
-    """Messages to the reflector."""
-
     __slots__ = ()
 
     def visible_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +64,7 @@ class ReflectionMessages(FailureMessages):
             _INSTRUCTIONS,
             f"Tool: {self._label(tool)}",
             f"Arguments: {call_text}",
-            f"Schema of the arguments: {schema_text}" if 0 < len(schema_text) <= MAX_SCHEMA_CHARS else "",
+            f"Schema of the arguments: {schema_text}" if 0 < len(schema_text) <= 8000 else "",
             f"Error ({self._label(failure.kind)}): {self._quote(failure.message, tool)}",
             _list(
                 "What recovered this failure before", [self.precedent(precedent, shareable) for precedent in precedents]
@@ -97,6 +93,8 @@ class ReflectionMessages(FailureMessages):
 
 def _to_json(value: Any) -> str:
     """Return a value as JSON. Hidden characters are escaped, so that the model reads and returns the same value."""
+    import json  # a hook of a coding agent needs none, and loads this module at each failure
+
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if text.isprintable() else "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text)
 

@@ -57,7 +57,6 @@ def check_headers(headers: Mapping[str, str], environment: Mapping[str, str]) ->
 
 
 def check_url(url: str, subject: str) -> str:
-    """Return the URL if it is one of a server."""
     try:
         parts = urlsplit(url)
         is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -115,8 +114,6 @@ def parse_json_with_comments(text: str, subject: str) -> Any:
 
 
 def build_target(name: str, entry: Mapping[str, Any], environment: Mapping[str, str], subject: str) -> ServerTarget:
-    """Build the target of one entry."""
-
     def read_texts(key: str) -> dict[str, str]:
         value = entry.get(key) or {}
         if not isinstance(value, dict) or not all(isinstance(item, str | int | float) for item in value.values()):

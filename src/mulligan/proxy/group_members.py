@@ -79,7 +79,6 @@ class GroupMember:
         """Whether the server answered `server/discover`, so that it needs no handshake."""
         self.retry_at = 0.0
         self.answers: dict[Id, asyncio.Future[tuple[Envelope, bytes]]] = {}
-        """Answers to requests of the group, by id."""
         self._client = client
         self._on_message = on_message
 

@@ -15,11 +15,6 @@ from mulligan.proxy import messages
 from mulligan.proxy.messages import Envelope, Id
 from mulligan.proxy.server import MAX_WAITING_BYTES, Pausable
 
-MAX_WAITING_MESSAGES = 1000
-"""Limit of notifications for a client that reads no stream. The oldest are dropped."""
-MAX_REPLAYED_BYTES = 1_048_576
-"""Delivered messages of a stream that are kept for a client that resumes it. The last one is always kept."""
-
 
 class ClientEndpoint(Protocol):
     """What a client talks to: the relay of one server, or a group of servers."""
@@ -73,7 +68,8 @@ class MessageStream:
         self._delivered_count += 1
         self._delivered_lines.append(line)
         self._delivered_bytes += len(line)
-        while self._delivered_bytes > MAX_REPLAYED_BYTES and len(self._delivered_lines) > 1:
+        # Delivered messages of a stream that are kept for a client that resumes it. The last one is always kept.
+        while self._delivered_bytes > 1_048_576 and len(self._delivered_lines) > 1:
             self._delivered_bytes -= len(self._delivered_lines.popleft())
         return line
 
@@ -165,7 +161,8 @@ class HttpSession:
             stream = self._find_stream(envelope)
             if stream is None:
                 return
-            if len(stream.lines) >= MAX_WAITING_MESSAGES and stream is self.notifications:
+            # Limit of notifications for a client that reads no stream. The oldest are dropped.
+            if len(stream.lines) >= 1000 and stream is self.notifications:
                 self.mark_read(stream.lines.popleft())
             stream.add(data)
         self._waiting_bytes += len(stream.lines[-1])

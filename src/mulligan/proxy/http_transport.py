@@ -23,12 +23,8 @@ except ImportError:
     raise MissingExtraError(f"Remote servers need the mcp package, version 2. {INSTALL_EXTRA.format('mcp')}") from None
 
 CONNECT_TIMEOUT_SECONDS = 20.0
-WRITE_TIMEOUT_SECONDS = 60.0
-MAX_CONNECTIONS = 256
-"""Limit of simultaneous requests. Answers and notifications have connections of their own."""
 RESUME_SECONDS = 1.0
 """Delay before a stream is resumed, unless the server names one. It doubles with each failed attempt."""
-MAX_RESUME_SECONDS = 30.0
 MAX_EXCERPT_CHARS = 200
 TOKEN_HINT = "Pass a token with --header, or sign in: mulligan proxy login URL"
 
@@ -38,7 +34,7 @@ def build_http_clients(target: ServerTarget, auth: Any = None) -> tuple[Any, Any
 
     With one client only, a thousand calls that all ask the user something would leave no connection for the answers.
     """
-    timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS, write=WRITE_TIMEOUT_SECONDS)
+    timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_SECONDS, write=60.0)
     headers = {"user-agent": "mulligan", "accept-encoding": "identity", **target.headers}
     tls = httpx2.create_ssl_context() if target.url.startswith("https:") else True
 
@@ -48,7 +44,8 @@ def build_http_clients(target: ServerTarget, auth: Any = None) -> tuple[Any, Any
             headers=headers, auth=auth, timeout=timeout, limits=limits, verify=tls, follow_redirects=False
         )
 
-    return build(MAX_CONNECTIONS), build(32)
+    # Limit of simultaneous requests. Answers and notifications have connections of their own.
+    return build(256), build(32)
 
 
 class HttpAnswerError(Exception):
@@ -70,8 +67,6 @@ class SessionLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServerEvent:
-    """Event of a stream."""
-
     type: str
     data: bytes
     id: str
@@ -201,4 +196,4 @@ def describe_error(error: Exception, url: str) -> Exception:
 def resume_delay(attempt_count: int, retry_ms: int | None) -> float:
     """Return the seconds before a stream is opened again, after this many failed attempts in a row."""
     delay = RESUME_SECONDS if retry_ms is None else retry_ms / 1000
-    return min(MAX_RESUME_SECONDS, delay * (1 << min(attempt_count, 8)))
+    return min(30.0, delay * (1 << min(attempt_count, 8)))

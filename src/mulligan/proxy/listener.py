@@ -30,18 +30,14 @@ except ImportError:
 
 PATH = "/mcp"
 MAX_SESSIONS = 100
-IDLE_SESSION_SECONDS = 3600.0
 CHECK_INTERVAL_SECONDS = 60.0
 JSON_ANSWER_SECONDS = 5.0
 """Time after which a response becomes a stream of events. A client can resume such a stream."""
 RESUME_SECONDS = 30.0
 """Time for a client that lost its connection to resume a stream. Then the call is cancelled."""
-CANCELLED_ANSWER_SECONDS = 10.0
-"""Time for the server to answer a request that the client cancelled. Then the proxy does."""
 RESUMABLE_VERSION = "2025-11-25"
 """First protocol version whose clients accept an event without a message, which makes a stream resumable."""
 METHOD_NOT_FOUND = -32601
-REQUEST_CANCELLED = -32800
 HTTP_STATUS_BY_ERROR = {METHOD_NOT_FOUND: 404} | dict.fromkeys((-32700, -32600, -32602, -32020, -32021, -32022), 400)
 """HTTP status by the code of a JSON-RPC error, in protocol versions without handshake. Otherwise it is 200."""
 
@@ -111,8 +107,9 @@ class Listener:
         session.endpoint.from_client(line)
         if envelope.method == "notifications/cancelled":
             cancelled_id = messages.decode_params(envelope.params).request
-            answer = build_error(cancelled_id, "Request cancelled", REQUEST_CANCELLED)
-            self._loop.call_later(CANCELLED_ANSWER_SECONDS, session.write, answer)
+            answer = build_error(cancelled_id, "Request cancelled", -32800)
+            # Time for the server to answer a request that the client cancelled. Then the proxy does.
+            self._loop.call_later(10.0, session.write, answer)
         await respond(send, 202)
 
     async def _find_session(
@@ -259,7 +256,7 @@ class Listener:
     async def _close_idle_sessions(self) -> None:
         while True:
             await asyncio.sleep(CHECK_INTERVAL_SECONDS)
-            oldest = self._loop.time() - IDLE_SESSION_SECONDS
+            oldest = self._loop.time() - 3600.0
             for session in tuple(self._sessions.values()):
                 if session.used_at < oldest and not any(stream.reader_count for stream in session.streams):
                     await self._end_session(session)

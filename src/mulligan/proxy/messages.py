@@ -56,8 +56,6 @@ class LooseEnvelope(Envelope, gc=False):
 
 
 class ToolCall(msgspec.Struct):
-    """Parameters of `tools/call`."""
-
     name: str
     arguments: Any = None
     meta: dict[str, Any] | None = msgspec.field(default=None, name="_meta")
@@ -97,8 +95,6 @@ class ContentBlock(msgspec.Struct):
 
 
 class ToolResult(msgspec.Struct):
-    """Result of a tool call."""
-
     content: list[ContentBlock] | None = None
     is_error: bool | None = msgspec.field(default=None, name="isError")
     structured: Raw = msgspec.field(default=EMPTY_RAW, name="structuredContent")

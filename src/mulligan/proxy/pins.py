@@ -17,8 +17,6 @@ PINS_KIND = "tools"
 """Key-value kind of a server's pins."""
 MAX_LISTED_NAMES = 3
 """Names of tools or servers in one message."""
-MAX_PINNED_TOOLS = 1000
-"""Limit of pinned tools per server."""
 UNPINNED_PARTS = frozenset({"_meta", "icons"})
 """Parts of a definition that a model never sees."""
 
@@ -40,8 +38,6 @@ class Pin(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Pins(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """Pins of one server."""
-
     accepted: dict[str, Pin] = {}
     waiting: dict[str, Pin] = {}
     """Current definitions of tools that are new or have changed."""
@@ -78,7 +74,8 @@ def compare_pins(
             findings.append(ToolListFinding("twice", name))
             continue
         names.add(name)
-        if len(accepted) + len(waiting) >= MAX_PINNED_TOOLS and name not in accepted:
+        # Limit of pinned tools per server
+        if len(accepted) + len(waiting) >= 1000 and name not in accepted:
             continue
         pin = _build_pin(definition, now)
         accepted_pin = accepted.get(name)
@@ -108,7 +105,6 @@ def describe_changes(before: Pin | None, after: Pin) -> str:
 
 
 def accept_tools(pins: Pins, names: Iterable[str]) -> Pins:
-    """Return the pins with these waiting tools accepted."""
     chosen_names = set(names)
     moved = {name: pin for name, pin in pins.waiting.items() if name in chosen_names}
     remaining = {name: pin for name, pin in pins.waiting.items() if name not in chosen_names}

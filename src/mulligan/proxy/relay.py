@@ -18,20 +18,12 @@ from mulligan.proxy.server import Pausable, restart_delay
 from mulligan.recover.policy import Mode
 
 UNSET = msgspec.UNSET
-MAX_LATE_ANSWERS = 1000
-"""Limit of cancelled requests whose late answers are forwarded."""
-MAX_REPORTED_PROBLEMS = 5
-"""Limit of reported problems in a server's output."""
-FINAL_ANSWER_SECONDS = 2.0
-"""Time for pending calls to be answered after the server has ended."""
 REPLAYED_REQUESTS = ("logging/setLevel", "resources/subscribe")
 """Requests to repeat after a restart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProxyOptions:
-    """Options of one proxy."""
-
     name: str
     """Name of the server in records."""
     mode: Mode = "suggest"
@@ -225,7 +217,6 @@ class Relay:
             self._schedule_expiry(entry.timeout)
 
     def stop_waiting(self, id: Id) -> None:
-        """Stop waiting for an answer."""
         entry = self.pending.pop(id, None)
         if self._queue and entry is not None:
             self._unqueue(entry)
@@ -278,7 +269,8 @@ class Relay:
 
     def forward_late_answer(self, id: Id) -> None:
         """Forward a late answer to a cancelled request."""
-        if len(self._late_answers) >= MAX_LATE_ANSWERS:
+        # Limit of cancelled requests whose late answers are forwarded
+        if len(self._late_answers) >= 1000:
             oldest_id, oldest = self._late_answers.popleft()
             if self.pending.get(oldest_id) is oldest:
                 del self.pending[oldest_id]
@@ -336,7 +328,8 @@ class Relay:
 
     def _report_problem(self, problem: str, line: bytes) -> None:
         self._problem_count += 1
-        if self._problem_count <= MAX_REPORTED_PROBLEMS:
+        # Limit of reported problems in a server's output
+        if self._problem_count <= 5:
             excerpt = line[:200].decode("utf-8", "replace")
             excerpt = "".join(character if character.isprintable() else " " for character in excerpt).strip()
             self.print_message(f"the server {problem}: {excerpt}")
@@ -435,7 +428,8 @@ class Relay:
 
     async def close(self) -> None:
         """End the calls, stop the server, then write what the client has not read yet."""
-        await self.calls.close(FINAL_ANSWER_SECONDS if self.finished.done() and self.finished.result() == 1 else 0.0)
+        # Time for pending calls to be answered after the server has ended
+        await self.calls.close(2.0 if self.finished.done() and self.finished.result() == 1 else 0.0)
         self.client.close_input()
         if self.server is not None:
             await self.server.stop()

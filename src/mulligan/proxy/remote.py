@@ -38,14 +38,8 @@ import httpx2
 from mcp.shared.inbound import NAME_BEARING_METHODS, encode_header_value, mcp_param_headers, x_mcp_header_map
 
 MAX_REDIRECTS = 3
-MAX_RESUMPTIONS = 5
-"""Attempts in a row to resume a stream."""
 ENDPOINT_TIMEOUT_SECONDS = 20.0
 """Time for a server of the first protocol version to name its endpoint."""
-STREAM_END_SECONDS = 1.0
-"""Time for a stream to end after the answer."""
-CANCEL_GRACE_SECONDS = 10.0
-"""Time for the late answer to a cancelled request."""
 STOP_SECONDS = 2.0
 """Time to end the session when the proxy exits."""
 EVENT_STREAM = "text/event-stream"
@@ -160,7 +154,8 @@ class RemoteServer:
         if sent_request.is_stateless:
             sent_request.task.cancel()
             return True
-        self._relay.loop.call_later(CANCEL_GRACE_SECONDS, sent_request.task.cancel)
+        # Time for the late answer to a cancelled request
+        self._relay.loop.call_later(10.0, sent_request.task.cancel)
         return False
 
     def _build_headers(self, method: str, params: messages.Params) -> dict[str, str]:
@@ -364,7 +359,8 @@ class RemoteServer:
                             self._deliver(event.data, method)
                             if id is not None and self._is_answered(id):
                                 # Most servers end the stream now. Only then the connection can be used again.
-                                limit.reschedule(self._relay.loop.time() + STREAM_END_SECONDS)
+                                # Time for a stream to end after the answer
+                                limit.reschedule(self._relay.loop.time() + 1.0)
                 reason: Exception = ConnectionResetError("The connection closed before the answer")
             except httpx2.TransportError as error:
                 reason = describe_error(error, self._target.url)
@@ -376,7 +372,8 @@ class RemoteServer:
                 return
             response = None
             while response is None:
-                if not last_event.id or attempt_count >= MAX_RESUMPTIONS:
+                # Attempts in a row to resume a stream
+                if not last_event.id or attempt_count >= 5:
                     raise reason
                 await asyncio.sleep(resume_delay(attempt_count, last_event.retry_ms))
                 attempt_count += 1
@@ -386,7 +383,6 @@ class RemoteServer:
                     reason = describe_error(error, self._target.url)
 
     async def _open_stream(self, last_event_id: str = "") -> Any:
-        """Open an event stream with GET."""
         headers = {**self._session_headers(), "accept": EVENT_STREAM, "cache-control": "no-store"}
         if last_event_id:
             headers["last-event-id"] = last_event_id

@@ -21,20 +21,12 @@ from typing import Protocol
 CAN_WATCH_PIPES = sys.platform != "win32"
 """Whether an event loop can watch pipes."""
 READ_CHUNK_BYTES = 262_144
-"""Size of one read."""
 MAX_MESSAGE_BYTES = 268_435_456
 """Limit of one message. A longer one is truncated and thus invalid."""
 TRUNCATED_HEAD_BYTES = 1000
 """Start of a truncated message that is kept: it may contain the id of its request."""
 MAX_WAITING_BYTES = 8_388_608
 """Queued output above which the source is paused."""
-INITIAL_RESTART_SECONDS = 0.5
-"""Delay before the first restart. It doubles with each one."""
-MAX_RESTART_SECONDS = 30.0
-MAX_RESTARTS = 5
-"""Restarts in a row without an answer from the server."""
-CLOSE_SECONDS = 1.0
-"""Time for the client to read the last answers."""
 STOP_GRACE_SECONDS = 2.0
 """Time for the server to exit after its input closed, and again after each signal."""
 EXIT_GRACE_SECONDS = 0.2
@@ -298,7 +290,8 @@ class StandardStreams(Outlet):
 
     async def close(self) -> None:
         """Write what the client has not read yet."""
-        deadline = self._loop.time() + CLOSE_SECONDS
+        # Time for the client to read the last answers
+        deadline = self._loop.time() + 1.0
         while self._waiting and self._loop.time() < deadline:
             await asyncio.sleep(0.01)
         self.release()
@@ -306,9 +299,11 @@ class StandardStreams(Outlet):
 
 def restart_delay(restart_count: int) -> float | None:
     """Return the seconds before this restart in a row without an answer, from 0. None if no restarts remain."""
-    if restart_count >= MAX_RESTARTS:
+    # Restarts in a row without an answer from the server
+    if restart_count >= 5:
         return None
-    return min(MAX_RESTART_SECONDS, INITIAL_RESTART_SECONDS * (1 << restart_count))
+    # Delay before the first restart. It doubles with each one.
+    return min(30.0, 0.5 * (1 << restart_count))
 
 
 class ServerProcess:
@@ -363,7 +358,6 @@ class ServerProcess:
         self._loop.call_later(EXIT_GRACE_SECONDS, self._handle_exit)
 
     def handle_output_closed(self) -> None:
-        """Handle the end of the output."""
         self._loop.call_later(0.0 if self.has_ended else EXIT_GRACE_SECONDS, self._handle_exit)
 
     def _handle_exit(self) -> None:

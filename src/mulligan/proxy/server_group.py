@@ -41,19 +41,14 @@ from mulligan.recover.names import (
 UNSET = msgspec.UNSET
 METHOD_NOT_FOUND = -32601
 INVALID_PARAMS = -32602
-UNSUPPORTED_VERSION = -32022
 HANDSHAKE_VERSION = "2025-11-25"
 """Protocol version for servers that need a handshake if the client makes none."""
 HANDSHAKE_LINE = build_message(method="notifications/initialized")
-HANDSHAKE_SECONDS = 20.0
-"""Time for all servers to start before the client is answered without the slow ones."""
 DISCOVERY_SECONDS = 6.0
 """The same for `server/discover`, for which clients wait less. Also the time for one server to answer it."""
 LIST_SECONDS = 30.0
 """Time for a server to list its tools."""
 MAX_PAGES = 1000
-RELOAD_SECONDS = 1.0
-"""Interval at which the file is checked."""
 RETRY_SECONDS = 30.0
 """Delay before a server that ended is started again."""
 LISTS = {
@@ -204,7 +199,8 @@ class ServerGroup:
         """Reload the file when it changes, and start servers again that have ended."""
         state = read_file_state(self._path)
         while not self.finished.done():
-            await asyncio.sleep(RELOAD_SECONDS)
+            # Interval at which the file is checked
+            await asyncio.sleep(1.0)
             current_state = read_file_state(self._path)
             if current_state != state:
                 state = current_state
@@ -285,7 +281,7 @@ class ServerGroup:
         is_handshake = method == "initialize"
         if (is_handshake and self._is_stateless) or (version and version != STATELESS_VERSION):
             data = {"supported": [STATELESS_VERSION], "requested": version}
-            self.client.write(build_error(id, "Unsupported protocol version", UNSUPPORTED_VERSION, data))
+            self.client.write(build_error(id, "Unsupported protocol version", -32022, data))
             return
         if self._opening is None and (is_handshake or version):
             self._opening, self._is_stateless = envelope.params, not is_handshake
@@ -317,7 +313,8 @@ class ServerGroup:
         """Make the handshake with all servers. Those that are slow follow later."""
         tasks = {self.loop.create_task(self._open_member(member)): member for member in self._members.values()}
         if tasks:
-            limit = DISCOVERY_SECONDS if self._is_stateless else HANDSHAKE_SECONDS
+            # Time for all servers to start before the client is answered without the slow ones
+            limit = DISCOVERY_SECONDS if self._is_stateless else 20.0
             _, slow_tasks = await asyncio.wait(tasks, timeout=limit)
             if not any(member.result is not None for member in self._members.values()) and slow_tasks:
                 await asyncio.wait(slow_tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -436,7 +433,6 @@ class ServerGroup:
                 session_files.add_proxied_tool(announced[0], self._options.name, tool)
 
     def _forward(self, id: Id, route: Route, line: bytes) -> None:
-        """Forward a request to its server."""
         member = self._members.get(route.server)
         if member is None:
             self.client.write(build_error(id, f"Server {route.server} is not available: it was removed"))

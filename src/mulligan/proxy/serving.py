@@ -23,11 +23,7 @@ from mulligan.settings import Settings
 if TYPE_CHECKING:
     from mulligan.proxy.server_group import ServerGroup
 
-SWITCH_INTERVAL_SECONDS = 0.0001
-"""Switch interval of threads while the proxy runs."""
 UNRECORDED = "Until this is fixed, calls are forwarded without being recorded."
-RECORD_SECONDS = 1.0
-"""Time to store the last records at exit. Those that are not stored stay in the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +73,8 @@ def prepare_proxy(options: ProxyOptions, settings: Settings, serving: ServingOpt
     components.recall.open_early()
     connect = build_connect(serving.target, settings, serving.process) if serving.target is not None else None
     # The recorder thread computes for milliseconds at a time. Messages must not wait that long for the GIL.
-    sys.setswitchinterval(SWITCH_INTERVAL_SECONDS)
+    # Switch interval of threads while the proxy runs
+    sys.setswitchinterval(0.0001)
     return lambda: asyncio.run(_serve(options, settings, serving, components, connect))
 
 
@@ -104,7 +101,6 @@ async def _serve(
     loop = asyncio.get_running_loop()
 
     def open_endpoint(client: ClientConnection) -> Relay | ServerGroup:
-        """Connect a client to the servers."""
         if connect is None:
             from mulligan.proxy.server_group import ServerGroup
 
@@ -124,7 +120,8 @@ async def _serve(
 
         return await Listener(*serving.address, open_endpoint, is_remote_allowed=serving.is_remote_allowed).serve()
     finally:
-        components.close(RECORD_SECONDS)
+        # Time to store the last records at exit. Those that are not stored stay in the journal.
+        components.close(1.0)
 
 
 async def serve_standard_streams(

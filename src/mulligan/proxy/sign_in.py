@@ -37,8 +37,6 @@ from mcp.shared.auth import (
 
 SIGN_IN_SECONDS = 300.0
 """Time for a person to sign in."""
-EXPIRY_MARGIN_SECONDS = 30.0
-"""Tokens are refreshed this long before they expire."""
 MAX_REQUEST_BYTES = 65_536
 PAGE = b"""HTTP/1.1 200 OK\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n\r\n%s\n"""
 
@@ -142,7 +140,8 @@ class TokenProvider(OAuthClientProvider):  # type: ignore[misc]
         await super()._initialize()
         self._loaded_at = self._tokens.changed_at
         expires_at = content.get("expires_at")
-        context.token_expiry_time = expires_at - EXPIRY_MARGIN_SECONDS if isinstance(expires_at, int | float) else None
+        # Tokens are refreshed this long before they expire
+        context.token_expiry_time = expires_at - 30.0 if isinstance(expires_at, int | float) else None
         context.oauth_metadata = parse_model(OAuthMetadata, content.get("metadata"))
         context.protected_resource_metadata = parse_model(ProtectedResourceMetadata, content.get("resource_metadata"))
         context.auth_server_url = content.get("authorization_server")

@@ -42,8 +42,6 @@ from mulligan.recover import names as names_module
 from mulligan.recover.repair import suggest
 
 UNSET = msgspec.UNSET
-IDLE_RUN_SECONDS = 1800.0
-"""Idle time after which the next call starts a new run: some connections last for days."""
 MAX_ANNOUNCED_TOOLS = 1000
 
 current_call: contextvars.ContextVar[ToolCallRequest] = contextvars.ContextVar("calling")
@@ -51,8 +49,6 @@ current_call: contextvars.ContextVar[ToolCallRequest] = contextvars.ContextVar("
 
 
 class ToolCallRelay:
-    """Tool calls of one connection."""
-
     def __init__(self, relay: Relay, components: Components) -> None:
         self.relay = relay
         self.capture: CaptureContext = components.capture
@@ -102,9 +98,10 @@ class ToolCallRelay:
     def prepare_context(self, tool_call: ToolCall) -> Context:
         """Return a context for one call, inside the run of the connection."""
         now = self.relay.loop.time()
+        # Idle time after which the next call starts a new run: some connections last for days
         if (
             self.run is None
-            or (now - self._last_used > IDLE_RUN_SECONDS and not self.active_calls)
+            or (now - self._last_used > 1800.0 and not self.active_calls)
             or (not self.options.session and self._session != messages.find_session_id(tool_call))
         ):
             self._begin_run(tool_call)

@@ -38,8 +38,6 @@ MAX_TOOL_NAMES = 1000
 """Limit of tools that are tracked by name: models invent names without end."""
 OTHER_TOOL_NAME = "?"
 """Name under which all further tools are recorded."""
-STORE_TIMEOUT_SECONDS = 2.0
-"""Time that a tool list waits for the store if unknown tools must be blocked."""
 MAX_STORE_DELAY_SECONDS = 0.1
 """Time that a tool list waits for the store otherwise, and a failed call too."""
 SAVE_SECONDS = 0.5
@@ -187,7 +185,6 @@ class ServerTools:
         return [name for name in self._listed_definitions if not self.is_blocked(name)]
 
     def recovering_functions(self) -> dict[str, Callable[..., Any]]:
-        """Return the listed tools as functions with recovery."""
         return {name: build_wrapper(self.get_tool(name)) for name in self.names}
 
     def _build_tool(self, name: str, is_verbatim: bool) -> RemoteTool:
@@ -255,7 +252,8 @@ class ServerTools:
         raw_tools = decode_items(members["tools"])
         async with self._lock:
             if not self._has_loaded_pins:
-                seconds = STORE_TIMEOUT_SECONDS if self._options.should_pin else MAX_STORE_DELAY_SECONDS
+                # Time that a tool list waits for the store if unknown tools must be blocked
+                seconds = 2.0 if self._options.should_pin else MAX_STORE_DELAY_SECONDS
                 await asyncio.wait((self._pins_task,), timeout=seconds)
                 if self._pins_task.done():
                     self._set_pins(self._pins_task.result())

@@ -83,12 +83,10 @@ class RecordQueue:
     def reset(self) -> None:
         """Return to the initial state. A forked child starts empty: the parent stores its own records."""
         self.dropped = 0
-        """Number of dropped records."""
         self._reported_dropped = 0
         """Number of dropped records that were added to the count in the store."""
         self._last_warned_at: dict[str, float] = {}
         self.journal: Journal | None = None
-        """The journal that records are appended to."""
         self.full_journals: list[Journal] = []
         """Rotated journals, the oldest first. Some of their records are not stored yet."""
         self._last_position = 0

@@ -38,18 +38,12 @@ DEFAULT_COMPRESS_ABOVE_CHARS = 2000
 """A shorter tool result is left unchanged as long as a longer one can be shortened."""
 GAP_NOTE_TOKENS = 40.0
 """Tokens of the note that replaces removed exchanges."""
-SUMMARY_RATIO = 0.12
-"""Share of the limit that summaries of removed exchanges may use."""
 SUMMARIZED_INPUT_RATIO = 0.5
 """Share of the limit that the text of one summary request may use, if the model itself summarizes."""
-SUMMARIZED_FILL_RATIO = 0.98
-"""Share of the limit that is filled if summaries do not suffice: a second overflow would waste them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompressionResult:
-    """A compressed conversation and how it was compressed."""
-
     messages: Sequence[Any]
     steps: int
     """Messages that were shortened or removed."""
@@ -69,8 +63,6 @@ class CompressionResult:
 
 @dataclass(slots=True, eq=False)
 class _Text:
-    """A text that may be shortened."""
-
     message: int
     slot: TextSlot
     tokens: float
@@ -97,15 +89,12 @@ class _Text:
 
 
 class _Compressor:
-    """State of one compression."""
-
     def __init__(self, messages: Sequence[Message], limit: float, scale: TokenScale, summarizer: str) -> None:
         self.messages = messages
         self.limit = limit
         self.scale = scale
         self.summarizer = summarizer
         self.texts: list[list[_Text]] = []
-        """The texts of each message."""
         self.overhead_tokens: list[float] = []
         """Tokens of each message without its texts."""
         self.original_tokens: list[float] = []
@@ -310,12 +299,14 @@ def fit_to_window(
         max_tokens = math.inf if summarize_gap is None else limit * SUMMARIZED_INPUT_RATIO
         summaries = yield from _request_summaries(compressor, threshold, summarise, max_tokens)
         if summaries and not compressor.fits():
-            compressor.limit *= SUMMARIZED_FILL_RATIO
+            # Share of the limit that is filled if summaries do not suffice: a second overflow would waste them
+            compressor.limit *= 0.98
     _shorten(compressor, threshold)
     gap_summaries: dict[int, str] = {}
     if summarize_gap is not None and compressor.removed:
         # Remove a little more, so that the note in place of the removed messages can say what they were about.
-        smaller = _Compressor(parsed, limit * (1 - SUMMARY_RATIO), scale, summarizer)
+        # Summaries of removed exchanges may use the remaining 12 % of the limit
+        smaller = _Compressor(parsed, limit * 0.88, scale, summarizer)
         for text in chain.from_iterable(smaller.texts):
             if summary := summaries.get(text.slot.text):
                 smaller.summarize_text(text, summary)

@@ -26,8 +26,6 @@ MAX_SESSIONS = 1000
 MAX_CONVERSATIONS = 5
 """Conversations of one loop before its first tool call whose user messages are remembered, the latest."""
 MAX_IDENTIFIER_CHARS = 200
-MIN_IDENTIFIER_CHARS = 3
-MAX_IDENTIFIERS = 50
 MIN_IDENTIFYING_NUMBER = 1000
 """A smaller number under a name that is no id says nothing: amounts, pages and counts are equal by chance."""
 MAX_SEARCHED_CHARS = 100_000
@@ -62,7 +60,6 @@ class CallIdentity(msgspec.Struct, frozen=True):
     """What makes two calls the same: the tool and its arguments."""
 
     key: str
-    """The tool key."""
     name: str
     """The name by which a model called it; empty for a call of the program."""
     owner: int
@@ -161,7 +158,7 @@ def find_identifiers(arguments: Mapping[str, Any], enum_members: Collection[str]
 
 
 def _iter_identifiers(arguments: Mapping[str, Any], enum_members: Collection[str]) -> Iterator[tuple[str, str]]:
-    for path, value in iter_scalars(arguments, MAX_IDENTIFIERS):
+    for path, value in iter_scalars(arguments, 50):
         name = next((str(part) for part in reversed(path) if isinstance(part, str)), "")[:MAX_NAME_CHARS]
         words = {word.casefold() for word in split_words(name)}
         has_id_name = not words.isdisjoint(_ID_WORDS)
@@ -178,7 +175,7 @@ def _iter_identifiers(arguments: Mapping[str, Any], enum_members: Collection[str
 
 def _is_identifier(text: str, *, is_object: bool) -> bool:
     """Return whether a text names one object: an id, a code, an address or a path, and no word, date or amount."""
-    if not MIN_IDENTIFIER_CHARS <= len(text) <= MAX_IDENTIFIER_CHARS or " " in text or _DATE.fullmatch(text):
+    if not 3 <= len(text) <= MAX_IDENTIFIER_CHARS or " " in text or _DATE.fullmatch(text):
         return False
     if text.isdigit():
         return is_object and int(text) >= MIN_IDENTIFYING_NUMBER

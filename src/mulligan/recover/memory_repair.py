@@ -20,12 +20,8 @@ from mulligan.recover.schema import CompiledSchema
 from mulligan.recover.schema_repair import Draft
 from mulligan.recover.value_coercion import coerce_value, is_empty, is_number, parse_json_text
 
-APPROVED_CONFIDENCE = 0.9
-"""Minimum confidence of a fix that an operator has approved."""
 MAX_HIDDEN_CONFIDENCE = 0.45
 """Maximum confidence of a fix that must not be shown to a model. People can see it."""
-EXEMPLAR_CONFIDENCE = 0.5
-"""Confidence of an untried fix that was derived from exemplars."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -56,10 +52,12 @@ class AppliedFix(Draft):
     def confidence(self) -> float:
         """Probability of success: the lower bound from its record, reduced if the failure is only similar."""
         if self.fix.type == "exemplar":
-            return EXEMPLAR_CONFIDENCE
+            # Confidence of an untried fix that was derived from exemplars
+            return 0.5
         confidence = wilson_lower_bound(self.fix.successes, self.fix.trials)
         if self.fix.state == "approved":
-            confidence = max(confidence, APPROVED_CONFIDENCE)
+            # Minimum confidence of a fix that an operator has approved
+            confidence = max(confidence, 0.9)
         elif not self.fix.showable and (self.has_new_value or self.fix.state != "promoted"):
             confidence = min(confidence, MAX_HIDDEN_CONFIDENCE)
         if self.missing_arguments:

@@ -25,8 +25,6 @@ MAX_COMPARED_NAMES = 500
 
 
 class NameMatch(NamedTuple):
-    """A matched name and how it matched."""
-
     name: str
     method: str
     """spelling: case, separators, quotes. slip: one or two letters. part: one name contains the words of the other."""

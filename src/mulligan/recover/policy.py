@@ -19,7 +19,6 @@ SpiralAction = Literal["report", "block"]
 Arguments = Mapping[str, Any]
 Mode = Literal["observe", "suggest", "repair"]
 Learn = Literal["off", "tell", "repair"]
-MAX_TOOL_KEY_CHARACTERS = 300
 ADDED_SOURCES = {"memory": 1, "reflection": 2}
 """Sources of suggestions that only add to those of the rules: they come after them, in this order."""
 
@@ -231,7 +230,7 @@ def make_tool_key(name: str, server: str | None = None, function: str = "") -> s
     """Identify a tool: by its server and name, else by its function's `module:qualname`, else by its name alone."""
     # The proxy calls its tools `server.name`.
     key = f"{server}/{name.removeprefix(f'{server}.')}" if server and not function else function or name
-    return key[:MAX_TOOL_KEY_CHARACTERS]
+    return key[:300]
 
 
 class EarlierCall(msgspec.Struct, frozen=True):

@@ -27,7 +27,6 @@ from mulligan.recover.value_coercion import is_empty, is_number
 
 MAX_ANSWER_CHARS = 20_000
 MAX_REASON_CHARS = 500
-MAX_PREREQUISITES = 3
 CONFIDENCE_BANDS = (0.5, 0.8, 0.95)
 """Stated confidences between two of these share their observed outcomes."""
 
@@ -49,7 +48,7 @@ class Reflection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     confidence: Annotated[float, msgspec.Meta(ge=0, le=1)]
     arguments: dict[str, Any] | None = None
-    prerequisites: Annotated[tuple[ReflectedCall, ...], msgspec.Meta(max_length=MAX_PREREQUISITES)] = ()
+    prerequisites: Annotated[tuple[ReflectedCall, ...], msgspec.Meta(max_length=3)] = ()
     reason: str = ""
 
     @property

@@ -56,8 +56,6 @@ class RetryQueries(msgspec.Struct, frozen=True, kw_only=True):
     """Returns what a call does whose backoff has passed, by the arguments and the function of its next attempt."""
 
 
-MIN_BACKOFF_RATIO = 0.5
-"""Share of a backoff that must remain until the limit of time: the last retry then starts at the limit."""
 ON_EVENT_LOOP = "a sync call on the thread of an event loop is retried once, without a backoff"
 DEADLINE_BEFORE_ATTEMPT = "the deadline would pass before the next attempt"
 
@@ -107,7 +105,9 @@ class RetrySchedule:
                 seconds = failure.retry_after
             window = limits.retry_seconds - elapsed
             if seconds > window and self._retry_count >= limits.guaranteed_retries:
-                if window < seconds * MIN_BACKOFF_RATIO or (failure.retry_after or 0.0) > window:
+                # Share of a backoff that must remain until the limit of time: the last retry then starts at the
+                # limit
+                if window < seconds * 0.5 or (failure.retry_after or 0.0) > window:
                     return f"the limit of {limits.retry_seconds:g} s for retries is reached"
                 seconds = window
         remaining = queries.seconds_left()

@@ -35,8 +35,6 @@ class SchemaRejectedError(ValueError):
 
 
 class SchemaViolation(NamedTuple):
-    """One violation of a schema by the arguments."""
-
     path: Path
     rule: str
     limit: Any
@@ -398,7 +396,6 @@ def _iter_children(node: Any, depth: int, root: Schema) -> Iterator[tuple[Any, i
 
 
 def field_name(path: Path) -> str:
-    """Return the innermost name on a path."""
     return next((part for part in reversed(path) if isinstance(part, str)), "")
 
 

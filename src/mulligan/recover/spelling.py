@@ -16,7 +16,6 @@ def normalize_name(text: str) -> str:
 
 
 def extract_digits(text: str) -> str:
-    """Return the digits of a text."""
     return "".join(character for character in text if character.isdigit())
 
 

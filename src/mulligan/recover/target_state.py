@@ -27,20 +27,10 @@ attempts fails: with 1, a target that fails 62 % would soon have no tokens, with
 that sheds half of its load may take two minutes to recover (`evals/overload`)."""
 RATIO_WEIGHT = 0.05
 """Weight of one attempt in the failure ratio of its target: it describes about the last 20."""
-MAX_HEALTHY_RATIO = 0.04
-"""Failure ratio of a target that is forgotten: five successes after a single failure."""
-UNRELIABLE_RATIO = 0.5
-"""Failure ratio from which on a target is unreliable: a failure says nothing about the call, so it does not count as an
-attempt."""
 UNRELIABLE_STREAK_FACTOR = 4
 """How many times as many failures in a row take an unreliable target down: a few in a row are no sign of an outage."""
 MIN_PROBE_SECONDS = 0.5
-DOWNTIME_RATIO = 0.5
-"""Delay of the next probe, as a share of the time that the target has been down."""
-LATE_PROBE_SECONDS = 2.0
-"""How long the oldest waiting call may be late for its probe before another one makes it."""
 MIN_POLL_SECONDS = 0.05
-MAX_POLL_SECONDS = 1.0
 NO_TOKENS = "too many retries of this target have failed (setting retry_tokens)"
 TARGET_DOWN = "its target is down"
 NO_PROBE_IN_TIME = f"{TARGET_DOWN}, and the next probe is after the time that the call may take"
@@ -91,8 +81,6 @@ class TargetCall:
 
 
 class TargetState:
-    """State of one target."""
-
     __slots__ = (
         "down_since",
         "failure_ratio",
@@ -121,7 +109,6 @@ class TargetState:
         """When the first of these failures ended."""
         self.next_probe = 0.0
         self.probe: TargetCall | None = None
-        """The call that probes the target now."""
         self.probe_started_at = 0.0
         self.last_seconds = 0.0
         """How long the last failed attempt took."""
@@ -132,11 +119,14 @@ class TargetState:
     def is_healthy(self, max_tokens: int) -> bool:
         """Return whether nothing needs to be remembered."""
         is_idle = not self.failures and not self.is_down and self.probe is None
-        return is_idle and self.tokens >= max_tokens and self.failure_ratio < MAX_HEALTHY_RATIO
+        # Failure ratio of a target that is forgotten: five successes after a single failure
+        return is_idle and self.tokens >= max_tokens and self.failure_ratio < 0.04
 
     @property
     def is_unreliable(self) -> bool:
-        return self.failure_ratio >= UNRELIABLE_RATIO
+        # Failure ratio from which on a target is unreliable: a failure says nothing about the call, so it does not
+        # count as an attempt
+        return self.failure_ratio >= 0.5
 
     # Results
 
@@ -148,7 +138,6 @@ class TargetState:
         self._release(now, random_value)
 
     def return_tokens(self, max_tokens: int) -> None:
-        """Return the tokens for a success."""
         self.tokens = min(max(self.tokens, max_tokens), self.tokens + SUCCESS_TOKENS)
 
     def take_tokens(self, count: int) -> None:
@@ -176,7 +165,8 @@ class TargetState:
             self.failure_ratio += RATIO_WEIGHT * (1 - self.failure_ratio)
         if was_probe or (not self.is_down and down_after and self.failures >= self.max_failures):
             self.is_down = True
-            downtime = DOWNTIME_RATIO * (now - self.down_since)
+            # Delay of the next probe, as a share of the time that the target has been down
+            downtime = 0.5 * (now - self.down_since)
             self.next_probe = now + max(MIN_PROBE_SECONDS, downtime) * (0.75 + 0.5 * random_value)
             self.next_probe = max(self.next_probe, now + MIN_PROBE_SECONDS, now + (retry_after or 0.0))
 
@@ -228,12 +218,13 @@ class TargetState:
             return RetryTurn(reason=OUTAGE_LIMIT)
         if self.probe is None and now >= self.next_probe:
             is_oldest = not self.waiting or self.waiting[0] is call or call < self.waiting[0]
-            if is_oldest or now >= self.next_probe + LATE_PROBE_SECONDS:
+            # How long the oldest waiting call may be late for its probe before another one makes it
+            if is_oldest or now >= self.next_probe + 2.0:
                 self.probe, self.probe_started_at = call, now
                 return RetryTurn(is_probe=True)
         probe_seconds = max(0.0, self.next_probe - now) if self.probe is None else 0.0
         seconds = probe_seconds or 0.1 * (now - self.down_since)
-        seconds = min(MAX_POLL_SECONDS, max(MIN_POLL_SECONDS if not probe_seconds else 0.0, seconds))
+        seconds = min(1.0, max(MIN_POLL_SECONDS if not probe_seconds else 0.0, seconds))
         # Also for a limit that is only a rounding error away, the call sleeps before it asks again.
         return RetryTurn(max(0.001, min(seconds, call.limit - now)), probe_seconds=probe_seconds)
 

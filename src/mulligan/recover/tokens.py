@@ -16,10 +16,6 @@ IMAGE_TOKENS = 1000
 CONTEXT_FILL_RATIO = 0.957
 """Share of the window that is filled: token counts are estimates, and a second overflow costs more than a few
 sentences."""
-FILL_RATIO_SLOPE = 0.2
-"""How fast that share falls the more our estimate differs from the provider's count."""
-JSON_TOKEN_RATIO = 0.94
-"""Tokens per piece of our estimate in JSON, where punctuation and escapes often share a token."""
 UNKNOWN_WINDOW_RATIO = 0.5
 """Share of the conversation to keep if the window is unknown."""
 
@@ -193,7 +189,8 @@ class TokenScale:
     @property
     def margin(self) -> float:
         """Return the share of the window to fill: less, the more the provider's count differs from ours."""
-        return CONTEXT_FILL_RATIO * (1 - FILL_RATIO_SLOPE * min(max(abs(self.rate - 1) - 0.05, 0), 0.5))
+        # The share falls the more our estimate differs from the provider's count
+        return CONTEXT_FILL_RATIO * (1 - 0.2 * min(max(abs(self.rate - 1) - 0.05, 0), 0.5))
 
 
 def calibrate_scale(sizes: Sizes, request: Any, model: object = None) -> TokenScale:
@@ -212,9 +209,10 @@ def calibrate_scale(sizes: Sizes, request: Any, model: object = None) -> TokenSc
     # mostly have names of their own.
     letter_share = 0.1 if window_of(model) is None else 0.001
     likely, best = TokenScale(count_tokens), -math.inf
+    # A piece of our estimate in JSON is 0.94 tokens: punctuation and escapes often share a token.
     for count, should_escape, usual_rate, spread, share in (
         (count_tokens, False, 1.008, 0.02, 0.5),
-        (count_tokens, True, JSON_TOKEN_RATIO, 0.02, 0.3),
+        (count_tokens, True, 0.94, 0.02, 0.3),
         (count_letter_tokens, True, 1.0, 0.003, letter_share),
         (count_letter_tokens, False, 0.988, 0.006, letter_share),
     ):

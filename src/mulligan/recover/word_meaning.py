@@ -203,7 +203,6 @@ def _build_opposites() -> dict[str, frozenset[str]]:
 
 
 def lower_words(name: str) -> list[str]:
-    """Return the words of a name in lower case."""
     return [word.casefold() for word in split_words(name[:MAX_COMPARED_CHARS])]
 
 

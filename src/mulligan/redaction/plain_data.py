@@ -282,7 +282,6 @@ _DATA_MODULES = frozenset(("collections", "types", "argparse"))
 """Modules of the standard library whose plain objects hold data."""
 _VALUE_MODULES = frozenset("datetime zoneinfo decimal fractions ipaddress pathlib uuid enum re".split())
 """Modules of the standard library whose objects do not change."""
-_HEAP_TYPE_FLAG = 1 << 9
 
 
 def read_buffer(value: Any) -> bytes | None:
@@ -316,7 +315,8 @@ def _has_hidden_state(kind: type) -> bool:
     home = str(type.__dict__["__module__"].__get__(kind)).partition(".")[0]
     if home in sys.stdlib_module_names:
         return home not in _DATA_MODULES
-    return not all(base.__flags__ & _HEAP_TYPE_FLAG or base is types.SimpleNamespace for base in kind.__mro__[:-1])
+    # 1 << 9 is Py_TPFLAGS_HEAPTYPE: a class that Python code defines
+    return not all(base.__flags__ & (1 << 9) or base is types.SimpleNamespace for base in kind.__mro__[:-1])
 
 
 def find_fields(value: Any) -> dict[str, Any] | None:

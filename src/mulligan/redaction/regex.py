@@ -235,8 +235,6 @@ _ATOM = LazyRegex(r"\\(?:x..|u....|U........|\d+|.)|\[\^?\]?(?:\\.|[^\]\\])*\]",
 _INNER_GROUP = LazyRegex(r"\([^()]*\)")
 _REPEATED = LazyRegex(r".(?:[*+?]|\{[\d,]*\})[?+]?", re.DOTALL)
 _BREAK = LazyRegex(r"[\0^$.]+")
-MIN_INDEX_WORD_CHARS = 4
-"""Shortest literal of a pattern under which it is indexed without reading the whole pattern."""
 
 
 def _find_index_words(pattern: str) -> tuple[str, ...]:
@@ -251,7 +249,8 @@ def _find_index_words(pattern: str) -> tuple[str, ...]:
         remainder, group_count = _INNER_GROUP.subn("\0", remainder)
     words = _BREAK.split(_REPEATED.sub("\0", remainder)) if not any(map(remainder.__contains__, "()|")) else [""]
     word = max(words, key=len).lower()
-    return (word,) if len(word) >= MIN_INDEX_WORD_CHARS else required_words(pattern) or ("",)
+    # Shortest literal of a pattern under which it is indexed without reading the whole pattern
+    return (word,) if len(word) >= 4 else required_words(pattern) or ("",)
 
 
 @functools.cache

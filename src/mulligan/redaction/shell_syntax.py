@@ -54,7 +54,6 @@ class Command(NamedTuple):
     is_document: bool = False
     """Whether this is a line of a here-document."""
     files: tuple[str, ...] = ()
-    """The files of its redirections."""
 
 
 def parse_commands(text: str) -> Iterator[Command]:

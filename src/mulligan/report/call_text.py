@@ -45,17 +45,9 @@ MAX_VALUE_CHARS = 300
 MIN_ARGUMENT_CHARS = 24
 """Minimum length at which one of many arguments is cut."""
 LABEL_CHARS = len("arguments")
-MAX_VALUE_LINES = 2
-"""Lines for the arguments, or for the result, of one attempt on a terminal."""
-PIPE_COLUMNS = 100
-"""Width of a call on one line if the output is no terminal."""
-MAX_COMPACT_CHARS = 80
-"""With `--full`, a longer value is printed on several lines."""
 MAX_MESSAGE_CHARS = 160
 MAX_REASON_CHARS = 600
 """Characters of a stop reason. It is ours, and its advice stands at the end."""
-MAX_SUMMARY_FRAMES = 3
-"""Frames of one exception in the text of a run. `--full`, JSON and dashboard show all."""
 MAX_SUMMARY_CHARS = 320
 TRACE_LINE_STARTS = ("  ", "caused by ", "while handling ", "contains ", "...")
 """Starts of the lines of a stack trace by mulligan: a frame, or another exception of the chain."""
@@ -105,7 +97,8 @@ class CallRenderer:
         self._indent = " " * (4 + len(str(len(numbers))))
         value_width = 0 if width is None else width - len(self._indent) - LABEL_CHARS - 6
         # Less than the lines hold, because they break between words.
-        self._value_chars = MAX_VALUE_CHARS if width is None else max(60, MAX_VALUE_LINES * (value_width - 6))
+        # Lines for the arguments, or for the result, of one attempt on a terminal
+        self._value_chars = MAX_VALUE_CHARS if width is None else max(60, 2 * (value_width - 6))
 
     def render_count(self, counted_calls: Sequence[calls.Call]) -> str:
         """Render successful calls of a long run as one line with their number."""
@@ -141,7 +134,8 @@ class CallRenderer:
             if step.recovery is not None:
                 yield from self._wrap(f"{self._indent}> {describe_recovery(step.recovery)}", self._indent + "    ")
                 lines = describe_compression(step)
-                shown_lines = lines if self._is_full else lines[: MAX_SHOWN_ACTIONS + 1]
+                # Actions of one compression in the text of a run. `--full`, JSON and dashboard show all.
+                shown_lines = lines if self._is_full else lines[:13]
                 if len(shown_lines) < len(lines):
                     shown_lines.append(f"{len(lines) - len(shown_lines)} more (--full)")
                 for line in shown_lines:
@@ -213,7 +207,8 @@ class CallRenderer:
     def _fits(self, line: str) -> bool:
         if self._is_full and "\\n" in line:
             return False  # texts of several lines are printed as such
-        return display_width(line) <= (PIPE_COLUMNS if self._width is None else self._width)
+        # Width of a call on one line if the output is no terminal
+        return display_width(line) <= (100 if self._width is None else self._width)
 
     def _wrap(self, text: str, further: str) -> Iterator[str]:
         return wrap_text(text, self._width, "", further)
@@ -353,7 +348,8 @@ def _format_full(value: Any) -> list[str]:
     if isinstance(value, str) and "\n" in value:
         return ["", *map(escape_hidden, value.split("\n"))]
     text = _to_json(value)
-    if len(text) <= MAX_COMPACT_CHARS:
+    # With `--full`, a longer value is printed on several lines
+    if len(text) <= 80:
         return [text]
     return list(map(escape_hidden, json.dumps(value, ensure_ascii=False, indent=2, default=str).split("\n")))
 
@@ -426,10 +422,6 @@ def describe_wait(step: Step) -> str:
     return f"waiting for {target}, next probe in {format_duration(seconds)}"
 
 
-MAX_SHOWN_ACTIONS = 12
-"""Actions of one compression in the text of a run. `--full`, JSON and dashboard show all."""
-
-
 def describe_compression(step: Step) -> list[str]:
     """Describe how the conversation of an attempt was compressed: the tokens, then each action with its messages."""
     facts = (step.metadata or {}).get("compressed")
@@ -490,7 +482,8 @@ def _summarize_trace(failure: Failure) -> Iterator[str]:
             frames.append(line.strip())
             continue
         user_frames = [frame for frame in frames if not frame.startswith(("library ", "..."))]
-        nearest = ", from ".join(user_frames[:MAX_SUMMARY_FRAMES] or frames[:1])
+        # Frames of one exception in the text of a run. `--full`, JSON and dashboard show all.
+        nearest = ", from ".join(user_frames[:3] or frames[:1])
         yield to_line(f"{header} at {nearest}" if nearest else header, MAX_SUMMARY_CHARS)
         header, frames = line, []
 

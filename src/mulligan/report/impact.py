@@ -207,8 +207,6 @@ IMPACT_NOTE = (
 
 
 class ImpactReport(NamedTuple):
-    """The impact page."""
-
     conclusion: str
     summary: list[ImpactRow]
     contributions: list[ImpactRow]

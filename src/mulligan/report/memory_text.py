@@ -41,7 +41,6 @@ from mulligan.report.tables import (
     to_line,
 )
 
-MAX_DAYS = 14
 MAX_BAR_CHARS = 30
 MAX_SHOWN_TRIALS = 20
 """Latest trials of a fix that are listed, and whose runs are read to explain it."""
@@ -117,7 +116,7 @@ def _pattern_rows(pattern: Pattern, now: int) -> Iterator[tuple[str, str]]:
 def _count_by_day(pattern: Pattern, now: int) -> list[tuple[str, int]]:
     """Return the occurrences of each day, from the first day with one, for at most two weeks."""
     today = now // DAY * DAY
-    first = max(min(filter(None, pattern.days), default=today), today - (MAX_DAYS - 1) * DAY)
+    first = max(min(filter(None, pattern.days), default=today), today - 13 * DAY)
     return [
         (time.strftime("%Y-%m-%d", time.gmtime(day / 1000)), pattern.days.get(day, 0))
         for day in range(first, today + 1, DAY)

@@ -38,7 +38,6 @@ def format_timestamp(millis: int) -> str:
 
 
 def format_period(stats: Stats) -> str:
-    """Format the period that the stats cover."""
     if stats.since is None and stats.until is None:
         return "over all time"
     since = f"since {format_timestamp(stats.since)}" if stats.since is not None else ""

@@ -10,8 +10,6 @@ import msgspec
 from mulligan.core.records import ReplayResult
 from mulligan.report.tables import format_count, format_duration, format_share, render_columns, to_line
 
-MIN_AGREEMENT_RATIO = 0.95
-"""Minimum ratio of repairs equal to the recovering call for automatic repair to be worthwhile."""
 MAX_ROWS = 15
 """Maximum number of tools and of kinds in the output."""
 RepairWorth = Literal["yes", "no", "unknown", "nothing"]
@@ -83,7 +81,8 @@ class ReplayCounts(msgspec.Struct, omit_defaults=False):
             return "nothing"
         if not self.repaired + self.repaired_differently:
             return "unknown"
-        return "yes" if self.repaired >= MIN_AGREEMENT_RATIO * (self.repaired + self.repaired_differently) else "no"
+        # Minimum ratio of repairs equal to the recovering call for automatic repair to be worthwhile
+        return "yes" if self.repaired >= 0.95 * (self.repaired + self.repaired_differently) else "no"
 
     def to_facts(self) -> dict[str, Any]:
         times = {"seconds": round(self.seconds, 3), "saved_seconds": round(self.saved_seconds, 3)}

@@ -25,10 +25,7 @@ MAX_TRACKED_ENTRIES = 5_000
 MAX_ROWS = 20
 """Maximum number of rows in a list."""
 MAX_SHOWN_DAYS = 30
-MAX_CALL_SECONDS = 600.0
-"""Maximum counted duration of one call: a longer call waited for a permission prompt."""
 DAY_MS = 86_400_000
-"""Milliseconds per day."""
 
 
 class AgentFinding(Record, frozen=True):
@@ -274,7 +271,8 @@ class LogScan:
         for index, step in enumerate(steps):
             if not step.has_failed:
                 continue
-            ended_at = step.started_at + round(min(step.duration_seconds, MAX_CALL_SECONDS) * 1000)
+            # Maximum counted duration of one call: a longer call waited for a permission prompt
+            ended_at = step.started_at + round(min(step.duration_seconds, 600.0) * 1000)
             following = steps[index + 1].started_at if index + 1 < len(steps) else ended_at
             if 0 < following - ended_at <= MAX_PAUSE_SECONDS * 1000:
                 ended_at = following

@@ -11,8 +11,6 @@ from mulligan.report.tables import format_count, render_columns, to_line
 MAX_KINDS = 10
 MAX_FIXES = 8
 MAX_SPIRALS = 5
-MIN_COMPARED_CALLS = 50
-"""Minimum number of calls before and after a compaction for a comparison of the two."""
 
 
 def render_findings(findings: Findings) -> Iterator[str]:
@@ -50,7 +48,6 @@ def render_findings(findings: Findings) -> Iterator[str]:
 
 
 def summarize_findings(findings: Findings) -> str:
-    """Return the summary of the findings in one sentence."""
     if not findings.calls:
         return "No tool calls found."
     where = f"{format_count(findings.calls, 'call')} in {format_count(findings.sessions, 'session')}"
@@ -104,7 +101,8 @@ def _cost_lines(findings: Findings) -> Iterator[str]:
     if exclusions:
         yield f"Not counted as failures: {', '.join(exclusions)}."
     (calls, failed), (later, failed_later) = findings.before_compaction, findings.after_compaction
-    if min(calls, later) >= MIN_COMPARED_CALLS and (failed or failed_later):
+    # Minimum number of calls before and after a compaction for a comparison of the two
+    if min(calls, later) >= 50 and (failed or failed_later):
         yield (
             f"Failure rate in {format_count(findings.compacted_sessions, 'session')} with a compaction: "
             f"{format_percent(failed, calls)} before it, {format_percent(failed_later, later)} after."

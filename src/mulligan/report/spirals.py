@@ -11,8 +11,6 @@ from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import Change, History, Link, Run, Step
 
-MAX_CALLS_BETWEEN_FAILURES = 15
-"""Maximum distance in steps between two failures of one spiral."""
 MIN_SPIRAL_FAILURES = 3
 """Minimum number of failures in a spiral."""
 MAX_SPIRALS = 20
@@ -99,9 +97,8 @@ def _continues(spiral: SessionSpiral, step: Step, links: dict[int, Link]) -> boo
     """Return whether a failure belongs to a spiral: it is near the last one, which had not recovered before it."""
     link = links.get(spiral.last.call)
     is_recovered = link is not None and link.recovering_call < step.seq and step.call != spiral.last.call
-    return _is_concurrent(spiral.last, step) or (
-        step.seq - spiral.last.seq <= MAX_CALLS_BETWEEN_FAILURES and not is_recovered
-    )
+    # Maximum distance in steps between two failures of one spiral
+    return _is_concurrent(spiral.last, step) or (step.seq - spiral.last.seq <= 15 and not is_recovered)
 
 
 # Recoveries in words

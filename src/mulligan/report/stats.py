@@ -38,16 +38,10 @@ from mulligan.report.differences import (
 )
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 
-MIN_SUSPECTED_RATIO = 0.2
-"""Share of a tool's calls with a suspected failure from which advice is given."""
 MIN_SAMPLE_SIZE = 5
 """Minimum number of cases for advice."""
 MAX_ADVICE_PER_TOPIC = 3
 """Maximum number of sentences per topic."""
-MIN_REPAIR_RELIANCE_RATIO = 0.1
-"""Ratio of repaired successes above which an agent relies too much on repairs."""
-MIN_ATTEMPT_SUCCESS_RATIO = 0.1
-"""Success ratio of an attempt below which it is not worth making."""
 
 RECOVERY_METHODS = {
     "retry": "retry",
@@ -348,8 +342,6 @@ class StatComparison(NamedTuple):
         return f"{name}: no difference that chance would not explain."
 
 
-MAX_CLUSTER_RUNS = 1000
-"""The latest runs of a group from which its design effects are estimated."""
 RUN_FILTERS = ("agent", "version", "environment", "tool", "model", "kind")
 """Filters of stats that also select runs."""
 
@@ -365,7 +357,8 @@ def compare_groups(
         }
         if query.kind and "/" not in query.kind:
             fields["kind"] = f"{query.kind}/"
-        run_query = RunQuery(**fields, since=query.since, until=query.until, limit=MAX_CLUSTER_RUNS)
+        # The latest runs of a group from which its design effects are estimated
+        run_query = RunQuery(**fields, since=query.since, until=query.until, limit=1000)
         histories = store.runs(tenant, run_query)
         days = store.stats(tenant, msgspec.structs.replace(query, by="time", since=None, until=None)).parts
         first_day = min((int(day) for day, cell in days.items() if cell.calls or started_runs(cell)), default=query.now)
@@ -495,7 +488,7 @@ def _compare_rates(
 
 def format_points(difference: GroupDifference) -> str:
     """Format a difference of rates in percentage points with its interval."""
-    estimate, low, high = (f"{100 * share:+.1f}" for share in difference)
+    estimate, low, high = (f"{round(100 * share, 1) + 0.0:+.1f}" for share in difference)
     return f"{estimate} points ({low} to {high})"
 
 
@@ -575,10 +568,11 @@ def _advise_on_arguments(tools: Mapping[str, Cell]) -> Iterator[str]:
 
 def _advise_on_suspected(tools: Mapping[str, Cell]) -> Iterator[str]:
     """Yield advice on tools whose results often look like a failure. Only a person knows whether they are content."""
+    # Share of a tool's calls with a suspected failure from which advice is given
     candidates = [
         (-cell.suspected, name, cell.calls)
         for name, cell in tools.items()
-        if cell.suspected >= MIN_SAMPLE_SIZE and cell.suspected >= cell.calls * MIN_SUSPECTED_RATIO
+        if cell.suspected >= MIN_SAMPLE_SIZE and cell.suspected >= cell.calls * 0.2
     ]
     for count, name, calls in sorted(candidates)[:MAX_ADVICE_PER_TOPIC]:
         yield (
@@ -592,7 +586,8 @@ def _advise_on_retries(total: Cell) -> Iterator[str]:
     for number, attempt_count in sorted(total.later_attempts.items()):
         success_count = total.later_successes.get(number, 0)
         is_retry = number > 1 and attempt_count >= 2 * MIN_SAMPLE_SIZE
-        if is_retry and success_count < attempt_count * MIN_ATTEMPT_SUCCESS_RATIO:
+        # Success ratio of an attempt below which it is not worth making
+        if is_retry and success_count < attempt_count * 0.1:
             yield (
                 f"Attempt {number} succeeded {success_count:,} of {format_count(attempt_count, 'time')}: "
                 "allow fewer attempts (Policy.attempts)."
@@ -602,7 +597,8 @@ def _advise_on_retries(total: Cell) -> Iterator[str]:
 def _advise_on_repair_reliance(agents: Mapping[str, Cell]) -> Iterator[str]:
     """Yield advice on agents whose calls often need repairs."""
     for name, cell in sorted(agents.items()):
-        if cell.repaired >= MIN_SAMPLE_SIZE and cell.repaired >= MIN_REPAIR_RELIANCE_RATIO * _count_successes(cell):
+        # Ratio of repaired successes above which an agent relies too much on repairs
+        if cell.repaired >= MIN_SAMPLE_SIZE and cell.repaired >= 0.1 * _count_successes(cell):
             yield (
                 f"{to_line(name or '(no name)', 40)} relies on repairs: {cell.repaired:,} of "
                 f"{format_count(_count_successes(cell), 'successful call')} needed changed arguments. "

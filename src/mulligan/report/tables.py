@@ -201,7 +201,6 @@ def _narrow_texts(columns: Sequence[TableColumn], widths: list[int], indexes: Se
 
 
 def _min_width(column: TableColumn, width: int) -> int:
-    """Return the minimum width of a column."""
     if column.is_right_aligned or column.needs_full_width:
         return width
     return max(MIN_TEXT_WIDTH if column.priority < 7 else 2 * MIN_TEXT_WIDTH, display_width(column.title))

@@ -13,10 +13,6 @@ from mulligan.core.records import History, Record, Step
 
 START_LOOKBACK_MS = 3_600_000
 """Lookback of the first poll: runs that started earlier are not reported."""
-RUNS_PER_POLL = 200
-"""Runs read per page of a poll."""
-MAX_NEW_RUNS_PER_POLL = 1000
-"""Maximum number of runs read per poll if many are new."""
 MAX_OPEN_RUNS = 50
 """Maximum number of open runs that are polled although they are no longer among the newest."""
 
@@ -47,7 +43,8 @@ class StepQuery(Record, frozen=True):
 class TailReader:
     """Reader that reports each attempt and each end of a run once, ordered by end time."""
 
-    def __init__(self, query: StepQuery, since: int, limit: int = RUNS_PER_POLL, tenant: str = DEFAULT_TENANT) -> None:
+    # Runs read per page of a poll
+    def __init__(self, query: StepQuery, since: int, limit: int = 200, tenant: str = DEFAULT_TENANT) -> None:
         self._query = query
         self._run_query = RunQuery(
             agent=query.agent, session=query.session, environment=query.environment, version=query.version,
@@ -82,7 +79,8 @@ class TailReader:
     def _read_newest(self, store: Store) -> Iterator[History]:
         """Yield the newest runs, and older pages until a known run or the limit."""
         query, read_count = self._run_query, 0
-        while read_count < MAX_NEW_RUNS_PER_POLL:
+        # Maximum number of runs read per poll if many are new
+        while read_count < 1000:
             page = store.runs(self._tenant, query)
             yield from page
             read_count += len(page)

@@ -58,7 +58,6 @@ class Caller(NamedTuple):
     token: str = ""
     """Id of the token that was sent or that the cookie refers to."""
     name: str = ""
-    """Display name of the caller."""
 
 
 class AccessRules(NamedTuple):

@@ -33,8 +33,6 @@ Listener = Callable[[str, Sequence[AnyEvent]], None]
 """Called on the writer thread with the tenant and the stored events."""
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 """Limit of request bytes waiting to be stored. Above it callers receive 429."""
-MAX_COMMIT_WEIGHT = 2000
-"""Batches join a transaction until it has this weight. A success weighs 1, a failure `FAILURE_WEIGHT`."""
 FAILURE_WEIGHT = 40
 """Weight of a failure: what it costs to classify, redact and count it, compared with a success."""
 WRITE_FAILURE_SECONDS = 15.0
@@ -130,7 +128,6 @@ class SliceWorker(QueueWorker[_PendingWork]):
     thread_name = "mulligan-converter"
 
     async def run(self, caller: Caller, work: SlicedWork[T]) -> T:
-        """Do the work and return its result."""
         result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._condition:
             self._check_open()
@@ -253,7 +250,8 @@ class Committer(QueueWorker[_PendingBatch]):
             callbacks, self._callbacks = self._callbacks, []
             group: list[_PendingBatch] = []
             weight = 0
-            while self._pending and weight < MAX_COMMIT_WEIGHT:
+            # Batches join a transaction until it has this weight. A success weighs 1, a failure `FAILURE_WEIGHT`.
+            while self._pending and weight < 2000:
                 group.append(self._pending.pop())
                 weight += group[-1].weight
         try:

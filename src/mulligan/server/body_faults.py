@@ -25,8 +25,6 @@ _PATH_PART = re.compile(r"\[(\d+)\]|\.?([^.\[\]]+)")
 
 
 class Fault(NamedTuple):
-    """One fault of a body."""
-
     field: str
     """Path as in programs: `steps[0].outcome`. Empty for the body as a whole."""
     message: str

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
+from mulligan.contract.search_terms import parse_search
 from mulligan.contract.store import (
     DEFAULT_TENANT,
     IMPORT_PREFIX,
@@ -26,6 +27,7 @@ from mulligan.contract.store import (
     import_principal,
 )
 from mulligan.core.events import AnyEvent, FailureRecorded, StepEnded
+from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, History, Precedent, Record, Step, StepType, encode
 from mulligan.server import bodies, payloads
 from mulligan.server.access import Caller

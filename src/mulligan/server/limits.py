@@ -23,8 +23,6 @@ from mulligan.server.tenants import MEASURES, SERVER_ENTRY_KIND, Measure, Tenant
 USAGE_KEY = "usage"
 MAX_RETRY_AFTER_SECONDS = 3600
 """Upper limit of Retry-After: an operator may raise the quota before the day ends."""
-DEFAULT_RECORDS_PER_SECOND = 20_000
-"""Sustained records per second of one caller: several times what one process records."""
 MAX_ADDRESS_FAILURES = 10
 """Limit of failed sign-ins per minute from one address."""
 FAILURE_WINDOW_SECONDS = 60.0
@@ -175,9 +173,8 @@ class _CallerBuckets:
 class RateLimiter:
     """Rate limit of records per caller, with bursts."""
 
-    def __init__(
-        self, rate: float = DEFAULT_RECORDS_PER_SECOND, monotonic: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, rate: float = 20_000, monotonic: Callable[[], float] = time.monotonic) -> None:
+        # The default is several times what one process records.
         # Burst size as seconds of the sustained rate, for records queued while the server was unavailable.
         self._buckets = _CallerBuckets(rate * 10, rate, monotonic)
 

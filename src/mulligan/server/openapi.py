@@ -23,14 +23,11 @@ Answer = Callable[[Store, str, dict[str, Any], Request], Response]
 
 
 class QueryEndpoint(NamedTuple):
-    """Declaration of one query endpoint."""
-
     path: str
     summary: str
     parameters: tuple[Parameter, ...]
     answer: Answer
     response_schema: str
-    """Name of the response schema."""
     has_csv: bool = False
     """Whether the response is also available as CSV."""
     role: Literal["read", "admin"] = "read"

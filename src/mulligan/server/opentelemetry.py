@@ -64,8 +64,6 @@ SPAN_DEPTH = 6
 OTHER_SCOPES, UNNAMED_SCOPE = "(other scopes)", "(no scope)"
 MAX_FAILED_SPANS = 10_000
 """Limit of failed spans in one export."""
-MAX_TRACE_CONFLICTS = 10
-"""How often spans are stored again because another server had stored spans of their traces in between."""
 SPAN_KEY, ATTEMPT_GROUP_KEY = "span", "of"
 """Keys in a step's metadata: its span id, and what its attempts have in common."""
 TOOL_EVENT, ERROR_EVENT, MODEL_EVENT = "tool_result", "api_error", "api_request"
@@ -90,7 +88,8 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         await server.admit(caller, len(spans), size)
         numbered_parts = enumerate(split_spans(spans))
         parts = [(partial(build_batch, number, part), weight) for number, (part, weight) in numbered_parts]
-        for _ in range(MAX_TRACE_CONFLICTS):
+        # How often spans are stored again because another server had stored spans of their traces in between
+        for _ in range(10):
             try:
                 await server.store_in_parts(caller, parts)
                 return sum(unrecognized.values(), Counter[str]())
@@ -102,8 +101,6 @@ def build_routes(server: Server) -> Iterable[BaseRoute]:
         raise store_unavailable("Other servers are storing spans of the same traces. Retry later.")
 
     def endpoint(rejected_name: str, from_json: Decoder, from_protobuf: Decoder, note: str = "") -> Endpoint:
-        """Build the endpoint of one signal."""
-
         async def receive(request: Request) -> Response:
             limits = {"max_bytes": bodies.MAX_OTLP_BODY_BYTES, "max_inflated_bytes": bodies.MAX_OTLP_INFLATED_BYTES}
             data = await bodies.read_body(request, PROTOBUF, JSON, **limits)

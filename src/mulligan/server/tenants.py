@@ -36,7 +36,6 @@ SECRET_PREFIX = "mul_"
 REFRESH_INTERVAL_SECONDS = 1.0
 """Time until entries are read again. A revoked token stops working within it."""
 TENANT_NAME_PATTERN = re.compile(r"[\w.@:/-]{1,80}", re.ASCII)
-"""Allowed tenant names."""
 Measure = Literal["requests", "records", "bytes"]
 MEASURES: tuple[Measure, ...] = get_args(Measure)
 RETENTION_FIELDS = ("keep_failures", "keep_successes", "keep_hourly")
@@ -48,10 +47,8 @@ ROLE_PERMISSIONS: dict[str, frozenset[str]] = {
     "read": frozenset({"lookup", "read"}),
     "admin": frozenset({"lookup", "ingest", "read", "admin"}),
 }
-"""Permissions of each role."""
 COOKIE_SECRET_KEY, SIGNED_OUT_KEY = "cookies", "signed-out"
 COOKIE_HOURS = 12
-"""Lifetime of a cookie in hours."""
 MAX_SIGNED_OUT_COOKIES = 10_000
 """Limit of stored signed-out cookies. Above it the ones that expire first are dropped."""
 
@@ -91,7 +88,6 @@ class CachedRecords(Generic[T]):
     """Records in one entry of the server, cached for a second because every request needs them."""
 
     key: str
-    """Key of the entry."""
     type: Any
     names: tuple[str, ...]
     """Fields that identify a record."""
@@ -282,8 +278,6 @@ class Token(Record, frozen=True):
 
 
 class Tokens(CachedRecords[Token]):
-    """Tokens of a store."""
-
     key, type, names = "tokens", Token, ("hash", "id")
 
     def create(

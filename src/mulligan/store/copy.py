@@ -274,13 +274,10 @@ class Difference(Record, frozen=True, omit_defaults=False):
 
 
 class CopyResult(Record, frozen=True, omit_defaults=False):
-    """The result of a copy or a comparison."""
-
     source: str
     to: str
     tenants: tuple[str, ...] = ()
     rows: int = 0
-    """Rows in the destination."""
     put: int = 0
     removed: int = 0
     """Rows of an earlier copy that the source no longer has in this form."""

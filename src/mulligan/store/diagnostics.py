@@ -24,8 +24,6 @@ class TableSize(Record, frozen=True):
 
 
 class Diagnostics(Record, frozen=True):
-    """Diagnostics of one database."""
-
     engine: str
     """Name and version of the database."""
     schema: int

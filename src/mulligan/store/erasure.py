@@ -154,7 +154,6 @@ class Eraser:
         self._changes = CounterChanges()
         self.runs = self.steps = self.messages = 0
         self.removed_run_ids: set[str] = {request.run} if request.run is not None else set()
-        """Runs that are erased completely."""
 
     def perform(self) -> ForgetResult:
         target, request = (self._writer, self._tenant), self._request

@@ -42,8 +42,6 @@ from mulligan.store.rows import BEFORE_FIRST_CALL, decode_body, decode_step, dec
 
 MAX_FIXES_PER_PATTERN = 64
 """Fixes that are read per pattern, last tried first."""
-MAX_RECOUNTED_VOTES = 500
-"""Latest votes that are recounted after a schema change of the tool."""
 _UPSERT_DECISION_SQL = upsert("fix_decisions", "tenant id", "body")
 # A statement costs about as much as the tables it names: Citus plans each of them twice, every time.
 _DECISIONS_SQL = "SELECT 'decision', id, NULL, body FROM fix_decisions WHERE tenant = ?1"
@@ -411,7 +409,8 @@ def _build_context(read: RowReader, tenant: str, query: FixQuery, rows: Sequence
         return samples_by_fix
 
     def recount_since(record: FixRecord, since: int) -> FixRecord:
-        return record.recount(votes(read, tenant, record.id, since, query.excluded_run, MAX_RECOUNTED_VOTES))
+        # Latest votes that are recounted after a schema change of the tool
+        return record.recount(votes(read, tenant, record.id, since, query.excluded_run, 500))
 
     @functools.cache
     def load_promotion_facts() -> prerequisites.PromotionFacts:

@@ -6,13 +6,13 @@ newest are found. `contract/search.py` decides on what is stored whether a propo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
 from mulligan.contract.search_terms import SearchTerm
 from mulligan.core.records import History, Run
+from mulligan.redaction.regex import LazyRegex
 from mulligan.store.connection import Connection
 from mulligan.store.rows import decompress, history_of, messages_of, read_meta, write_meta
 
@@ -41,8 +41,8 @@ SETTLE_MILLISECONDS = 60_000
 """A run is indexed so long after it was stored: until then another process may commit an earlier row."""
 IDLE_MILLISECONDS = 24 * 3600 * 1000
 """An unfinished run is indexed when it was stored so long ago."""
-_ESCAPE = re.compile(r"\\(?:u[0-9a-fA-F]{4}|.)")
-_UNSEARCHED = re.compile(r'"(?<=[{,]")(?:(?:started_at|ended_at|duration_seconds)":[-+.0-9e]+|[^"]*":)')
+_ESCAPE = LazyRegex(r"\\(?:u[0-9a-fA-F]{4}|.)")
+_UNSEARCHED = LazyRegex(r'"(?<=[{,]")(?:(?:started_at|ended_at|duration_seconds)":[-+.0-9e]+|[^"]*":)')
 """Times, and keys of values, in JSON without escapes. Searches name a key only together with a word of its value."""
 
 

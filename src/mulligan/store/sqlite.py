@@ -46,8 +46,6 @@ NETWORK_FILESYSTEMS = frozenset(
 
 
 class SqliteConnection(sqlite3.Connection):
-    """SQLite connection that implements `connection.Connection`."""
-
     is_exclusive = True
 
     @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from base64 import b64decode, b64encode
+from functools import cache
 from typing import Any, Literal, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from mulligan.contract.counters import Histogram, Stats, StatsQuery
 from mulligan.contract.store import AuditNote, FixQuery, Progress, RecallQuery, Store
 from mulligan.core.failure import Kind
-from mulligan.core.records import Fix, Precedent, Record
+from mulligan.core.records import Fix, Precedent, Record, build_decoder
 
 T = TypeVar("T")
 CONTENT_TYPE = "application/json"
@@ -106,4 +107,9 @@ def decode_arguments(method: str, data: bytes) -> tuple[Any, ...]:
 
 
 def decode_value(data: bytes, type: Any) -> Any:
-    return msgspec.json.decode(data, type=type, dec_hook=_in)
+    return _decoder_of(type).decode(data)
+
+
+@cache
+def _decoder_of(type: Any) -> msgspec.json.Decoder[Any]:
+    return build_decoder(type, _in)

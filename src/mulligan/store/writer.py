@@ -74,8 +74,6 @@ MIN_TRAIL_CALLS = 100
 """Latest calls of a run that a trail covers at least. Changes to earlier calls need a full read."""
 IDLE_MILLISECONDS = 30 * 60 * 1000
 """An unfinished run that was idle for this long is settled: its provisional links are judged as if it had ended."""
-SETTLED_TIMESTAMP = 2**62
-"""Stored in place of a time for a run that was settled before it ended."""
 MAX_ATTEMPT_DISTANCE = 200
 """Steps between two attempts of one call that another program sends apart, at most."""
 SUCCESS_PAGE_STEPS = 10
@@ -502,7 +500,8 @@ class BatchWriter:
             else:
                 self._settle_run(writer, tenant, stored_run)
                 # Keep the row: if the run continues, its links are judged again at its end.
-                writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, id, SETTLED_TIMESTAMP))
+                # Stored in place of a time for a run that was settled before it ended
+                writer.execute(_UPSERT_PROVISIONAL_SQL, (tenant, id, 2**62))
         return len(rows)
 
     def _settle_run(self, writer: Connection, tenant: str, stored_run: StoredRun) -> None:

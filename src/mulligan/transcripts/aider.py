@@ -61,8 +61,6 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
 
 
 class _AiderSession:
-    """One session of the file."""
-
     def __init__(self, run: RunBuilder) -> None:
         self.run = run
         self._requested: list[_WrittenEdit] = []

@@ -81,7 +81,6 @@ class LogLocation(NamedTuple):
 
 
 def default_locations(environ: Mapping[str, str], home: Path) -> list[LogLocation]:
-    """Return the default log folders."""
     return [
         LogLocation(log_format.title, path)
         for log_format in FORMATS.values()

@@ -41,7 +41,6 @@ class EndedCall(NamedTuple):
 
 
 def parse_part(part: dict[str, Any]) -> EndedCall | None:
-    """Return the call of a part, or None if the part is no call or the call has not ended."""
     state = part.get("state")
     if part.get("type") != "tool" or not isinstance(state, dict) or state.get("status") not in ("completed", "error"):
         return None
@@ -70,7 +69,6 @@ def find_logs(environ: Mapping[str, str], home: Path) -> list[Path]:
 
 
 def read(lines: LogLines, state: ReaderState, session: str | None = None) -> Iterator[History]:
-    """Yield the sessions of the database, or one of them."""
     try:
         uri = f"{lines.path.absolute().as_uri()}?mode=ro"
         with contextlib.closing(sqlite3.connect(uri, uri=True, timeout=0.1)) as database:

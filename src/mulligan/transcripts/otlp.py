@@ -49,8 +49,6 @@ T = TypeVar("T")
 NAME = "otlp"
 NAMED_BY_TRACE = -1
 """In place of the start of the agent's span: an attribute of the trace names the run."""
-MAX_HELD_SPANS = 50_000
-"""Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
 
 
 class Span(msgspec.Struct, gc=False):
@@ -193,7 +191,8 @@ def read_spans(spans: Iterable[Span], state: ReaderState) -> Iterator[History]:
     for span in spans:
         traces.setdefault(span.trace, []).append(span)
         span_count += 1
-        while span_count > MAX_HELD_SPANS and len(traces) > 1:
+        # Spans in memory at the same time. Beyond that, the oldest trace is considered complete.
+        while span_count > 50_000 and len(traces) > 1:
             trace = next(iter(traces))
             trace_spans = traces.pop(trace)
             span_count -= len(trace_spans)

@@ -17,8 +17,6 @@ from mulligan.core.records import StepType
 from mulligan.transcripts.log_lines import parse_json
 
 MAX_ATTEMPTS = 1000
-MAX_TAGS = 50
-MAX_EVALUATIONS = 20
 MAX_COST = 1e6
 """Dollars. A larger cost of one span is an error."""
 Role = StepType | Literal["agent", "structure"]
@@ -253,7 +251,7 @@ def find_tags(facts: dict[str, Any]) -> list[str]:
     if isinstance(value, str):
         parsed = parse_json(value) if value[:1] == "[" else None
         value = parsed if isinstance(parsed, list) else value.split(",")
-    return [tag.strip() for tag in value if isinstance(tag, str)][:MAX_TAGS] if isinstance(value, list) else []
+    return [tag.strip() for tag in value if isinstance(tag, str)][:50] if isinstance(value, list) else []
 
 
 def read_prompt(facts: dict[str, Any]) -> dict[str, Any]:
@@ -268,7 +266,7 @@ def read_prompt(facts: dict[str, Any]) -> dict[str, Any]:
 def read_evaluations(events: Sequence[tuple[str, dict[str, Any]]]) -> list[dict[str, Any]]:
     """Return the results of evaluations among the events of a span, as metadata."""
     evaluations: list[dict[str, Any]] = []
-    for name, facts in events[:MAX_EVALUATIONS]:
+    for name, facts in events[:20]:
         if name == "gen_ai.evaluation.result":
             score = next((facts[key] for key in ATTRIBUTES["score"] if key in facts), None)
             values = {

@@ -18,6 +18,7 @@ from mulligan.contract.store import DEFAULT_TENANT
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy
 from mulligan.core.records import Run, Step
+from mulligan.store import run_texts
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.sqlite import SqliteStore
 
@@ -60,8 +61,9 @@ def write(store: PostgresStore | SqliteStore) -> None:
         run = Run(id=id, agent=f"agent of {WORD}", started_at=now)
         ended = Run(id=id, agent=run.agent, started_at=now, ended_at=now, end_reason="finished")
         store.append(DEFAULT_TENANT, [RunStarted(run), StepEnded(step), RunEnded(ended)], "j", number + 1)
-    store._clock = lambda: now + 10**6  # the runs have settled
-    assert store.update_search(DEFAULT_TENANT) == RUNS
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_texts, "SETTLE_MILLISECONDS", -(10**9))
+        assert store.update_search(DEFAULT_TENANT) == RUNS
     store.put(DEFAULT_TENANT, "note", "about", WORD.encode())
     store.close()
 

@@ -19,7 +19,6 @@ import pytest
 pytest.importorskip("psycopg", reason="psycopg is not installed: make test installs it")
 
 import psycopg
-from list_store import ListStore
 from recounting import rebuild
 
 from mulligan.contract import counters
@@ -45,6 +44,7 @@ from mulligan.store.postgres import pool as postgres_pool
 from mulligan.store.postgres import postgres_tables as postgres_security
 from mulligan.store.postgres.postgres_store import PostgresStore
 from mulligan.store.rows import RUN, USED, run_row
+from mulligan.store.sqlite import MemoryStore
 from mulligan.store.tables import MIGRATIONS
 
 WRONG = Failure.of(Kind("tool", "invalid_arguments", Remedy.REPAIR), "k is 10 at most", fingerprint="f-k")
@@ -266,7 +266,7 @@ def test_several_processes_lose_nothing_of_each_others_sums(url):
         thread.join()
 
     assert not faults
-    expected = ListStore()
+    expected = MemoryStore()
     for number in range(workers):
         for turn in range(rounds):
             expected.append(DEFAULT_TENANT, failed(f"run_{number}_{turn}"), f"journal_{number}", turn + 1)

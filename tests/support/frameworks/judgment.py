@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from frameworks.scenarios import Conversation, Driver, Scenario, Style, Tools
+from mulligan.core.calls import group_attempts
+from mulligan.core.episodes import TOOL_TYPES, find_causes
 from mulligan.core.run_links import derive_status
 from mulligan.testing import Sandbox
 
@@ -51,3 +53,24 @@ def check(scenario: Scenario, conversation: Conversation, tools: Tools, played: 
     assert history.run.agent == "tester"
     assert history.run.end_reason == "finished"
     assert scenario.reached is None or len(tools.calls) == scenario.reached
+    check_causes(scenario, played)
+
+
+def check_causes(scenario: Scenario, played: Sandbox) -> None:
+    """Compare the model and the turn of each failed tool call with the answer of the script that requested it."""
+    (history,) = played.runs
+    answers = [step for step in history.steps if step.type == "model" and step.outcome == "success"]
+    answers = [step for step in answers if not step.is_summary]
+    replies = [reply for reply in scenario.script if not isinstance(reply, Exception)]
+    requests = [
+        (request.tool, answer.seq)
+        for reply, answer in zip(replies, answers, strict=True)
+        for request in (reply if isinstance(reply, list) else ())
+    ]
+    calls = [call for call in group_attempts(history.steps) if call.first.type in TOOL_TYPES]
+    causes = find_causes(history)
+    for call, (tool, turn) in zip(calls, requests, strict=True):
+        assert call.first.name == tool
+        if call.has_failed:
+            assert causes[call.id].model.startswith("scripted")
+            assert causes[call.id].turn == turn

@@ -29,7 +29,6 @@ from mulligan.store.retention import PruneRound
 PARTITIONS_AHEAD_DAYS = 7
 """Days for which partitions are created ahead."""
 DEFAULT_LOCK_TIMEOUT = "15s"
-"""The lock timeout of all sessions."""
 SHORT_LOCK_TIMEOUT = "500ms"
 """Shorter than PostgreSQL's deadlock detection, so that in a deadlock this statement gives up."""
 COMPACT_LOCK_TIMEOUT = "3s"
@@ -52,7 +51,6 @@ _RUN_COLUMNS = {
     "compactions": "owner_type = 'run' AND owner",
     "runs": "id",
 }
-"""The column with the run, by table."""
 _UNUSED_MESSAGES_SQL = (
     "FROM messages WHERE tenant = ?1 AND digest IN (SELECT digest FROM run_messages WHERE tenant = ?1 "
     "AND run = ANY (?2)) AND NOT EXISTS (SELECT 1 FROM run_messages r WHERE r.tenant = ?1 "

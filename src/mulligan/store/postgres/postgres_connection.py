@@ -49,8 +49,6 @@ _DAYS_SQL = (
     "SELECT id, stored_at FROM runs WHERE tenant = ? AND id = ANY (?) "
     "UNION ALL SELECT run, stored_at FROM orphaned_runs WHERE tenant = ? AND run = ANY (?)"
 )
-BY_KEY = 0
-"""In `Statement.steps_of`: the runs are the keys of `execute_by_key`."""
 
 
 class Statement(NamedTuple):
@@ -74,7 +72,8 @@ def translate_sql(sql: str) -> Statement:
     steps_of: list[tuple[int, int]] = []
 
     def add_day(match: re.Match[str]) -> str:
-        key = int(match[1]), int(match[2] or BY_KEY)
+        # In `Statement.steps_of`: the runs are the keys of `execute_by_key`
+        key = int(match[1]), int(match[2] or 0)
         if key not in steps_of:
             steps_of.append(key)
         return f"{match[0]} AND day = ${parameter_count + 1 + steps_of.index(key)}"
@@ -312,7 +311,6 @@ class PostgresConnection:
             raise ConcurrentAppendError
 
     def _insert(self, insert: Insert, rows: Sequence[tuple[Any, ...]]) -> list[RawCursor[Any]]:
-        """Insert rows. Return the cursors of the statements."""
         if not rows:
             return []
         tenant = _find_tenant(rows)
