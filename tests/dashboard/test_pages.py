@@ -3,6 +3,7 @@ tests/browser."""
 
 from __future__ import annotations
 
+import csv
 import gzip
 import html
 import re
@@ -140,6 +141,8 @@ def test_days_can_be_chosen_and_every_link_keeps_them(week, person):
         ("/runs?cursor=x", "Invalid cursor."),
         ("/tools?page=0", "Invalid page '0'. Use a number from 1."),
         ("/patterns?order=odd", "Invalid order 'odd'. Use one of: unrecovered"),
+        ("/runs?by=colour", "Invalid by 'colour'. Use one of: agent, session, user, version"),
+        ("/runs?columns=colour", "Invalid column 'colour'. Use some of: status, agent"),
         ("/compare?by=colour", "Invalid by 'colour'. Use one of: version"),
         ("/compare?by=time&a=x", "Invalid a 'x'. Use two dates"),
     ],
@@ -176,6 +179,51 @@ def test_a_run_shows_its_attempts_what_changed_and_what_the_model_was_told(week,
     assert f"mulligan: find_orders was called with limit {before[1]} -> 25" in said.replace("\u203a", ">")
     assert "assert played.calls[0].has_succeeded" in said
     assert "Remedy repair the arguments" in said
+
+
+def test_groups_of_runs_have_the_sums_of_the_api_and_the_same_rows_as_csv(week, person):
+    page = person.get("/runs?range=all&by=agent&order=tokens")
+    groups = person.get(f"/v1/run-groups?by=agent&order=tokens&since=0&now={NOW}").json
+    assert groups["is_cut"] is False
+    assert groups["runs"] == sum(group["runs"] for group in groups["groups"])
+    said = words(page)
+    assert f"Groups of {groups['runs']} runs." in said
+    for group in groups["groups"]:
+        assert f"{group['agent']} {group['runs']}" in said
+    addresses = [
+        html.unescape(found) for found in re.findall(r'href="(/v1/run-groups[^"]+format=csv)"', page.body.decode())
+    ]
+    rows = list(csv.DictReader(person.get(addresses[0]).body.decode().splitlines()))
+    assert [row["agent"] for row in rows] == [group["agent"] for group in groups["groups"]]
+
+
+def test_chosen_columns_are_shown_and_exported(person):
+    page = person.get("/runs?columns=agent&columns=cost")
+    titles = re.findall(r"<th [^>]*>(?:<a[^>]*>)?([^<]*)", page.body.decode())
+    assert titles == ["Run", "Agent", "Cost"]
+    (address,) = re.findall(r'href="(/v1/runs[^"]+format=csv)"', page.body.decode())
+    exported = person.get(html.unescape(address)).body.decode().splitlines()
+    assert exported[0] == "id,agent,cost_usd"
+    assert len(exported) > 25  # not only this page
+
+
+def test_two_runs_are_compared_side_by_side(week, person):
+    first, second = week.pages["run"].rpartition("/")[2], week.pages["run-partial"].rpartition("/")[2]
+    said = words(person.get(f"/runs/{first}?with={second}"))
+    assert "Side by side" in said
+    assert f"run {first} {second} differs" in said
+    comparison = person.get(f"/v1/runs/{first}?with={second}").json["comparison"]
+    assert comparison["facts"][0] == {"name": "run", "first": first, "second": second, "differs": True}
+    assert all(not row["differs"] for row in person.get(f"/v1/runs/{first}?with={first}").json["comparison"]["calls"])
+    assert "No run has this id" in words(person.get(f"/runs/{first}?with=run_nowhere"))
+    assert person.get(f"/v1/runs/{first}?with=run_nowhere").status == 404
+
+
+def test_no_other_tenant_can_be_grouped_or_compared(week):
+    other = week.running.holding("admin", tenant="other")
+    run = week.pages["run"].rpartition("/")[2]
+    assert other.get("/v1/run-groups?by=agent&since=0").json["groups"] == []
+    assert other.get(f"/v1/runs/{run}?with={run}").status == 404
 
 
 def test_a_run_of_many_calls_is_turned_over(week, person):
@@ -1071,3 +1119,18 @@ def test_the_impact_page_draws_recovery_by_day_with_a_table(week, person):
         chart = page.split(f"<h2>{title}")[1].split("</section>")[0]
         assert chart.count("<circle") >= 14
         assert re.search(r"<th scope=\"row\">\d{4}-\d\d-\d\d, \d+ failed calls</th>", chart)
+
+
+def test_the_overview_starts_with_what_changed_and_links_the_first_run(week, person):
+    page = person.get(week.pages["overview"]).body.decode()
+    section = page.split("<h2>What changed")[1].split("</section>")[0]
+    assert page.index("<h2>What changed") < page.index('class="cards"')
+    assert 'class="pill new"' in section
+    assert "gardener 2.1" in section
+    link = re.search(r'href="(/runs/[^"]+)">first run', section)
+    assert link is not None
+    assert person.get(html.unescape(link[1])).status == 200
+
+
+def test_days_without_a_change_are_quiet(week, person):
+    assert "Quiet: no failure pattern is new" in person.get("/?range=24h&tool=find_orders").body.decode()

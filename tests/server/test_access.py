@@ -23,6 +23,7 @@ OPEN = {"/healthz", "/readyz", "/openapi.json", "/docs", "/docs.css"}
 ENDPOINTS = {
     ("GET", "/v1/runs"): "read",
     ("GET", "/v1/runs/x"): "read",
+    ("GET", "/v1/run-groups"): "read",
     ("GET", "/v1/stats"): "read",
     ("GET", "/v1/compare"): "read",
     ("GET", "/v1/impact"): "read",

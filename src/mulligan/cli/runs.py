@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
@@ -35,8 +36,18 @@ from mulligan.report import conversation_text, impact_text, memory_text, overvie
 from mulligan.report import impact as impact_report
 from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
 from mulligan.report.run_search import HIDDEN_VALUES, describe_facets, render_hit, search_runs, to_search_facts
+from mulligan.report.run_table import RUN_GROUPS, compare_runs, group_runs, render_comparison, render_groups
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
-from mulligan.report.tables import SHOWN_ID_CHARS, format_count, format_timestamp, render_csv, to_line, truncate
+from mulligan.report.tables import (
+    SHOWN_ID_CHARS,
+    TableColumn,
+    format_count,
+    format_timestamp,
+    render_csv,
+    render_table,
+    to_line,
+    truncate,
+)
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.urls import is_networked, sqlite_path
@@ -53,10 +64,14 @@ FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan
     "mulligan runs --status failure --agent helper --json",
     "mulligan runs --tool search --kind tool/timeout",
     "mulligan runs --order cost --min-cost 0.5 --since 7d",
+    "mulligan runs --by user --since 7d",
+    "mulligan runs --columns id,agent,cost_usd --csv",
 )
 @list_options(RUN_SPEC)
-def runs(context: CommandContext, limit: int, as_csv: bool, order: str, **filters: Any) -> None:
+@click.option("--by", type=click.Choice(RUN_GROUPS), help="Group the runs: their number, failures, cost and tokens.")
+def runs(context: CommandContext, limit: int, as_csv: bool, order: str, by: str | None, **filters: Any) -> None:
     """List runs with their status and cost, the newest first unless --order says otherwise."""
+    names = _choose_columns(filters.pop("columns"))
     store = context.find_store()
     if filters["pattern"] is not None and store is not None:
         pattern = store.pattern(DEFAULT_TENANT, filters["pattern"])
@@ -65,9 +80,19 @@ def runs(context: CommandContext, limit: int, as_csv: bool, order: str, **filter
                 f"No pattern matches {filters['pattern']!r}, or several start with it. List patterns: mulligan patterns"
             )
         filters["pattern"] = pattern.id
+    if by is not None and store is not None:
+        groups = group_runs(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, order=order), by)
+        csv_lines = render_csv(groups.rows, list(groups.rows[0]) if groups.rows else [by])
+        context.print(groups.to_facts(), csv_lines if as_csv else render_groups(groups, context.now, context.width))
+        return
     histories = []
     if store is not None:
         histories = RUN_SPEC.read(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, order=order, limit=limit))
+    if names and histories:
+        rows = [{name: facts.get(name) for name in names} for facts in map(run_text.to_facts, histories)]
+        columns = [TableColumn(name, partial(_format_cell, name), priority=1) for name in names]
+        context.print(rows, render_csv(rows, names) if as_csv else render_table(columns, rows, context.width))
+        return
     total = 0
     if store is not None and len(histories) == limit and order == "started" and not has_filters(filters):
         total = started_runs(store.stats(DEFAULT_TENANT, StatsQuery(now=context.now)).total)
@@ -80,6 +105,20 @@ def runs(context: CommandContext, limit: int, as_csv: bool, order: str, **filter
             click.echo(FIRST_STEPS)
     elif not (context.as_json or as_csv):
         click.echo(f"\nShow one: mulligan show {histories[0].run.id[:SHOWN_ID_CHARS]}{context.suffix}", err=True)
+
+
+def _choose_columns(text: str | None) -> tuple[str, ...]:
+    try:
+        return RUN_SPEC.choose_columns(text) if text is not None else ()
+    except ValueError as error:
+        raise SettingsError(str(error)) from None
+
+
+def _format_cell(name: str, row: Mapping[str, Any]) -> str:
+    value = row[name]
+    if value is None:
+        return "-"
+    return format_timestamp(value) if name == "started_at" else to_line(str(value), 80)
 
 
 @command(
@@ -132,13 +171,14 @@ def _update_index(store: DatabaseStore, rebuild: bool) -> None:
 
 @command(
     "mulligan show last", "mulligan show run_8f2c --full", "mulligan show last --conversation",
-    "mulligan show support-agent --json",
+    "mulligan show support-agent --json", "mulligan show run_8f2c run_91ab",
 )  # fmt: skip
 @click.argument("run", default="last")
+@click.argument("other", required=False)
 @click.option("--full", "is_full", is_flag=True, help="Print values, messages and stack traces whole, as stored.")
 @click.option("--conversation", is_flag=True, help="Print the recorded messages, with failures at their place.")
-def show(context: CommandContext, run: str, is_full: bool, conversation: bool) -> None:
-    """Show one run: every attempt with its arguments, result, error, tokens and cost.
+def show(context: CommandContext, run: str, other: str | None, is_full: bool, conversation: bool) -> None:
+    """Show one run: every attempt with its arguments, result, error, tokens and cost. Show two runs side by side.
 
     RUN is an id or the start of one, `last` for the newest run (the default), or an agent for its newest run. Values
     are printed as stored, that is without secrets. Long ones are cut; --full prints them whole. Models record their
@@ -148,6 +188,10 @@ def show(context: CommandContext, run: str, is_full: bool, conversation: bool) -
     if store is None:
         raise SettingsError(f"No runs in {context.where} yet. Name another store with --store, or try: mulligan demo")
     history = find_run(store, run, context.now)
+    if other is not None:
+        comparison = compare_runs(history, find_run(store, other, context.now))
+        context.print(comparison.to_facts(), render_comparison(comparison, context.width))
+        return
     if conversation:
         entries = conversation_text.build_conversation([history])
         facts: dict[str, Any] = {"run": history.run.id, "entries": to_builtins(entries)}

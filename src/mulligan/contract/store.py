@@ -179,6 +179,8 @@ class PatternQuery(Record, frozen=True):
     """Only patterns that occurred since then. Their counts and `days` then start at that day."""
     new_since: int | None = None
     """Only patterns that first occurred since then."""
+    regressed: bool = False
+    """Only patterns that occurred again after they were resolved."""
     order: Literal["occurrences", "unrecovered", "last_seen", "first_seen"] = "occurrences"
     """In descending order."""
     limit: int = 20

@@ -477,6 +477,8 @@ class Pattern(Record, frozen=True):
     state: PatternState = "new"
     reopened: int = 0
     """How often it occurred again after it was resolved."""
+    resolved_at: int = 0
+    """When it was last resolved, in UTC milliseconds; 0 if it was not, or was reopened by a person."""
     merged: tuple[str, ...] = ()
     """The ids of the patterns merged into it."""
     note: str = ""

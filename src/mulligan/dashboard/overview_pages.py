@@ -39,6 +39,7 @@ from mulligan.redaction import sanitize
 from mulligan.report import call_text, run_search, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
+from mulligan.report.changes import find_changes
 from mulligan.report.impact_cases import HELP_NAMES
 from mulligan.report.impact_text import list_attempt_tables
 from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
@@ -78,6 +79,7 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     return {
         "empty": None,
         "older": metric_cards.find_older_runs(store, tenant, page_query),
+        "changes": _list_changes(store, tenant, page_query),
         "runs": stats_report.started_runs(cell),
         "running": cell.running,
         "has_runs": metric_cards.has_runs(page_query),
@@ -88,6 +90,18 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
         "patterns": build_pattern_rows(store, tenant, page_query, patterns),
         "grain": series.grain,
     }
+
+
+def _list_changes(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any] | None:
+    """Return the patterns that changed in the period, or in the last 7 days of all time; None for past days."""
+    if page_query.until is not None and page_query.until <= page_query.now:
+        return None
+    since = page_query.since or page_query.now // DAY * DAY - 6 * DAY
+    query = page_query.query(PATTERN_SPEC, since=since, state=None, text=None, new_since=None)
+    changes = find_changes(store, tenant, query, page_query.now)
+    new_link = page_query.link("/patterns", order="first_seen")
+    label = page_query.period_label if page_query.since else "last 7 days"
+    return {"rows": changes, "new_link": new_link, "label": label, "since": since}
 
 
 def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:

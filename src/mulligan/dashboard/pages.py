@@ -182,7 +182,10 @@ class Dashboard:
         """Query the store and render the template. Runs on a reader thread."""
         server, caller = self._server, request.state.caller
         try:
-            page_query = PageQuery.parse(request.url.path, dict(request.query_params), server.clock())
+            parameters = dict(request.query_params)
+            if "columns" in parameters:  # a form sends a parameter for each box
+                parameters["columns"] = ",".join(request.query_params.getlist("columns"))
+            page_query = PageQuery.parse(request.url.path, parameters, server.clock())
             context = view(server.store, caller.tenant, page_query)
         except SettingsError as error:
             return self._render_error(request, "Invalid request", str(error), 400)

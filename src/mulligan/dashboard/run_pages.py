@@ -7,30 +7,38 @@ import keyword
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from markupsafe import Markup, escape
 
 from mulligan.contract import counters
-from mulligan.contract.run_facts import RUN_ORDERS
+from mulligan.contract.run_facts import RUN_FACTS, RUN_ORDERS
 from mulligan.contract.store import RunQuery, Store
 from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
-from mulligan.core.failure import Failure, TookEffect
+from mulligan.core.failure import Failure, SettingsError, TookEffect
 from mulligan.core.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
 from mulligan.core.transformations import describe_transformation
 from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.metric_cards import empty_state, find_older_runs
-from mulligan.dashboard.page_query import PageQuery
+from mulligan.dashboard.page_query import UNNAMED_AGENT, PageQuery
 from mulligan.prompt import Prompt
 from mulligan.report import call_text, conversation_text, run_text
 from mulligan.report import stats as stats_report
 from mulligan.report.recovery_costs import describe_episodes
 from mulligan.report.resources import RUN_SPEC, SESSION_SPEC
+from mulligan.report.run_table import RUN_GROUPS, compare_runs, group_runs
 
 MIN_LANE_PERCENT = 2.0
 """Least width of an attempt on the time axis of its run: about that of its mark."""
 OUTCOME_MARKS = {"success": "✓", "failure": "✕", "cancelled": "\u2013", "blocked": "\u2013"}
 ROWS_PER_PAGE = 25
+COLUMNS = {
+    "status": "status", "agent": "agent", "started": "started_at",
+    **{name: fact.field for name, fact in RUN_FACTS.items()},
+    "calls": "calls", "unrecovered": "", "worst": "worst",
+}  # fmt: skip
+"""Columns of the list that can be chosen, with their names in CSV and JSON, where they have one."""
 CALLS_PER_PAGE = 100
 ENTRIES_PER_PAGE = 200
 """Limit of messages, failures and recoveries of a conversation per page."""
@@ -60,14 +68,49 @@ SOURCE_LABELS = {
 
 def runs(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     order = page_query.find_order(RUN_ORDERS, "started")
+    by = page_query.other_parameters.get("by", "")
+    if by:
+        if by not in RUN_GROUPS:
+            raise SettingsError(f"Invalid by {by[:40]!r}. Use one of: {', '.join(RUN_GROUPS)}.")
+        groups = group_runs(store, tenant, page_query.query(RUN_SPEC, order=order), by)
+        is_empty = not groups.rows
+        return {
+            **_run_list(page_query, order),
+            "groups": groups,
+            "empty": empty_state(store, tenant, page_query) if is_empty else None,
+        }
     histories, pages = page_query.read_page(store, tenant, RUN_SPEC, ROWS_PER_PAGE, order=order)
     return {
-        "order": order,
-        "order_label": RUN_ORDERS[order],
+        **_run_list(page_query, order),
+        "groups": None,
         "empty": empty_state(store, tenant, page_query) if not histories else None,
         "rows": list(map(build_run_row, histories)),
         "older": find_older_runs(store, tenant, page_query) if pages.next is None else None,
         "pages": pages,
+    }
+
+
+def _run_list(page_query: PageQuery, order: str) -> dict[str, Any]:
+    """Return what the list and its groups share: the order, and the address of the same rows as CSV or JSON."""
+    by, columns = page_query.other_parameters.get("by"), page_query.other_parameters.get("columns")
+    chosen_columns = columns.split(",") if columns else list(COLUMNS)
+    if unknown := [name for name in chosen_columns if name not in COLUMNS]:
+        raise SettingsError(f"Invalid column {unknown[0][:40]!r}. Use some of: {', '.join(COLUMNS)}.")
+    period = {"since": str(page_query.since), "until": str(page_query.until) if page_query.until else None}
+    parameters = {**page_query.filters, **period, "order": order, "by": by, "limit": None if by else "1000"}
+    if columns and not by:
+        parameters["columns"] = ",".join(("id", *(COLUMNS[name] for name in chosen_columns if COLUMNS[name])))
+    if parameters.get("agent") == UNNAMED_AGENT:
+        parameters["agent"] = ""
+    address = urlencode({name: value for name, value in parameters.items() if value is not None}, errors="replace")
+    return {
+        "order": order,
+        "order_label": RUN_ORDERS[order],
+        "by": by,
+        "dimensions": RUN_GROUPS,
+        "shown": chosen_columns,
+        "columns": COLUMNS,
+        "export": f"/v1/{'run-groups' if by else 'runs'}?{address}",
     }
 
 
@@ -123,12 +166,22 @@ def build_run_row(history: History) -> dict[str, Any]:
 
 def run(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, Any] | None:
     """Return the page of one run, by its id or an unambiguous prefix of it."""
-    history = store.run(tenant, id)
-    if history is None and len(matches := store.find(tenant, id, limit=2)) == 1:
-        history = store.run(tenant, matches[0].id)
+    history = _find_run(store, tenant, id)
     if history is None:
         return None
-    return build_run_page(history, page_query.page_index)
+    other_id = page_query.other_parameters.get("with", "")
+    other = _find_run(store, tenant, other_id) if other_id else None
+    return build_run_page(history, page_query.page_index) | {
+        "other_id": other_id,
+        "comparison": compare_runs(history, other) if other is not None else None,
+    }
+
+
+def _find_run(store: Store, tenant: str, id: str) -> History | None:
+    history = store.run(tenant, id)
+    if history is None and len(matches := store.find(tenant, id, limit=2)) == 1:
+        return store.run(tenant, matches[0].id)
+    return history
 
 
 class Frame(NamedTuple):

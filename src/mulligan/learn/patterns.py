@@ -172,6 +172,7 @@ def _merge_group(id: str, group: list[Pattern], decision: PatternDecision) -> Pa
         days=dict(sorted(days.items())),
         state=state,
         reopened=decision.reopened + is_reopened,
+        resolved_at=decision.at if decision.state == "resolved" else 0,
         merged=tuple(sorted(part.id for part in group if part.id != id)),
         note=decision.note,
     )
@@ -191,6 +192,8 @@ def matches_query(pattern: Pattern, query: PatternQuery) -> bool:
     if pattern.state != query.state and (query.state is not None or pattern.state == "muted"):
         return False
     if query.text is not None and not contains_text(pattern, query.text):
+        return False
+    if query.regressed and not (pattern.resolved_at and pattern.state != "resolved"):
         return False
     return (
         (query.tool is None or pattern.tool == query.tool)

@@ -148,6 +148,13 @@ class ResourceSpec(msgspec.Struct):
             fields["kind"] = f"{kind}/"  # The type of a kind: metrics take it without a slash.
         return self.query(**{name: fields[name] for name in self.query.__struct_fields__ if name in fields})
 
+    def choose_columns(self, text: str) -> tuple[str, ...]:
+        """Return the columns that a text names, separated by commas. Raise `ValueError` if one does not exist."""
+        names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+        if not names or not set(names) <= set(self.csv_columns):
+            raise ValueError(f"Invalid columns. Use some of: {', '.join(self.csv_columns)}.")
+        return names
+
     def read(self, store: Store, tenant: str, query: Any) -> list[Any]:
         """Return the records that match a query."""
         if isinstance(query, StatsQuery):
@@ -321,7 +328,10 @@ RUN_SPEC = ResourceSpec(
     ),
     run_text.to_facts,
     _summarize_runs,
-    (Parameter("order", "Sort field, highest first.", "choice", tuple(RUN_ORDERS), "started"),),
+    (
+        Parameter("order", "Sort field, highest first.", "choice", tuple(RUN_ORDERS), "started"),
+        Parameter("columns", "Only these columns, separated by commas, such as id,agent,cost_usd."),
+    ),
 )
 STEP_SPEC = ResourceSpec(
     "steps",

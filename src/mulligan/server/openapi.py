@@ -132,6 +132,7 @@ REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
     "Deleted": ("dry_run", "runs", "steps"),
     "Run": ("id", "status", "calls", "run"),
     "Pattern": ("id", "kind", "occurrences"),
+    "RunGroups": ("groups", "runs", "is_cut"),
     "SearchHits": ("hits",),
     "Impact": ("conclusion", "summary", "contributions", "incomparable"),
     "Comparison": ("values", "stats", "differences", "conclusion"),

@@ -22,6 +22,7 @@ from mulligan.report import impact, memory_text, overview, recovery_costs, run_t
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import IMPACT_SPEC, RESOURCES, RUN_SPEC, STATS_SPEC, Parameter, ResourceSpec
 from mulligan.report.run_search import search_runs, to_search_facts
+from mulligan.report.run_table import MAX_GROUPED_RUNS, RUN_GROUPS, compare_runs, group_runs
 from mulligan.server import decisions, ingest, openapi, opentelemetry
 from mulligan.server.app import Endpoint, RouteGroup, Server
 from mulligan.server.bodies import ApiError, csv_response, invalid, json_response, store_unavailable
@@ -39,6 +40,12 @@ COMPARED_GROUPS = (
     Parameter("by", "Dimension of the two values.", "choice", overview.COMPARABLE_DIMENSIONS, default="version"),
     Parameter("a", "One value of the dimension."),
     Parameter("b", "The other value."),
+)
+COMPARED_RUN = Parameter("with", "Id of another run, to compare the two side by side in the field `comparison`.")
+GROUPED_BY = Parameter("by", "What the runs of a group have in common.", "choice", RUN_GROUPS, default="agent")
+ORDER = next(parameter for parameter in RUN_SPEC.options if parameter.name == "order")
+GROUPS_SUMMARY = (
+    f"Group the first runs of a query, at most {MAX_GROUPED_RUNS}, with their number, failures, tokens and cost."
 )
 SEARCH_SUMMARY = "Find runs by the words in them, with the places of the words."
 SEARCH_TEXT = Parameter("q", 'The words: word "a phrase" name:value -excluded, and filters such as status:failure.')
@@ -65,8 +72,11 @@ def query_endpoints() -> list[QueryEndpoint]:
     endpoints.append(QueryEndpoint("/v1/impact", IMPACT_SPEC.summary, parameters, answer_impact, "Impact"))
     parameters = (SEARCH_TEXT, *(item for item in RUN_SPEC.filters if item.name != "text"), NOW, LIMIT)
     endpoints.append(QueryEndpoint("/v1/search", SEARCH_SUMMARY, parameters, answer_search, "SearchHits"))
+    parameters = (GROUPED_BY, ORDER, *RUN_SPEC.filters, NOW, FORMAT)
+    endpoints.append(QueryEndpoint("/v1/run-groups", GROUPS_SUMMARY, parameters, answer_groups, "RunGroups", True))
+    summary = "Return one run with all attempts of all calls, or compared with another."
+    endpoints.append(QueryEndpoint("/v1/runs/{id}", summary, (COMPARED_RUN,), answer_run, "Run"))
     for path, summary, answer, schema in (
-        ("/v1/runs/{id}", "Return one run with all attempts of all calls.", answer_run, "Run"),
         ("/v1/patterns/{id}", "Return one pattern and its earlier recoveries.", answer_pattern, "Pattern"),
         ("/v1/fixes/{id}", "Return one fix with its trials.", answer_fix, "FixSummary"),
         ("/v1/lessons/{id}", "Return one lesson with its evidence.", answer_lesson, "Lesson"),
@@ -151,13 +161,19 @@ def _list_answer(resource: ResourceSpec) -> openapi.Answer:
     def answer(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
         position = decode_cursor(values["cursor"], resource.position_type) if values["cursor"] else None
         records, next_position = resource.read_page(store, tenant, values, values["limit"], position)
-        rows = list(map(resource.to_facts, records))
+        rows, names = list(map(resource.to_facts, records)), resource.csv_columns
+        if values.get("columns"):
+            try:
+                names = resource.choose_columns(values["columns"])
+            except ValueError as error:
+                raise invalid(str(error), "columns") from None
+            rows = [{name: row.get(name) for name in names} for row in rows]
         next_cursor = encode_cursor(next_position) if next_position is not None else None
         if not wants_csv(request, values):
             return json_response({resource.name: rows, "next": next_cursor, "now": values["now"]})
         next_url = request.url.include_query_params(cursor=next_cursor)
         link = {"Link": f'<{next_url.path}?{next_url.query}>; rel="next"'} if next_cursor else None
-        return csv_response(rows, resource.csv_columns, link)
+        return csv_response(rows, names, link)
 
     return answer
 
@@ -168,7 +184,22 @@ def answer_run(store: Store, tenant: str, values: dict[str, Any], request: Reque
     history = store.run(tenant, id)
     if history is None:
         raise unknown("run", id)
-    return json_response(run_text.to_summary(history) | to_builtins(history))
+    facts = run_text.to_summary(history) | to_builtins(history)
+    if values["with"]:
+        other_id = find_id(store, tenant, "runs", values["with"])
+        other = store.run(tenant, other_id)
+        if other is None:
+            raise unknown("run", other_id)
+        facts["comparison"] = compare_runs(history, other).to_facts()
+    return json_response(facts)
+
+
+def answer_groups(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
+    by = values.pop("by")
+    groups = group_runs(store, tenant, RUN_SPEC.build_query(values), by)
+    if wants_csv(request, values):
+        return csv_response(groups.rows, list(groups.rows[0]) if groups.rows else [by])
+    return json_response({"now": values["now"], **groups.to_facts()})
 
 
 def answer_pattern(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:

@@ -231,7 +231,7 @@ def find_decided_ids(decisions: dict[str, PatternDecision]) -> set[str]:
 
 
 def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
-    if query.state in ("resolved", "muted") or query.limit <= 0:
+    if query.state in ("resolved", "muted") or query.regressed or query.limit <= 0:
         return []
     where = _Where("p.tenant = ?", tenant)
     if query.state is not None:
