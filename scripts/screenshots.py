@@ -22,7 +22,8 @@ COLOURS = 160
 """Enough for a page, and a quarter of the bytes."""
 PAGES = (
     "overview", "patterns", "pattern", "runs", "run", "tools", "tool", "agents", "agent", "models", "model",
-    "sessions", "session", "learned", "lesson", "fix", "compare", "live", "health", "audit", "settings", "search",
+    "sessions", "session", "learned", "lesson", "fix", "impact", "compare", "live", "health", "audit", "settings",
+    "search",
 )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def main(where: Path) -> None:
                 _shot(tab, where / f"{name}{'-dark' if scheme == 'dark' else ''}.png")
             if scheme == "light":
                 tab.set_viewport_size({"width": PHONE, "height": 844})
-                for name in ("overview", "run"):
+                for name in ("overview", "run", "impact"):
                     tab.goto(week.url(week.pages[name]))
                     _shot(tab, where / f"{name}-phone.png")
             context.close()

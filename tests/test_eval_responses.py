@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mulligan.capture.result_checks import may_be_error
+from mulligan.capture.result_checks import may_look_failed
 from mulligan.classify.result_verdict import judge_result
 from mulligan.classify.results import is_error_result
 
@@ -45,7 +45,7 @@ def test_errors_of_each_half_are_recognized_and_successes_are_not(rows: list[Any
 
 
 def test_cheap_check_lets_no_error_pass(rows: list[Any]) -> None:
-    assert [row for row in rows if is_error(row.response) and not may_be_error(row.response)] == []
+    assert [row for row in rows if is_error(row.response) and not may_look_failed(row.response)] == []
 
 
 def test_tool_without_a_category_fails_or_is_suspected_where_its_text_is_an_error(rows: list[Any]) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from lazy_imports import LAZY_IMPORTS
 from syntax import list_nodes, name_called
 
 import mulligan
@@ -268,6 +269,74 @@ def test_the_checker_sees_a_cycle_of_imports_for_types():
 
 
 # What an import costs
+
+
+def list_imports(source: str) -> Iterator[tuple[str, bool]]:
+    """Return each module that a source imports at run time, and whether a function does."""
+    nodes = list_nodes(source)
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    in_functions = {id(inner) for function in functions for inner in ast.walk(function)}
+    for_types = {
+        id(inner)
+        for node in nodes
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    for node in nodes:
+        targets: list[str] = []
+        if isinstance(node, ast.Import):
+            targets = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            inner_names = [f"{node.module}.{alias.name}" for alias in node.names]
+            targets = [name if name.removeprefix("mulligan.") in MODULES else str(node.module) for name in inner_names]
+        if id(node) not in for_types:
+            yield from ((target, id(node) in in_functions) for target in targets)
+
+
+def list_with_packages(module: str) -> list[str]:
+    """Return a module and its packages, the innermost first."""
+    parts = module.split(".")
+    return [".".join(parts[:count]) for count in range(len(parts), 0, -1)]
+
+
+@functools.cache
+def list_loaded(module: str) -> frozenset[str]:
+    """Return which modules of ours are loaded when one of them is imported."""
+    loaded: set[str] = set()
+    pending = [module]
+    while pending:
+        path = MODULES.get(pending.pop())
+        for target, is_lazy in list_imports(path.read_text()) if path is not None else ():
+            if not is_lazy and target.startswith("mulligan."):
+                names = {name.removeprefix("mulligan.") for name in list_with_packages(target)} - loaded
+                loaded |= names
+                pending += names
+    return frozenset(loaded)
+
+
+def list_lazy_imports() -> Iterator[tuple[str, str]]:
+    for name, path in MODULES.items():
+        yield from ((name, target) for target, is_lazy in list_imports(path.read_text()) if is_lazy)
+
+
+def find_lazy_entry(target: str) -> str | None:
+    return next((name for name in list_with_packages(target) if name in LAZY_IMPORTS), None)
+
+
+def test_functions_import_what_the_table_of_lazy_imports_has_and_nothing_else():
+    entries = {target: find_lazy_entry(target) for _, target in list_lazy_imports()}
+    assert [target for target, entry in entries.items() if entry is None] == []
+    assert set(LAZY_IMPORTS) == set(entries.values())
+
+
+def test_no_function_imports_what_its_module_has_loaded():
+    needless = [
+        f"{name} imports {target}"
+        for name, target in list_lazy_imports()
+        # This package loads the redactor when a function of it is imported.
+        if target.removeprefix("mulligan.") in list_loaded(name) and target != "mulligan.redaction"
+    ]
+    assert needless == []
 
 
 def loaded_by(statement: str) -> set[str]:

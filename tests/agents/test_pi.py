@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,23 @@ def test_uninstalling_restores_the_files_of_the_user(place, existing):
     assert list_files(place.home) != before
     assert "Plugin removed" in place.run("uninstall", "pi")
     assert list_files(place.home) == before
+
+
+def test_reminder_stays_when_a_session_is_resumed(place):
+    place.install("pi")
+    place.api.script = [asks("bash", command="make nothing"), Reply(text="That did not work.")]
+    with Pi(place) as pi:
+        pi.says("please work")
+        pi.says("/compact")
+        pi.ends()
+    place.api.requests.clear()
+    place.api.script = [Reply(text="Well.")]
+    with Pi(place, "--continue") as pi:
+        pi.says("go on")
+        pi.ends()
+    (request,) = [json.dumps(request) for request in place.api.requests]
+    assert request.count("Recent failures of this session") == 1
+    assert "make nothing" in request
 
 
 def test_damaged_store_does_not_disturb_the_agent(place):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import mulligan
 from mulligan.capture.result_checks import ENVELOPE_STATUS_KEYS, RESULT_STATUS_KEYS, is_empty, may_be_error
 from mulligan.classify import results as tool_results
-from mulligan.classify.result_verdict import judge_result
+from mulligan.classify.result_verdict import is_failed_result, judge_result
 from mulligan.classify.results import is_error_result
 from mulligan.core.failure import SettingsError, TookEffect
 from mulligan.testing import Sandbox, assert_sanitized
@@ -525,3 +525,29 @@ def test_an_error_by_which_the_user_refuses_is_recorded_as_refused_and_raised(pl
     assert step.outcome == "blocked"
     assert step.failure is not None
     assert step.failure.kind == "none/user_rejected"
+
+
+@given(
+    st.sampled_from(
+        ["", "{", '{"output": "no", ', "[", "the command ", "Process ", "Wall time: 2 s\n", "Chunk ID: a\n"]
+    ),
+    st.sampled_from(
+        ["exit code: ", "Exit Code ", "exited with ", "finished with status ", "return code: ", '"exit_code": ']
+    ),
+    st.sampled_from(["0", "1", "2}", "127\nno such file"]),
+    st.sampled_from(
+        ["", "\n[Command finished with exit code 3]", "\nerror: no\n[The command completed with exit code 0]\n"]
+    ),
+)
+def test_the_quick_look_lets_no_exit_code_go(opening: str, code: str, number: str, ending: str) -> None:
+    output = f"{opening}{code}{number}{ending}"
+    assert may_be_error(output, "shell") or is_failed_result(output, "shell", True, "none", True, {}) is not True
+
+
+def test_suspected_failure_is_recorded_in_shape_without_its_sentence(played: Sandbox) -> None:
+    with mulligan.run("orders"):
+        mulligan.tool(record="shape", effects="once", name="order")(lambda: "Error: no such order ann@example.com")()
+    (history,) = played.runs
+    (step,) = history.steps
+    assert step.suspected is not None
+    assert (step.suspected.kind, step.suspected.sentence) == ("tool/not_found", "")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mulligan.capture.result_checks import may_be_error
+from mulligan.capture.result_checks import may_look_failed
 from mulligan.classify.result_verdict import judge_result
 from mulligan.core.failure import ToolCategory
 
@@ -159,4 +159,4 @@ def test_a_statement_of_a_failure_is_suspected_and_a_text_that_mentions_one_is_n
 ) -> None:
     assert (judge_result(text, category=category).judgment == "suspected") is is_suspected
     if is_suspected:
-        assert may_be_error(text, category if category == "search" else None), "the cheap check lets it pass"
+        assert may_look_failed(text, category if category == "search" else None), "the cheap check lets it pass"

@@ -185,7 +185,7 @@ class Claude:
 class Pi:
     """Pi, spoken to as a program speaks to it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *options: str) -> None:
         folder = place.home / ".pi" / "agent"
         folder.mkdir(parents=True, exist_ok=True)
         models = [{"id": "m", "contextWindow": 200_000}]
@@ -195,7 +195,7 @@ class Pi:
         environment = place.environment | {"PI_OFFLINE": "1"}
         environment.pop("PYTHONPATH")
         self._process = subprocess.Popen(
-            [str(PROGRAMS / "pi"), "--mode", "rpc", "--model", "fake/m"],
+            [str(PROGRAMS / "pi"), "--mode", "rpc", "--model", "fake/m", *options],
             env=environment, cwd=place.project, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip

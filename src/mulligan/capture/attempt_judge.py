@@ -46,8 +46,7 @@ class AttemptJudge(msgspec.Struct):
             rejects = call.wrapped.options.rejection_statuses
             failure = checker.failure(call.capture, result, attempt.arguments, frozenset(rejects))
             if failure is None:
-                verdict = checker.judge(result, attempt.arguments)
-                attempt.suspected = checker.suspect(call.capture, verdict, attempt.arguments)
+                attempt.suspected = checker.suspect(call.capture, result, attempt.arguments)
             else:
                 attempt.failure = self._add_inner_effects(failure)
                 if self.prepared.tool.mode == "repair":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from mulligan.classify.declared_errors import AgentError
 from mulligan.core.failure import Failure
@@ -16,7 +16,7 @@ class CallBlockedError(AgentError):
         self.failure = failure
 
 
-class Violation(NamedTuple):
+class Violation(msgspec.Struct, frozen=True):
     """One argument, or part of one, that a schema or a type rejects."""
 
     path: tuple[str | int, ...]

@@ -14,6 +14,7 @@ from mulligan.capture.context import DELEGATED_OPTIONS, NO_OPTIONS, CaptureConte
 from mulligan.capture.lost_call import find_lost_answer, note_cut_off
 from mulligan.capture.model_record import ModelRecord, usage_fields
 from mulligan.capture.propagation import lost_run_watch
+from mulligan.capture.result_checks import PLAIN_TYPES
 from mulligan.capture.run import ActiveRun
 from mulligan.capture.value_recording import snapshot_arguments
 from mulligan.capture.wrapped_function import WrappedFunction
@@ -63,19 +64,15 @@ class FirstAttempt(msgspec.Struct, eq=False):
         call, record = self.call, self.record
         rules = call.rules
         capture = rules.capture
-        suspected: SuspectedFailure | None = None
         try:
             now = capture.timer()
             checker, is_recorded_in_full = rules.result_checker, rules.is_recorded_in_full
             if checker is not None and checker.may_fail(result, record.keywords):
-                verdict = checker.judge(result, record.arguments)
-                if verdict.judgment == "failure":
+                if checker.is_failure(result, record.arguments):
                     call.start_time, self.ended_at, self.result = start_time, now, result
                     self._leave(token)
                     return False
-                if verdict.judgment == "suspected" and not rules.is_off:
-                    suspected = checker.suspect(capture, verdict, record.arguments)
-                    is_recorded_in_full = suspected is None and is_recorded_in_full
+                is_recorded_in_full = is_recorded_in_full and type(result) in PLAIN_TYPES
             # Mostly every target works, which is all there is to know.
             if rules.targets.states and (call.is_retrying or (rules.is_single and call.retrying_scope is None)):
                 self._record_answer_of_target(now)
@@ -85,7 +82,7 @@ class FirstAttempt(msgspec.Struct, eq=False):
             if not is_recorded_in_full or (
                 run is not None and (call.is_standalone or run.has_failures or run.judge.item_scopes is not None)
             ):
-                self._record_judged_success(result, now - start_time, suspected)
+                self._record_judged_success(result, now - start_time)
                 return True
             record.duration_seconds = now - start_time
             record.result = snapshot_value(result)
@@ -107,7 +104,7 @@ class FirstAttempt(msgspec.Struct, eq=False):
         policy = wrapped.options.policy or rules.capture.policy
         rules.targets.record(target.key, TargetCall(now, now), None, now, policy=policy, random=rules.capture.random)
 
-    def _record_judged_success(self, result: Any, seconds: float, suspected: SuspectedFailure | None) -> None:
+    def _record_judged_success(self, result: Any, seconds: float) -> None:
         """Record a success in reduced form, in a run with failures, or with the end of its own run."""
         call, record = self.call, self.record
         rules, known_run = call.rules, call.known_run
@@ -117,6 +114,8 @@ class FirstAttempt(msgspec.Struct, eq=False):
                 known_run.is_open = known_run.is_open and not call.is_standalone
             return
         run, recorder, model = call.run, rules.value_recorder, ModelRecord(call)
+        is_judged_later = type(result) in PLAIN_TYPES and not recorder.is_shape  # the recorder gets the same result
+        suspected = None if is_judged_later else self._suspect(result)
         if recorder.has_messages or suspected is not None:
             run.start()  # a step with messages or a suspicion is published as an event, which needs a started run
         usage = model.read_usage(record.seq, record.parent, record.keywords, result)
@@ -150,6 +149,8 @@ class FirstAttempt(msgspec.Struct, eq=False):
                 values = self.arguments
                 run.note_success(rules.template.tool_key, values, run.judge.item_scope(rules.items, values))
         if step is not None and (step.links or step.suspected or recorder.has_messages or is_within_recovery):
+            if is_judged_later:
+                step = msgspec.structs.replace(step, suspected=self._suspect(result))
             call.capture.publish_safely(run.end_step(step))
         elif not rules.is_off:
             call.capture.put_success(success, None)  # redacted on the recorder's thread
@@ -157,6 +158,10 @@ class FirstAttempt(msgspec.Struct, eq=False):
             run.is_open = False
         elif call.is_standalone:
             run.finish(None)
+
+    def _suspect(self, result: Any) -> SuspectedFailure | None:
+        suspect = self.record.template.suspect
+        return None if suspect is None else suspect(result, self.record.arguments)
 
     def record_cancelled(self, error: BaseException, start_time: float, token: Token[Any]) -> None:
         """Record that the attempt was interrupted, which is no failure."""

@@ -23,7 +23,6 @@ from mulligan.capture.summaries import (
 )
 from mulligan.capture.wrapped_function import Target, WrappedFunction
 from mulligan.classify.error_numbers import parse_overflow
-from mulligan.classify.result_verdict import FAILURE, SUCCESS, ResultVerdict
 from mulligan.core import conversation
 from mulligan.core.events import ContextCompacted
 from mulligan.core.failure import Failure, Remedy, SettingsError
@@ -112,8 +111,8 @@ class ModelResultChecker(ResultChecker):
         formats = {name: restore_value(arguments[name]) for name in OUTPUT_FORMAT_ARGUMENTS.intersection(arguments)}
         return _find_output_error(result, formats) is not None
 
-    def judge(self, result: Any, arguments: Mapping[str, Any]) -> ResultVerdict:
-        return FAILURE if self.may_fail(result, arguments) else SUCCESS
+    def is_failure(self, result: Any, arguments: Mapping[str, Any]) -> bool:
+        return self.may_fail(result, arguments)
 
     def failure(
         self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()

@@ -1,26 +1,28 @@
-"""Detects results that are failures although nothing was raised. Every result is checked, so the check is cheap."""
+"""Detects results that are failures although nothing was raised, and those that look like one.
+
+Every result is checked for a failure before the call returns, so that check is cheap. Whether a success looks like a
+failure has no effect on the call: it is judged when the call is recorded, mostly on the recorder's thread.
+"""
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
 
 import msgspec
 
 from mulligan.capture.context import CaptureContext
 from mulligan.classify.result_keys import DESCRIPTION_KEYS, DONE_KEYS, ENVELOPE_KEYS, MAX_DESCRIPTION_KEYS
-from mulligan.classify.tool_category import returns_content
+from mulligan.classify.tool_category import PROGRAM_CATEGORIES, returns_content
 from mulligan.core import fork_safety
 from mulligan.core.failure import RETURNED_ERROR, DetectErrors, Failure, Returns, TookEffect, ToolCategory
 from mulligan.core.kinds import RETRIEVAL_NO_RESULTS
 from mulligan.core.records import Effects, StepType, SuspectedFailure
 
-if TYPE_CHECKING:
-    from mulligan.classify.result_verdict import ResultVerdict
-
 Empty = Literal["success", "failure"]
 
+PLAIN_TYPES = frozenset({str, dict, list, tuple})
+"""Types whose copies for the recorder tell what the results told."""
 DATA_TYPES = frozenset({type(None), bool, int, float, str, list, tuple, set, frozenset})
 """Types that are never errors, nor content blocks."""
 NAMED_FAILURES = ("error", "exception", "fail", "not found", "no such", "denied", "not recognized")
@@ -36,7 +38,13 @@ ENVELOPE_STATUS_KEYS = frozenset(
     "statusCode status_code httpStatus http_status code message Message msg detail title errorMessages errorMessage "
     "error_message errcode error_code errorCode".split()
 )
-"""Keys with which a dictionary may be an error if it holds no data. One without any of these keys is no error."""
+"""Keys with which a dictionary may be an error if it holds no data."""
+STATUS_KEYS = RESULT_STATUS_KEYS | ENVELOPE_STATUS_KEYS | DESCRIPTION_KEYS | CONTENT_STATUS_KEYS
+"""Keys of which a dictionary that may be an error has at least one."""
+MAX_FRAME_CHARS = 200
+"""Characters in which a text names the exit code of a program, at its start or its end."""
+FRAME_MARKS = ("exit", " with ", "return", "wall time:", "chunk id:")
+"""Words of which one is at the start of a program's output with an exit code."""
 MAX_HEAD_CHARS = 160
 """Characters in which a text says that it is an error."""
 ERROR_STARTS = (
@@ -100,7 +108,7 @@ class ResultChecker:
         return self.detect_errors is not False or self._is_empty_failure
 
     def may_fail(self, result: Any, arguments: Mapping[str, Any]) -> bool:
-        """Return whether a result may be a failure or look like one. Cheap: every result is checked."""
+        """Return whether a result may be a failure. Cheap: every result is checked."""
         try:
             if may_be_error(result, self._content_category):
                 return self.is_needed
@@ -108,30 +116,29 @@ class ResultChecker:
         except Exception:  # noqa: BLE001 - the result may be any object
             return False
 
-    def judge(self, result: Any, arguments: Mapping[str, Any]) -> ResultVerdict:
-        """Return whether a result is a failure, looks like one or is neither. One that cannot be read is neither."""
+    def is_failure(self, result: Any, arguments: Mapping[str, Any]) -> bool:
+        """Return whether a result is a failure. One that cannot be read is none."""
         with fork_safety.import_lock:
-            from mulligan.classify.result_verdict import FAILURE, judge_result  # lazy: most results cannot fail
-        verdict = judge_result(
-            result,
-            category=self.category,
-            returns=self.returns,
-            effects=self.effects,
-            detect_errors=self.detect_errors,
-            arguments=arguments,
-        )
-        if verdict.judgment != "failure" and self._is_empty_failure and _is_empty_safely(result):
-            return FAILURE
-        return verdict
+            from mulligan.classify.result_verdict import is_failed_result  # lazy: most results cannot fail
+        is_content = self.returns == "content"
+        if is_failed_result(result, self.category, is_content, self.effects, self.detect_errors, arguments):
+            return True
+        return self._is_empty_failure and _is_empty_safely(result)
 
-    def suspect(
-        self, capture: CaptureContext, verdict: ResultVerdict, arguments: Mapping[str, Any]
-    ) -> SuspectedFailure | None:
-        """Return the record of a result that looks like a failure; None for any other."""
-        if verdict.judgment != "suspected":
+    def suspect(self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any]) -> SuspectedFailure | None:
+        """Return the record of a successful result that looks like a failure; None for any other. Never raises."""
+        try:
+            if self.detect_errors is not True or not may_look_failed(result, self._content_category):
+                return None
+        except Exception:  # noqa: BLE001 - the result may be any object
             return None
         with fork_safety.import_lock:
-            from mulligan.classify.result_verdict import describe_suspicion  # lazy: most results cannot fail
+            from mulligan.classify.result_verdict import describe_suspicion, judge_result  # lazy: few results need it
+        verdict = judge_result(
+            result, category=self.category, returns=self.returns, effects=self.effects, arguments=arguments
+        )
+        if verdict.judgment != "suspected":
+            return None
         context = {"source": self._type, "tool": self._name, "arguments": arguments, "category": self.category}
         return describe_suspicion(verdict, None, capture.classify_safely, **context)
 
@@ -139,7 +146,7 @@ class ResultChecker:
         self, capture: CaptureContext, result: Any, arguments: Mapping[str, Any], rejects: Collection[int] = ()
     ) -> Failure | None:
         """Return the failure that a result is, or None. `rejects` are statuses that prove that nothing executed."""
-        if self.judge(result, arguments).judgment != "failure":
+        if not self.is_failure(result, arguments):
             return None
         with fork_safety.import_lock:
             from mulligan.classify.results import is_flagged_result  # lazy: needed for failures only
@@ -167,59 +174,63 @@ class ResultChecker:
         return None
 
 
-class TextChecks(NamedTuple):
-    """What every text that a tool returns is checked with."""
-
-    may_report_failure: Callable[[str, ToolCategory], bool]
-    may_state_failure: Callable[[str], bool]
-    max_statement_chars: int
-
-
-@functools.cache
-def _load_text_checks() -> TextChecks:
-    with fork_safety.import_lock:
-        from mulligan.classify import statements, unflagged_failures  # lazy: they read the rules
-    return TextChecks(
-        unflagged_failures.may_report_failure, statements.may_state_failure, statements.MAX_STATEMENT_CHARS
-    )
-
-
 def may_be_error(result: Any, content_category: ToolCategory | None = None) -> bool:
-    """Return whether a result may be an error. Most results pass this check in a third of a microsecond.
+    """Return whether a result may be a failure. Most results pass this check in a third of a microsecond.
 
     `content_category` is that of a tool that returns content.
     """
     kind = type(result)
-    if kind is dict:
-        keys = result.keys()
-        if keys.isdisjoint(RESULT_STATUS_KEYS):
-            is_envelope = not keys.isdisjoint(ENVELOPE_STATUS_KEYS) and ENVELOPE_KEYS.issuperset(keys)
-            is_envelope = is_envelope or not (keys.isdisjoint(DESCRIPTION_KEYS) or len(keys) > MAX_DESCRIPTION_KEYS)
-            return is_envelope or (content_category is not None and not keys.isdisjoint(CONTENT_STATUS_KEYS))
-        return True
     if kind is str:
         if content_category is not None:
-            return _load_text_checks().may_report_failure(result, content_category)
+            return content_category in PROGRAM_CATEGORIES and _may_have_exit_code(result)
         starts = STARTS_BY_CHARACTER.get(result[:1])
         if starts is not None and result[:MAX_START_CHARS].lower().startswith(starts):
-            return True
-        checks = _load_text_checks()
-        if len(result) <= checks.max_statement_chars and checks.may_state_failure(result):
             return True
         # Otherwise an error is named before a colon.
         if result.find(":", 0, MAX_HEAD_CHARS) < 0:
             return False
         head = result[:MAX_HEAD_CHARS].lower()
-        for word in NAMED_FAILURES:  # noqa: SIM110 - as above
+        for word in NAMED_FAILURES:  # noqa: SIM110 - any() with a generator takes three times as long
             if word in head:
                 return True
         return False
+    if kind is dict:
+        keys = result.keys()
+        if keys.isdisjoint(STATUS_KEYS):
+            return False
+        if keys.isdisjoint(RESULT_STATUS_KEYS):
+            is_envelope = not keys.isdisjoint(ENVELOPE_STATUS_KEYS) and ENVELOPE_KEYS.issuperset(keys)
+            is_envelope = is_envelope or not (keys.isdisjoint(DESCRIPTION_KEYS) or len(keys) > MAX_DESCRIPTION_KEYS)
+            return is_envelope or (content_category is not None and not keys.isdisjoint(CONTENT_STATUS_KEYS))
+        return True
     if kind is list or kind is tuple:
         # The content blocks of MCP and of model providers, as dictionaries or objects.
         return (
             bool(result) and type(result[0]) not in DATA_TYPES and (type(result[0]) is not dict or "text" in result[0])
         )
     return kind not in DATA_TYPES
+
+
+def _may_have_exit_code(output: str) -> bool:
+    if output[:1] == "{" or "exit code" in output[-MAX_FRAME_CHARS:].lower():
+        return True
+    head = output[:MAX_FRAME_CHARS].lower()
+    for mark in FRAME_MARKS:  # noqa: SIM110 - as above
+        if mark in head:
+            return True
+    return False
+
+
+def may_look_failed(result: Any, content_category: ToolCategory | None = None) -> bool:
+    """Return whether a result may look like a failure or be one."""
+    if type(result) is not str:
+        return may_be_error(result, content_category)
+    with fork_safety.import_lock:
+        from mulligan.classify.statements import MAX_STATEMENT_CHARS, may_state_failure  # lazy: they read the rules
+        from mulligan.classify.unflagged_failures import may_report_failure  # lazy: likewise
+    if content_category is not None:
+        return may_report_failure(result, content_category)
+    return (len(result) <= MAX_STATEMENT_CHARS and may_state_failure(result)) or may_be_error(result)
 
 
 def _is_empty_safely(result: Any) -> bool:

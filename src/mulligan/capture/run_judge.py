@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -44,7 +44,7 @@ def outcome_of(failure: Failure) -> Outcome:
     return "cancelled" if failure.kind.is_cancelled else "blocked"
 
 
-class JudgedCall(NamedTuple):
+class JudgedCall(msgspec.Struct, frozen=True):
     """A call that was judged, and the progress of the run before it."""
 
     before: RunProgress

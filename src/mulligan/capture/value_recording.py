@@ -322,11 +322,22 @@ def _find_user_text(source: Any) -> str:
     """Return what the user wrote in a message, truncated, or an empty string. The usual forms need no summary."""
     if type(source) is dict:
         role, content = source.get("role"), source.get("content")
-        if role == "user" and type(content) is str:
-            return truncate_at_word(content, MAX_USER_CHARS)
-        if role in ("assistant", "tool", "system", "developer", "model", "function"):
-            return ""
+    else:
+        role, content = getattr(source, "role", None) or getattr(source, "type", None), getattr(source, "content", None)
+    if role in ("user", "human") and type(content) is str:
+        return _truncate_user_text(content[: MAX_USER_CHARS * 4])
+    if type(role) is str and role in _OTHER_ROLES:
+        return ""
     return _summarize_message(source).user_text
+
+
+_OTHER_ROLES = frozenset({"assistant", "ai", "tool", "system", "developer", "model", "function"})
+
+
+@functools.lru_cache(maxsize=2000)
+def _truncate_user_text(text: str) -> str:
+    """Truncate what a user wrote. Cached: each model call sends the whole conversation again."""
+    return truncate_at_word(text, MAX_USER_CHARS)
 
 
 class _MessageSummary(NamedTuple):

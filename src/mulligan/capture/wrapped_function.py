@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -45,7 +45,7 @@ log = get_logger(__name__)
 TOOL_TYPES = ("tool", "model", "retrieval")
 
 
-class Target(NamedTuple):
+class Target(msgspec.Struct, frozen=True):
     """What one outage affects."""
 
     key: Hashable
@@ -455,6 +455,8 @@ class WrappedFunction:
             self.key if self.key != self.name else None,
         )
         template.is_reduced = is_shape or is_model
+        if self.result_checker.detect_errors is True and not is_off:
+            template.suspect = functools.partial(self.result_checker.suspect, capture)
         value_recorder = ValueRecorder(
             is_shape=is_shape,
             is_model=is_model,

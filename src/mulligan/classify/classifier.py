@@ -561,7 +561,7 @@ def _fallback_decision(evidence: Evidence) -> KindDecision:
         or evidence.is_exception
         or evidence.exit_code
         or evidence.names
-        or compile_rule_pattern(_FAILED_PATTERN).search(evidence.text)
+        or search_rule_pattern(_FAILED_PATTERN, evidence.text, evidence.text.lower())
     )
     if not has_failed:
         return KindDecision(kinds_module.TOOL_UNKNOWN, (), 0.2)

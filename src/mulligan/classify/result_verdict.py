@@ -66,19 +66,40 @@ def judge_result(
     """
     if is_error:
         return FAILURE
-    if detect_errors is False:
-        return SUCCESS
+    is_content = returns_content(category, returns)
+    is_failure = is_failed_result(result, category, is_content, effects, detect_errors, arguments)
+    if is_failure is not None:
+        return FAILURE if is_failure else SUCCESS
     try:
-        if detect_errors == "text":
-            return FAILURE if is_error_result(result, needs_mark=effects == "once") else SUCCESS
-        flag = _read_flag(result, category, arguments)
-        if flag is not None:
-            return FAILURE if flag else SUCCESS
-        if returns_content(category, returns):
-            return _judge_content(result, category, arguments)
-        return _judge_status(result, category, effects)
+        if is_content:
+            return _suspect_content(result, category, arguments)
+        return _suspect_status(result, category, effects)
     except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
         return SUCCESS
+
+
+def is_failed_result(
+    result: object,
+    category: ToolCategory,
+    is_content: bool,
+    effects: Effects,
+    detect_errors: DetectErrors,
+    arguments: Mapping[str, Any] | None,
+) -> bool | None:
+    """Return whether a result states that it is a failure, or None if it may look like one. Never raises."""
+    if detect_errors is False:
+        return False
+    try:
+        if detect_errors == "text":
+            return is_error_result(result, needs_mark=effects == "once")
+        flag = _read_flag(result, category, arguments)
+        if flag is not None:
+            return flag
+        if not is_content and (is_error_result(result, needs_mark=True) or _opens_as_error(result, effects)):
+            return True
+    except Exception:  # noqa: BLE001 - foreign object; an unreadable result is not an error
+        return False
+    return None
 
 
 def suspect_recorded_result(
@@ -119,30 +140,40 @@ def _read_flag(result: object, category: ToolCategory, arguments: Mapping[str, A
     return None if exit_code is None or not has_own_exit_code(text, arguments) else exit_code != 0
 
 
-def _judge_status(result: object, category: ToolCategory, effects: Effects) -> ResultVerdict:
-    """Judge the result of a tool that reports about its call. With effects, words are never more than suspicious."""
-    if is_error_result(result, needs_mark=True):
-        return FAILURE
-    text = None if isinstance(result, Mapping) and "content" not in result else read_text(result)
+def _opens_as_error(result: object, effects: Effects) -> bool:
+    """Return whether a text begins as an error. With effects, words are never more than suspicious."""
+    if effects == "once" or isinstance(result, (list, tuple)):
+        return False
+    text = _read_status_text(result)
+    return bool(text) and text[:1] != "{" and is_error_text(text) and read_failed_items(result) is None
+
+
+def _read_status_text(result: object) -> str:
+    return (None if isinstance(result, Mapping) and "content" not in result else read_text(result)) or ""
+
+
+def _suspect_status(result: object, category: ToolCategory, effects: Effects) -> ResultVerdict:
+    """Judge the result of a tool that reports about its call and does not state a failure."""
+    text = _read_status_text(result)
     if read_failed_items(result) is not None:
         return ResultVerdict("suspected", result, WORDS_CONFIDENCE)
     if isinstance(result, (list, tuple)):  # content blocks, or data
-        is_error = text is not None and is_error_text(text, needs_mark=effects == "once" and text[:1] == "{")
+        is_error = bool(text) and is_error_text(text, needs_mark=effects == "once" and text[:1] == "{")
         return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if is_error else SUCCESS
     if text and text[:1] != "{" and is_error_text(text):
-        return ResultVerdict("suspected", text, OPENING_CONFIDENCE) if effects == "once" else FAILURE
-    fields = result if isinstance(result, Mapping) else read_object(text or "")
+        return ResultVerdict("suspected", text, OPENING_CONFIDENCE)
+    fields = result if isinstance(result, Mapping) else read_object(text)
     if fields is not None:
         is_once = effects == "once"
         is_suspected = describes_failure(fields, needs_state=is_once) or (not is_once and is_error_result(result))
     else:
-        is_suspected = bool(text) and isinstance(result, str) and bool(find_unflagged_failure(text or "", category))
+        is_suspected = bool(text) and isinstance(result, str) and bool(find_unflagged_failure(text, category))
     if is_suspected:
         return ResultVerdict("suspected", result, WORDS_CONFIDENCE)
     return SUCCESS
 
 
-def _judge_content(result: object, category: ToolCategory, arguments: Mapping[str, Any] | None) -> ResultVerdict:
+def _suspect_content(result: object, category: ToolCategory, arguments: Mapping[str, Any] | None) -> ResultVerdict:
     """Judge the result of a tool that returns content, without a flag: it is never more than suspicious."""
     text = read_text(result)
     fields = result if isinstance(result, Mapping) and text is None else read_object(text or "")

@@ -193,10 +193,12 @@ def _choose_message(key_values: list[tuple[str, str]]) -> str:
 def _read_page(text: str) -> tuple[str, str]:
     """Return the text of an error page: XML's own message, else its title or first heading."""
     tags = ("message", "faultstring", "errormessage", "h1", "title", "h2", "p")
-    pattern = r"<(?:\w{1,20}:)?%s(?:\s[^<>]{0,200})?>([^<]{1,300})<"
-    matches = (compile_regex(pattern % tag).search(text) for tag in tags)
-    page_text = next((match[1].strip() for match in matches if match and match[1].strip()), "")
-    code = compile_regex(r"<(?:\w{1,20}:)?(?:error)?code>([^<]{1,80})<").search(text)
+    pattern = rf"<(?:\w{{1,20}}+:)?({'|'.join(tags)})(?:\s[^<>]{{0,200}}+)?>([^<]{{1,300}}+)(?=<)"
+    first_texts: dict[str, str] = {}
+    for match in compile_regex(pattern).finditer(text):
+        first_texts.setdefault(match[1].lower(), match[2].strip())
+    page_text = next((first_texts[tag] for tag in tags if first_texts.get(tag)), "")
+    code = search_likely(r"<(?:\w{1,20}:)?(?:error)?code>([^<]{1,80})<", text, text.lower())
     return page_text, code[1].strip() if code else ""
 
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import starmap
-from typing import Literal, NamedTuple
+from typing import Literal
+
+import msgspec
 
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.records import History, Link, Run, Step
@@ -17,7 +19,7 @@ FailedCall = tuple[Call, Link | None]
 """A call with a failed attempt, and the link to the later call that recovered it, if any."""
 
 
-class RunFact(NamedTuple):
+class RunFact(msgspec.Struct, frozen=True):
     """A number of a run. One of the three functions computes it, so that a batch can add its share to a stored sum."""
 
     name: str

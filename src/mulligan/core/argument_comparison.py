@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -31,7 +31,7 @@ _PATHS = frozenset("path file filename filepath directory dir folder notebook so
 FORM_OPERATIONS = frozenset({"cast", "rename", "parse", "wrap", "trim", "enum"})
 
 
-class Comparison(NamedTuple):
+class Comparison(msgspec.Struct, frozen=True):
     """The differences between the arguments of a failed call and a later one."""
 
     values: dict[str, tuple[Any, Any]]
@@ -176,8 +176,12 @@ def is_rejected_argument(failure: Failure | None, path: str) -> bool:
 def _is_same_in_other_form(old: Any, new: Any, error: str) -> bool:
     """Return whether two values differ in form or unit, or two texts in quoting or in a word that the error names."""
     with fork_safety.import_lock:
-        from mulligan.core.transformations import find_transformations, keeps_quantity  # lazy: after a failure only
-    if any(map(keeps_quantity, find_transformations(old, new))):
+        from mulligan.core.transformations import (  # lazy: after a failure only
+            find_transformations,
+            keeps_quantity,
+            may_keep_quantity,
+        )
+    if may_keep_quantity(old, new) and any(map(keeps_quantity, find_transformations(old, new))):
         return True
     if not isinstance(old, str) or not isinstance(new, str):
         return False

@@ -12,6 +12,8 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from mulligan.core.calls import similarity
 from mulligan.core.failure import Failure
 from mulligan.redaction.regex import LazyRegex
@@ -74,7 +76,7 @@ class _ProgramCall(NamedTuple):
     files: tuple[str, ...]
 
 
-class _CommandLine(NamedTuple):
+class _CommandLine(msgspec.Struct, frozen=True):
     invocations: tuple[_ProgramCall, ...]
     folder: str
     """The folder in which the last one runs, as far as the command says; empty otherwise."""
@@ -107,7 +109,7 @@ class _ErrorText:
         kind = failure.kind
         self._text = f"{failure.message}\n{failure.detail}"[:MAX_ERROR_CHARS]
         self.is_about_code = kind.is_about_code
-        self.says_not_found = kind.is_about_object or _NOT_FOUND.search(self._text.casefold()) is not None
+        self.says_not_found = kind.is_about_object or _says_not_found(self._text)
 
     def names(self, word: str) -> bool:
         """Return whether the error contains a word that no letter, digit or hyphen continues."""
@@ -126,6 +128,11 @@ class _ErrorText:
     def misses(self, word: str) -> bool:
         """Return whether the error says that something of this name does not exist."""
         return self.says_not_found and self.names(word)
+
+
+@functools.lru_cache(maxsize=64)  # several commands are compared with that of one failure
+def _says_not_found(text: str) -> bool:
+    return _NOT_FOUND.search(text.casefold()) is not None
 
 
 # Parsing

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from mulligan.core.events import AnyEvent, RunEnded, StepEnded
-from mulligan.core.records import Run, Step, StepType
+from mulligan.core.records import Run, Step, StepType, SuspectedFailure
 from mulligan.core.value_snapshots import MAX_INLINE_CHARS, restore_value
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ class CallTemplate(msgspec.Struct, eq=False):
     """The encoded journal prefix, by the number of positional values."""
     lookup_name: Callable[[str], tuple[str, bool, bool]] | None = None
     """Returns the redacted name, and whether numbers and texts under it are redacted."""
+    suspect: Callable[[Any, Mapping[str, Any]], SuspectedFailure | None] | None = None
+    """Returns what looks like a failure in a result, given the arguments. Never raises."""
 
     def __post_init__(self) -> None:
         self.tool_key = self.key or (f"{self.server}/{self.name}" if self.server else self.name)
@@ -137,9 +139,17 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
             self.duration_seconds, None, None, None, self.tokens, self.metadata, key=template.key,
         )  # fmt: skip
 
+    def to_judged_step(self) -> Step:
+        """Build the step, unredacted, with what looks like a failure in its result."""
+        step, template = self.to_step(), self.template
+        if template.suspect is None or template.is_reduced:  # a reduced result was judged before
+            return step
+        suspected = template.suspect(step.result, step.arguments)
+        return step if suspected is None else msgspec.structs.replace(step, suspected=suspected)
+
     def to_events(self) -> Iterator[AnyEvent]:
         """Build the unredacted events: of the step, and of the end of its run if that has only this call."""
-        yield StepEnded(self.to_step())
+        yield StepEnded(self.to_judged_step())
         if self.standalone_run is not None:
             yield RunEnded(self.to_run(self.standalone_run.run))
 
@@ -163,7 +173,8 @@ class SuccessRecord(msgspec.Struct, eq=False, gc=False):
 
 def redact_records(records: Sequence[AnyEvent | SuccessRecord], redactor: RecordRedactor) -> list[AnyEvent]:
     """Return redacted events in order: of successes as steps, and the others, which were redacted before."""
-    steps = iter(redactor.redact_steps([record.to_step() for record in records if isinstance(record, SuccessRecord)]))
+    successes = [record.to_judged_step() for record in records if isinstance(record, SuccessRecord)]
+    steps = iter(redactor.redact_steps(successes))
     shared_runs: dict[int, Run] = {}
     events: list[AnyEvent] = []
     for record in records:

@@ -87,6 +87,16 @@ def find_transformations(old: Any, new: Any) -> tuple[str, ...]:
     return ()
 
 
+def may_keep_quantity(old: Any, new: Any) -> bool:
+    """Return whether a transformation that `keeps_quantity` may turn one value into the other, by a cheap test.
+
+    One that is no unit, date or number keeps all letters, so texts without digits must have the same ones.
+    """
+    if not isinstance(old, str) or not isinstance(new, str) or _has_digit(old) or _has_digit(new):
+        return True
+    return _core_of(remove_accents(old)) == _core_of(remove_accents(new))
+
+
 def apply_transformation(name: str, value: Any) -> Any:
     """Apply a transformation to another value. Return None if it does not apply or changes nothing.
 
@@ -274,6 +284,7 @@ def _core_of(text: str) -> str:
     return _CORE_GAP.sub("", text).casefold()
 
 
+@lru_cache(maxsize=CACHED_TEXTS)
 def _has_digit(text: str) -> bool:
     return any(map(str.isdigit, text))
 

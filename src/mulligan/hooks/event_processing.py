@@ -51,6 +51,7 @@ from mulligan.hooks.agents import (
     split_tool_name,
 )
 from mulligan.hooks.success_spool import build_redactor, build_success, redact_call
+from mulligan.journal import EVENT_FRAME, encode_frame, read_frames
 from mulligan.learn import tracker
 from mulligan.learn.tracker import REPEAT_WINDOW_TURNS, SESSION_KIND, TrackedFailure, Tracker, find_subject
 from mulligan.prompt import Prompt
@@ -146,8 +147,6 @@ class EventProcessor:
             finally:
                 store.close()
         except StoreError as error:
-            from mulligan.journal import EVENT_FRAME, encode_frame  # rarely needed
-
             with suppress(OSError):
                 session_files.append_frame(event.session, encode_frame(EVENT_FRAME, encode(spooled)))
                 if isinstance(error, StoreLockedError):
@@ -334,8 +333,6 @@ class EventProcessor:
         path = Path(session_files.session_file_path(self.event.session.encode("utf-8", "replace"), ".spool"))
         spooled_events: list[SpooledEvent] = []
         if path.exists():
-            from mulligan.journal import read_frames  # rarely needed
-
             self.spool_bytes = path.stat().st_size
             for frame in read_frames(path):
                 with suppress(msgspec.MsgspecError, UnicodeError):  # written by another version
@@ -571,8 +568,6 @@ def store_path(settings: Settings) -> Any:
 
 def import_spools(settings: Settings) -> None:
     """Store the spooled events of all sessions, for commands that read the store of the hooks."""
-    from mulligan.journal import read_frames  # rarely needed
-
     for path in sorted(Path(session_files.hooks_folder()).glob("*.spool")):
         for frame in islice(read_frames(path), 1):
             with suppress(msgspec.MsgspecError, UnicodeError):  # written by another version

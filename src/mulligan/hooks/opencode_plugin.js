@@ -5,7 +5,7 @@ import { homedir } from "node:os"
 import { join } from "node:path"
 
 const COMMAND = []
-const TIMEOUT_MS = 3000
+const TIMEOUT_MS = 10000
 const DATA = process.env.XDG_DATA_HOME || join(homedir(), ".local", "share")
 
 function send(event) {

@@ -36,9 +36,12 @@ export default function mulligan(pi) {
   let hasFailures = false
   const calls = new Map() // arguments of the calls of this batch
   const notes = new Map() // what mulligan said about a failed call
-  pi.on("session_start", () => {
-    reminder = ""
-    hasFailures = false
+  // A session that is resumed has its failures and the reminder after its last compaction in its log.
+  pi.on("session_start", (_event, context) => {
+    const entries = context.sessionManager.getEntries()
+    const stored = entries.findLast((entry) => entry.type === "custom" && entry.customType === "mulligan")
+    reminder = stored?.data?.reminder ?? ""
+    hasFailures = entries.some(({ message }) => message?.role === "toolResult" && message.isError)
     notes.clear()
   })
   pi.on("tool_execution_start", ({ toolCallId, args }) => {
@@ -57,6 +60,7 @@ export default function mulligan(pi) {
   })
   pi.on("session_compact", (_event, context) => {
     reminder = hasFailures ? send("SessionCompacted", context, { source: "compact" }) : ""
+    if (hasFailures) pi.appendEntry("mulligan", { reminder })
   })
   pi.on("agent_end", (_event, context) => {
     if (hasFailures) send("SessionIdle", context, {})

@@ -27,6 +27,7 @@ from mulligan.learn.project_lessons import TRUST_KIND, find_trusted_lesson, trus
 from mulligan.learn.tracker import TrackedFailure
 from mulligan.learn.working_calls import find_working_call
 from mulligan.prompt import Prompt
+from mulligan.recover.policy import Tool
 from mulligan.settings import Settings
 from mulligan.store.sqlite import SqliteStore
 
@@ -195,7 +196,6 @@ class Hints:
         if self._settings.mode != "repair" or step.failure is None or not isinstance(step.arguments, Mapping):
             return None
         from mulligan.recover.memory_repair import apply_fixes  # needed in mode `repair` only
-        from mulligan.recover.policy import Tool
         from mulligan.recover.repair import suggest
 
         effects: Effects = "none" if is_read_only(step) else "once"

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
 
 import msgspec
 
@@ -42,7 +41,7 @@ class PastFailure(msgspec.Struct, frozen=True):
     is_revoked: bool = False
 
 
-class WorkingCall(NamedTuple):
+class WorkingCall(msgspec.Struct, frozen=True):
     """A call after or with which a failed call succeeded."""
 
     failed_call: str

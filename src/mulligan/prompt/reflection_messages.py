@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from mulligan.core.failure import Failure
 from mulligan.core.records import Precedent, ValueProfile
@@ -17,7 +19,7 @@ MAX_EARLIER_CALL_CHARS = 300
 MAX_LISTED_TOOLS = 100
 
 
-class RunCall(NamedTuple):
+class RunCall(msgspec.Struct, frozen=True):
     """A call of the run, with its result or its error. The error of an attempt may be unknown."""
 
     tool: str

@@ -9,7 +9,9 @@ from __future__ import annotations
 import threading
 from bisect import insort
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from mulligan.core import fork_safety
 from mulligan.core.failure import HTTP_REQUEST_TIMEOUT, INFRA_ERROR, Failure
@@ -48,7 +50,7 @@ def _reset_lock_in_child() -> None:
 fork_safety.run_in_child(_reset_lock_in_child)
 
 
-class RetryTurn(NamedTuple):
+class RetryTurn(msgspec.Struct, frozen=True):
     """What a call that wants to be retried does next."""
 
     seconds: float = 0.0

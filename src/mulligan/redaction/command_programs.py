@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import NamedTuple
+
+import msgspec
 
 from mulligan.redaction.regex import LazyRegex
 
@@ -12,7 +13,7 @@ LAST_POSITION = 9
 """Position of the last argument, however many there are."""
 
 
-class SecretSlot(NamedTuple):
+class SecretSlot(msgspec.Struct, frozen=True):
     """A slot where a program takes a secret: an item of `command_programs.txt`."""
 
     name: str
@@ -24,7 +25,7 @@ class SecretSlot(NamedTuple):
     is_input: bool = False
 
 
-class ProgramRule(NamedTuple):
+class ProgramRule(msgspec.Struct, frozen=True):
     """A line of `command_programs.txt` for one of its programs."""
 
     words: frozenset[str]

@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 from zlib import crc32
+
+import msgspec
 
 from mulligan.contract import counters as counters_module
 from mulligan.contract.counters import DAY, Cell, Cells, PackedCell, Reading, Row, Stats, StatsQuery
@@ -169,7 +171,7 @@ def _rows(read: Read, tenant: str, reading: Reading) -> Iterator[Row]:
 # Changes
 
 
-class RunSlice(NamedTuple):
+class RunSlice(msgspec.Struct, frozen=True):
     """Some calls of a run with their recovery links, either before or after a batch."""
 
     run: Run
