@@ -68,11 +68,11 @@ def search_runs(
     for history in histories:
         matches = find_matches(history, terms) or ()
         pattern = _find_pattern(history, matches)
-        key = pattern or history.run.id
-        if key in hits:
-            hits[key] = msgspec.structs.replace(hits[key], others=hits[key].others + 1)
+        hit_id = pattern or history.run.id
+        if hit_id in hits:
+            hits[hit_id] = msgspec.structs.replace(hits[hit_id], others=hits[hit_id].others + 1)
         elif len(hits) < limit:
-            hits[key] = SearchHit(history, matches, pattern)
+            hits[hit_id] = SearchHit(history, matches, pattern)
     return SearchAnswer(list(hits.values()), _count_facets(histories), len(histories), len(histories) < query.limit)
 
 
