@@ -15,6 +15,7 @@ import msgspec
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, Record, Run, Step
 from mulligan.redaction.regex import LazyRegex
+from mulligan.redaction.secret_hints import secret_kind
 
 MAX_SEARCH_CHARS = 500
 MAX_TERMS = 12
@@ -62,7 +63,6 @@ class SearchTerm(msgspec.Struct, frozen=True):
         if not self.value_hash or not location.text.endswith(f"#{self.value_hash}]"):
             return False
         from mulligan.redaction.redactor import PERSONAL_KINDS  # lazy: for searches on a team's server only
-        from mulligan.redaction.secret_hints import secret_kind
 
         kinds = {secret_kind(_INDEX.sub("", key)) for key in location.path.split(".")}
         return kinds <= {"", *PERSONAL_KINDS}
