@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 import string
 import subprocess
@@ -16,10 +17,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from stores import Writer
 
 from mulligan.contract.search_terms import parse_search, split_words
-from mulligan.contract.store import DEFAULT_TENANT, ForgetRequest, Retention, RunQuery, Store
+from mulligan.contract.store import DEFAULT_TENANT, HASH_KEY, ForgetRequest, Retention, RunQuery, Store
 from mulligan.core.events import RunEnded, RunStarted, StepEnded
-from mulligan.core.failure import Failure, Kind, SettingsError
+from mulligan.core.failure import Failure, Kind, SettingsError, StoreError
 from mulligan.core.records import MessagePart, RecordedMessage, Run, Step
+from mulligan.redaction.redactor import Redactor
 from mulligan.store import run_texts
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.sqlite import SqliteStore
@@ -121,6 +123,24 @@ def test_a_text_that_cannot_be_searched_for_is_explained(text):
         parse_search(text)
 
 
+HOSTILE = (
+    "x" * 10_000, '"' * 500, '""" "a" """b', '"the of and', "NOT", "AND OR NEAR(a b)", "text : a", "words MATCH 'a'",
+    "a* ^b + c", "{text}: x", "(a", "a)", "' OR 1=1 --", '"; DROP TABLE runs; --', "(a+)+$" * 20, "(?:.*a){30}", "[[[[",
+    "a\\", "a\0b", "\ud800", "nan", "-inf", "%s%d", "a:b:c", ":::", "-:-", "--", "&|!<->():*", "'a':* & 'b'",
+    "\u202e\u200b", "<script>alert(1)</script>",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_text_finds_no_run_or_is_explained(filled, text):
+    answer: object = None
+    try:
+        answer = found(filled, text)
+    except (SettingsError, StoreError) as error:
+        answer = re.search(r"The search text has .*Use at most|Nothing to search for|not valid UTF-8", str(error))
+    assert answer == [] or isinstance(answer, re.Match)
+
+
 def test_forgotten_and_changed_runs_are_not_found(filled):
     filled.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     filled.forget(DEFAULT_TENANT, ForgetRequest(text="cus_815"))
@@ -216,3 +236,20 @@ def test_a_deleted_word_is_in_no_file_of_the_store(tmp_path):
 
 def files_with(folder: Path, word: bytes) -> list[str]:
     return [path.name for path in folder.iterdir() if word in path.read_bytes().lower()]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+def test_a_hidden_value_is_found_as_a_whole_by_the_key_of_its_tenant(store, write):
+    key = b"k" * 32
+    store.put(DEFAULT_TENANT, *HASH_KEY, key)
+    hide = Redactor(level="shared", key=key).value
+    write_run(write, "run_1", lookup(hide({"customer_id": "Cus_81", "password": "hunter22", "number": 4711})))
+    write_run(write, "run_2", lookup(hide({"customer_id": "cus_82"})))
+    for _ in range(2):
+        assert found(store, "Cus_81") == found(store, "customer_id:Cus_81") == found(store, "4711") == ["run_1"]
+        assert found(store, "cus_82 -Cus_81") == ["run_2"]
+        assert found(store, "cus_81") == found(store, "Cus_8") == found(store, "other:Cus_81") == []
+        assert found(store, "hunter22") == []  # a guess of a password is not confirmed
+        update_index(store)
+    store.put("other", *HASH_KEY, b"o" * 32)
+    assert store.runs("other", RunQuery(text="Cus_81")) == []

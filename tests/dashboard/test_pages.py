@@ -811,6 +811,13 @@ def test_search_shows_where_the_words_of_a_run_are(week, person):
     assert "<script>" not in person.get("/search?q=%3Cscript%3E").body.decode()
 
 
+def test_a_count_beside_the_hits_adds_its_filter_to_the_search(week, person):
+    page = person.get("/search?q=tool:find_orders").body.decode()
+    link = re.search(r'href="(/search\?q=[^"]*status%3A(?:failure|success))">', page)
+    assert link is not None
+    assert "Runs with these words" in words(person.get(html.unescape(link[1])))
+
+
 @pytest.mark.parametrize("is_store_slow", [False, True])
 def test_a_live_tail_does_not_keep_the_server_from_stopping(tmp_path, monkeypatch, is_store_slow):
     import http.client

@@ -26,7 +26,7 @@ from mulligan.cli.options import (
 )
 from mulligan.contract import counters
 from mulligan.contract.counters import Stats, StatsQuery
-from mulligan.contract.store import DEFAULT_TENANT, FixQuery, Store
+from mulligan.contract.store import DEFAULT_TENANT, HASH_KEY, FixQuery, Store
 from mulligan.core.calls import group_attempts
 from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import History, to_builtins
@@ -35,7 +35,7 @@ from mulligan.record.memory_lookup import find_facts
 from mulligan.report import conversation_text, impact_text, memory_text, overview, recovery_costs, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
-from mulligan.report.run_search import render_hit, search_runs, to_search_facts
+from mulligan.report.run_search import HIDDEN_VALUES, describe_facets, render_hit, search_runs, to_search_facts
 from mulligan.report.run_table import RUN_GROUPS, compare_runs, group_runs, render_comparison, render_groups
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
 from mulligan.report.tables import (
@@ -142,14 +142,19 @@ def search(context: CommandContext, words: tuple[str, ...], limit: int, rebuild:
     if not words and not rebuild:
         raise click.UsageError("Name the words to search for, for example: mulligan search cus_8132")
     text = " ".join(f'"{word}"' if " " in word and '"' not in word and ":" not in word else word for word in words)
-    hits = []
+    answer, key = None, None
     if (store := context.find_store()) is not None:
         if isinstance(store, DatabaseStore):
             _update_index(store, rebuild)
+            key = store.get(DEFAULT_TENANT, *HASH_KEY)
         if words:
-            hits = search_runs(store, DEFAULT_TENANT, text, context.now, limit, filters)
+            answer = search_runs(store, DEFAULT_TENANT, text, context.now, limit, filters, key)
+    hits = answer.hits if answer is not None else []
     lines = [line for hit in hits for line in render_hit(hit, context.now, partial(click.style, bold=True))]
-    if not hits and words:
+    if answer is not None and hits:
+        notes = [*describe_facets(answer), *[HIDDEN_VALUES] * answer.has_hidden_values]
+        lines += ["", *notes] if notes else []
+    elif words:
         lines = [f"No run in {context.where} has these words."]
     context.print([to_search_facts(hit) for hit in hits], lines)
 

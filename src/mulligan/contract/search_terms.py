@@ -15,6 +15,7 @@ import msgspec
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, Record, Run, Step
 from mulligan.redaction.regex import LazyRegex
+from mulligan.redaction.secret_hints import secret_kind
 
 MAX_SEARCH_CHARS = 500
 MAX_TERMS = 12
@@ -28,6 +29,7 @@ _UNSPACED = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = LazyRegex(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _SPACED = LazyRegex(rf"[^\W_{_UNSPACED}]")
 _TERM = LazyRegex(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
+_INDEX = LazyRegex(r"\[\d+\]")
 _WORD_START, _WORD_END = rf"(?<![^\W_{_UNSPACED}])", rf"(?![^\W_{_UNSPACED}])"
 
 
@@ -42,6 +44,8 @@ class SearchTerm(msgspec.Struct, frozen=True):
     """Only in places of this name: an argument or metadata key, or a part of a record such as `error` or `result`."""
     is_phrase: bool = False
     is_excluded: bool = False
+    value_hash: str = ""
+    """What redaction at level `shared` leaves of a value that is this text; empty if the tenant has no key."""
 
     @property
     def words(self) -> list[str]:
@@ -53,6 +57,15 @@ class SearchTerm(msgspec.Struct, frozen=True):
         start = _WORD_START if _SPACED.match(self.text[:1]) else ""
         end = _WORD_END if self.is_phrase and _SPACED.match(self.text[-1:]) else ""
         return re.compile(f"{start}{text}{end}", re.IGNORECASE)
+
+    def is_hidden_value(self, location: SearchLocation) -> bool:
+        """Return whether a place has this text as a hidden value. Where a secret stands, no guess is confirmed."""
+        if not self.value_hash or not location.text.endswith(f"#{self.value_hash}]"):
+            return False
+        from mulligan.redaction.redactor import PERSONAL_KINDS  # lazy: for searches on a team's server only
+
+        kinds = {secret_kind(_INDEX.sub("", key)) for key in location.path.split(".")}
+        return kinds <= {"", *PERSONAL_KINDS}
 
 
 class SearchMatch(Record, frozen=True):
@@ -68,6 +81,8 @@ class SearchMatch(Record, frozen=True):
     name: str = ""
     """The tool or model of the attempt."""
     attempt: int = 1
+    is_hidden: bool = False
+    """Whether the value is hidden, and equal to a term by its keyed hash."""
 
 
 class SearchLocation(msgspec.Struct, frozen=True):
@@ -82,7 +97,7 @@ class SearchLocation(msgspec.Struct, frozen=True):
     @property
     def names(self) -> set[str]:
         """Return the names by which a term can ask for this place: its part, its whole path and its last key."""
-        keys = [re.sub(r"\[\d+\]", "", key) for key in self.path.split(".")]
+        keys = [_INDEX.sub("", key) for key in self.path.split(".")]
         return {self.part, self.path.casefold(), keys[-1].casefold()}
 
 
@@ -91,18 +106,25 @@ def split_words(text: str) -> list[str]:
     return _WORD.findall(text.lower())
 
 
-def parse_search(text: str) -> tuple[SearchTerm, ...]:
-    """Return the terms of a search text. Raise SettingsError if it cannot be searched for."""
+def parse_search(text: str, key: bytes = b"") -> tuple[SearchTerm, ...]:
+    """Return the terms of a search text. Raise SettingsError if it cannot be searched for.
+
+    `key` is that of the tenant, by which its hidden values are compared.
+    """
     if len(text) > MAX_SEARCH_CHARS:
         raise SettingsError(f"The search text has {len(text):,} characters. Use at most {MAX_SEARCH_CHARS}.")
+    from mulligan.redaction.redactor import hash_value  # lazy: for searches only
+
     terms = []
     for part in _TERM.finditer(text):
         is_phrase = part["phrase"] is not None
+        term_text = (part["phrase"] if is_phrase else part["word"]).strip()
         term = SearchTerm(
-            text=(part["phrase"] if is_phrase else part["word"]).strip(),
+            text=term_text,
             field=(part["field"] or "").casefold(),
             is_phrase=is_phrase,
             is_excluded=bool(part["minus"]),
+            value_hash=hash_value(key, term_text) if key else "",
         )
         if term.words:
             terms.append(term)
@@ -120,17 +142,20 @@ def find_matches(history: History, terms: Sequence[SearchTerm]) -> tuple[SearchM
     patterns = [(term, term.pattern) for term in terms]
     for location in list_locations(history):
         spans: list[tuple[int, int]] = []
+        is_hidden = False
         for term, pattern in patterns:
             if term.field and term.field not in location.names:
                 continue
             term_spans = list(_spans(pattern, location.text))
+            if not term_spans and term.is_hidden_value(location):
+                term_spans, is_hidden = [(0, len(location.text))], True
             if term_spans and term.is_excluded:
                 return None
             if term_spans:
                 missing_terms.discard(term)
                 spans += term_spans
         if spans and len(matches) < MAX_MATCHES:
-            match = _build_match(location, sorted(spans))
+            match = msgspec.structs.replace(_build_match(location, sorted(spans)), is_hidden=is_hidden)
             matches.setdefault((match.seq, match.location, match.excerpt), match)
     return None if missing_terms else tuple(matches.values())
 

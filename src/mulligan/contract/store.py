@@ -44,6 +44,8 @@ from mulligan.core.records import (
 if TYPE_CHECKING:
     from mulligan.contract.counters import Stats, StatsQuery
 
+HASH_KEY = ("key", "export")
+"""Entry of a tenant with the key by which redaction at level `shared` hashes values. Only servers and files read it."""
 DEFAULT_TENANT = "local"
 """The tenant of a store with a single user."""
 IMPORT_PRINCIPAL = "import"

@@ -20,6 +20,7 @@ from mulligan.contract.counters import Cell
 from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
+    HASH_KEY,
     LessonQuery,
     PatternQuery,
     Retention,
@@ -108,7 +109,7 @@ def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     text = page_query.other_parameters.get("q", "")
     if not text:
         names = ("runs", "sessions", "patterns", "lessons", "tools", "agents", "models")
-        return {"q": "", "is_empty": True, "hits": [], "problem": "", **{name: [] for name in names}}
+        return {"q": "", "is_empty": True, "hits": [], "facets": [], "problem": "", **{name: [] for name in names}}
     patterns = store.patterns(tenant, PatternQuery(text=text, limit=MAX_SHOWN_RESULTS, order="unrecovered"))
     if not patterns and len(text) > 4 and (pattern := store.pattern(tenant, text)) is not None:
         patterns = [pattern]
@@ -123,16 +124,26 @@ def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     for by, name in (("tool", "tools"), ("agent", "agents"), ("model", "models")):
         parts = store.stats(tenant, page_query.stats_query(by=by, since=None, until=None)).parts
         results[name] = sorted(part for part in parts if text.casefold() in part.casefold())[:MAX_SHOWN_RESULTS]
-    return {"q": text, **results, "is_empty": not any(results.values())}
+    is_empty = not any(value for value in results.values() if isinstance(value, list))
+    return {"q": text, **results, "is_empty": is_empty}
 
 
 def _search_in_runs(store: Store, tenant: str, page_query: PageQuery, text: str) -> dict[str, Any]:
     """Return the runs that contain the words of a text, or why it cannot be searched for."""
     try:
-        found_hits = run_search.search_runs(store, tenant, text, page_query.now, MAX_SHOWN_HITS, {})
+        key = store.get(tenant, *HASH_KEY)
+        answer = run_search.search_runs(store, tenant, text, page_query.now, MAX_SHOWN_HITS, {}, key)
     except SettingsError as error:
-        return {"hits": [], "problem": str(error)}
-    return {"hits": [build_hit_row(hit, page_query) for hit in found_hits], "problem": ""}
+        return {"hits": [], "facets": [], "problem": str(error)}
+    facets = [
+        (name, [(value, count, f"{text} {run_search.format_filter(name, value)}") for value, count in counts.items()])
+        for name, counts in answer.facets.items()
+        if len(counts) > 1
+    ]
+    note = run_search.HIDDEN_VALUES if answer.has_hidden_values else ""
+    hits = [build_hit_row(hit, page_query) for hit in answer.hits]
+    counts = {"facets": facets, "run_count": answer.run_count, "is_complete": answer.is_complete}
+    return {"hits": hits, **counts, "note": note, "problem": ""}
 
 
 def build_hit_row(hit: run_search.SearchHit, page_query: PageQuery) -> dict[str, Any]:

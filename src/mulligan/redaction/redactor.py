@@ -299,11 +299,14 @@ class Redactor:
         length = f" {len(text)} chars" if type(value) is str else ""
         if not self._key:
             return f"[{type(value).__name__}{length}]"
-        import hmac  # lazy: needed for shared stores only, and slow to import
+        return f"[{type(value).__name__}{length} #{hash_value(self._key, text)}]"
 
-        # Keyed: a plain hash of a short value can be reversed.
-        digest = hmac.digest(self._key, text.encode("utf-8", "backslashreplace"), "sha256").hex()[:12]
-        return f"[{type(value).__name__}{length} #{digest}]"
+
+def hash_value(key: bytes, text: str) -> str:
+    """Return the hash by which hidden values are compared. Without the key, short values could be found by trying."""
+    import hmac  # lazy: needed for shared stores only, and slow to import
+
+    return hmac.digest(key, text.encode("utf-8", "backslashreplace"), "sha256").hex()[:12]
 
 
 class _RecordSecrets:

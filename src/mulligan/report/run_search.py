@@ -1,8 +1,9 @@
-"""Search in runs, for people: the box's grammar, hits with their places, and identical failures folded into one hit."""
+"""Search in runs, for people: the box's grammar, hits with their places, identical failures folded, and facets."""
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -20,7 +21,8 @@ MAX_SHOWN_MATCHES = 3
 """Places of a run that are shown."""
 FOLDING_FACTOR = 4
 """Runs that are read for each hit, because those with the same failure become one hit."""
-_FILTER = re.compile(r"(?<!\S)([a-z_]+):(\S+)")
+MAX_FACET_VALUES = 5
+_FILTER = re.compile(r'(?<!\S)([a-z_]+):(?:"([^"]*)"|(\S+))')
 _FILTERS = {parameter.name: parameter for parameter in RUN_SPEC.filters if parameter.type != "text"}
 """Names that are filters in a search text. All others name a place of the word."""
 
@@ -36,23 +38,63 @@ class SearchHit(msgspec.Struct, frozen=True):
     """Earlier runs with the same failure."""
 
 
+class SearchAnswer(msgspec.Struct, frozen=True):
+    """The hits of a search, and what the runs that were read have in common."""
+
+    hits: list[SearchHit]
+    facets: dict[str, dict[str, int]]
+    """Runs by filter and value, the most frequent first: `status`, `agent`, `version`, `tool`, `kind`."""
+    run_count: int
+    is_complete: bool
+    """Whether these are all runs that match. Otherwise they are the newest."""
+
+    @property
+    def has_hidden_values(self) -> bool:
+        return any(match.is_hidden for hit in self.hits for match in hit.matches)
+
+
 def search_runs(
-    store: Store, tenant: str, text: str, now: int, limit: int, filters: Mapping[str, Any]
-) -> list[SearchHit]:
-    """Return the runs that match a search text, the newest first. Raise SettingsError if it is no search text."""
+    store: Store, tenant: str, text: str, now: int, limit: int, filters: Mapping[str, Any], key: bytes | None = None
+) -> SearchAnswer:
+    """Return the runs that match a search text, the newest first. Raise SettingsError if it is no search text.
+
+    `key` is that of the tenant's hidden values.
+    """
     words, values = split_filters(text, now)
-    terms = parse_search(words)
+    terms = parse_search(words, key or b"")
     query = RUN_SPEC.build_query({**filters, **values}, text=words, limit=FOLDING_FACTOR * limit)
     hits: dict[str, SearchHit] = {}
-    for history in RUN_SPEC.read(store, tenant, query):
+    histories = RUN_SPEC.read(store, tenant, query)
+    for history in histories:
         matches = find_matches(history, terms) or ()
         pattern = _find_pattern(history, matches)
-        key = pattern or history.run.id
-        if key in hits:
-            hits[key] = msgspec.structs.replace(hits[key], others=hits[key].others + 1)
+        hit_id = pattern or history.run.id
+        if hit_id in hits:
+            hits[hit_id] = msgspec.structs.replace(hits[hit_id], others=hits[hit_id].others + 1)
         elif len(hits) < limit:
-            hits[key] = SearchHit(history, matches, pattern)
-    return list(hits.values())
+            hits[hit_id] = SearchHit(history, matches, pattern)
+    return SearchAnswer(list(hits.values()), _count_facets(histories), len(histories), len(histories) < query.limit)
+
+
+def _count_facets(histories: Sequence[History]) -> dict[str, dict[str, int]]:
+    facets: dict[str, Counter[str]] = {name: Counter() for name in ("status", "agent", "version", "tool", "kind")}
+    for history in histories:
+        run, steps = history.run, history.steps
+        values = {
+            "status": {to_facts(history)["status"]},
+            "agent": {run.agent},
+            "version": {run.version},
+            "tool": {step.name for step in steps if step.type == "tool"},
+            "kind": {str(step.failure.kind) for step in steps if step.failure is not None},
+        }
+        for name, counter in facets.items():
+            counter.update(value for value in values[name] if value)
+    return {name: dict(counter.most_common(MAX_FACET_VALUES)) for name, counter in facets.items() if counter}
+
+
+def format_filter(name: str, value: str) -> str:
+    """Return a filter as it stands among the words of a search."""
+    return f'{name}:"{value}"' if re.search(r"\s", value) else f"{name}:{value}"
 
 
 def split_filters(text: str, now: int) -> tuple[str, dict[str, Any]]:
@@ -64,9 +106,9 @@ def split_filters(text: str, now: int) -> tuple[str, dict[str, Any]]:
         if parameter is None:
             return filter_text[0]
         try:
-            values[parameter.name] = parameter.parse(filter_text[2], now)
+            values[parameter.name] = parameter.parse(value := filter_text[2] or filter_text[3], now)
         except ValueError as error:
-            raise SettingsError(f"Invalid {parameter.name} {filter_text[2][:40]!r}. Use {error}.") from None
+            raise SettingsError(f"Invalid {parameter.name} {value[:40]!r}. Use {error}.") from None
         return ""
 
     return _FILTER.sub(take, text).strip(), values
@@ -98,7 +140,20 @@ def describe_location(match: SearchMatch) -> str:
         return match.location
     attempt = f", attempt {match.attempt}" if match.attempt > 1 else ""
     name = f", {match.name}" if match.location not in ("tool", "model") else ""
-    return f"step {match.seq}{to_line(name, 60)}{attempt}: {to_line(match.location, 80)}"
+    hidden = " (hidden value)" if match.is_hidden else ""
+    return f"step {match.seq}{to_line(name, 60)}{attempt}: {to_line(match.location, 80)}{hidden}"
+
+
+def describe_facets(answer: SearchAnswer) -> Iterator[str]:
+    """Describe what the runs have in common: `status: failure 3, success 2`. A facet with one value says nothing."""
+    facets = {name: counts for name, counts in answer.facets.items() if len(counts) > 1}
+    for name, counts in facets.items():
+        yield f"{name}: " + ", ".join(f"{to_line(value, 40)} {count}" for value, count in counts.items())
+    if facets and not answer.is_complete:
+        yield f"counted in the newest {answer.run_count} runs"
+
+
+HIDDEN_VALUES = "Some values are hidden here: they were compared by their keyed hash, as a whole and with equal case."
 
 
 def split_excerpt(match: SearchMatch) -> list[tuple[str, bool]]:

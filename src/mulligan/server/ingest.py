@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import BaseRoute
 
+from mulligan.contract.search_terms import parse_search
 from mulligan.contract.store import (
     DEFAULT_TENANT,
     IMPORT_PREFIX,
@@ -26,6 +27,7 @@ from mulligan.contract.store import (
     import_principal,
 )
 from mulligan.core.events import AnyEvent, FailureRecorded, StepEnded
+from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, History, Precedent, Record, Step, StepType, encode
 from mulligan.server import bodies, payloads
 from mulligan.server.access import Caller
@@ -364,6 +366,11 @@ def _check_arguments(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         for journal in args[0] if name == "release" else args:
             if not journal.startswith(wire_protocol.REMOTE_JOURNAL_PREFIX):
                 raise ApiError(403, "forbidden", f"Journal {journal[:80]!r} is reserved for the server.")
+    if name == "runs" and args[0].text is not None:
+        try:
+            parse_search(args[0].text)
+        except SettingsError as error:
+            raise invalid(str(error), "text") from None
     if name in ("runs", "lessons", "recall", "fixes"):
         return (msgspec.structs.replace(args[0], limit=min(args[0].limit, 10_000)),)
     return args

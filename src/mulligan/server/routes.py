@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute
 
 from mulligan import __version__
 from mulligan.contract.counters import StatsQuery
-from mulligan.contract.store import DEFAULT_TENANT, RecallQuery, Store
+from mulligan.contract.store import DEFAULT_TENANT, HASH_KEY, RecallQuery, Store
 from mulligan.core.failure import SettingsError, WorkerUnavailableError
 from mulligan.core.records import to_builtins
 from mulligan.report import impact, memory_text, overview, recovery_costs, run_text
@@ -269,8 +269,10 @@ def answer_impact(store: Store, tenant: str, values: dict[str, Any], request: Re
 def answer_search(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
     if not values["q"]:
         raise invalid("A search needs words. Add q, for example q=cus_8132.", "q")
-    hits = search_runs(store, tenant, values.pop("q"), values["now"], values["limit"], values)
-    return json_response({"now": values["now"], "hits": list(map(to_search_facts, hits))})
+    key = store.get(tenant, *HASH_KEY)
+    answer = search_runs(store, tenant, values.pop("q"), values["now"], values["limit"], values, key)
+    counts = {"facets": answer.facets, "runs": answer.run_count, "is_complete": answer.is_complete}
+    return json_response({"now": values["now"], "hits": list(map(to_search_facts, answer.hits)), **counts})
 
 
 def answer_comparison(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:

@@ -279,7 +279,10 @@ class RemoteStore:
         """Call a method of `wire_protocol.METHODS`. An agent waits for key-value entries only briefly."""
         is_urgent = self._is_agent_process and method in ("get", "put", "compare_and_set")
         timeout = KEY_VALUE_TIMEOUT_SECONDS if is_urgent else QUERY_TIMEOUT_SECONDS
-        body = wire_protocol.encode_value(args)
+        try:
+            body = wire_protocol.encode_value(args)
+        except UnicodeEncodeError as error:
+            raise SettingsError(f"A value is not valid UTF-8 at character {error.start + 1}.") from None
         answer = self._request(f"/v1/store/{method}", body, wire_protocol.CONTENT_TYPE, timeout, waits=is_urgent)
         try:
             data = self._read(answer)

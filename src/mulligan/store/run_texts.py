@@ -65,7 +65,11 @@ def read_texts(connection: Connection, tenant: str, bodies: Mapping[str, bytes])
 
 def may_match(text: str, terms: Sequence[SearchTerm]) -> bool:
     """Return whether a run with this text may contain the terms. This is cheaper than to decode the run."""
-    return all(term.pattern.search(text) for term in terms if not term.is_excluded and not set(term.text) & {'"', "\\"})
+    return all(
+        term.pattern.search(text) or (term.value_hash and term.value_hash in text)
+        for term in terms
+        if not term.is_excluded and not set(term.text) & {'"', "\\"}
+    )
 
 
 def read_history(connection: Connection, tenant: str, run: Run) -> History:

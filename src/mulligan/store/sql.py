@@ -20,6 +20,7 @@ from mulligan.contract import audit
 from mulligan.contract.counters import Stats, StatsQuery
 from mulligan.contract.search_terms import SearchTerm, find_matches, parse_search
 from mulligan.contract.store import (
+    HASH_KEY,
     PATTERN_HISTORY_KIND,
     AuditEntry,
     AuditNote,
@@ -195,6 +196,8 @@ class DatabaseStore(abc.ABC):
             writer.executemany(sql, [(tenant, journal) for journal in journals])
 
     def runs(self, tenant: str, query: RunQuery) -> list[History]:
+        terms = None if query.text is None else parse_search(query.text, self.get(tenant, *HASH_KEY) or b"")
+
         def find_histories(connection: Connection) -> list[History]:
             read = RowReader(connection)
             pattern = (
@@ -203,8 +206,8 @@ class DatabaseStore(abc.ABC):
             if query.limit <= 0 or (query.pattern is not None and pattern is None):
                 return []
             pattern_ids = {pattern.id, *pattern.merged} if pattern is not None else set()
-            if query.text is not None:
-                return self._search_runs(connection, tenant, query, pattern_ids)
+            if terms is not None:
+                return self._search_runs(connection, tenant, query, terms, pattern_ids)
             runs = queries.find_runs(read, tenant, query, pattern_ids)
             return [rows.history_of(connection, tenant, run) for run in runs]
 
@@ -213,10 +216,14 @@ class DatabaseStore(abc.ABC):
         return self.ask(tenant, find_histories)
 
     def _search_runs(
-        self, connection: Connection, tenant: str, query: RunQuery, pattern_ids: set[str]
+        self,
+        connection: Connection,
+        tenant: str,
+        query: RunQuery,
+        terms: Sequence[SearchTerm],
+        pattern_ids: set[str],
     ) -> list[History]:
-        """Return the histories, with their messages, of the runs that contain the text of the query."""
-        terms = parse_search(query.text or "")
+        """Return the histories, with their messages, of the runs that contain the terms."""
         condition = self._propose_runs(connection, tenant, [term for term in terms if not term.is_excluded])
         page = msgspec.structs.replace(query, limit=max(run_texts.MIN_PAGE_RUNS, query.limit))
         matches: list[History] = []

@@ -77,7 +77,11 @@ def attach(connection: sqlite3.Connection, store: Path) -> bool:
 
 def propose_runs(terms: Sequence[SearchTerm]) -> queries.Condition:
     """Return the condition of runs `r` that may contain these terms: by the index, or not indexed yet."""
-    query = " AND ".join(f'"{" ".join(term.words)}"{"" if term.is_phrase else "*"}' for term in terms)
+    query = " AND ".join(
+        f'("{" ".join(term.words)}"{"" if term.is_phrase else "*"}'
+        + (f' OR "{term.value_hash}")' if term.value_hash else ")")
+        for term in terms
+    )
     condition = (
         f"(r.rowid IN (SELECT CASE WHEN w.rowid < {FIRST_COPY} THEN w.rowid "
         f"ELSE (SELECT c.run FROM {SCHEMA}.copies c WHERE c.id = w.rowid) END "

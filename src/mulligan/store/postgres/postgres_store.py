@@ -8,7 +8,6 @@ the first attempt succeeded.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import threading
 import weakref
@@ -223,7 +222,7 @@ class PostgresStore(DatabaseStore):
         return patterns.nearest(text, [(pattern, patterns.unpack(bits)) for pattern, bits in rows])
 
     def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
-        text = " & ".join((_tenant_word(tenant), *itertools.chain(*map(_list_lexemes, terms))))
+        text = " & ".join((_tenant_word(tenant), *map(_build_words_query, terms)))
         condition = "(r.words @@ CAST(? AS tsquery) OR r.words IS NULL)"
         return condition, (text,)
 
@@ -319,6 +318,11 @@ def _list_lexemes(term: SearchTerm) -> list[str]:
     if not term.is_phrase:
         lexemes[-1] = f"{lexemes[-1].removesuffix(':*')}:*"
     return lexemes
+
+
+def _build_words_query(term: SearchTerm) -> str:
+    words = " & ".join(_list_lexemes(term))
+    return f"({words} | {term.value_hash})" if term.value_hash else f"({words})"
 
 
 def _tenant_word(tenant: str) -> str:
