@@ -242,7 +242,7 @@ def sample(type: Any, id: str, fills: bool) -> Any:
     assert isinstance(type, python_types.GenericAlias) or issubclass(type, msgspec.Struct), type
     made = {}
     for field in msgspec.structs.fields(type):
-        takes_text = field.type is str or str in get_args(field.type)
+        takes_text = (field.type is str or str in get_args(field.type)) and field.name != "order"
         if field.required or (fills and takes_text):
             made[field.name] = sample(field.type, id, fills)
     return type(**made)

@@ -184,7 +184,7 @@ def test_a_run_shows_its_attempts_what_changed_and_what_the_model_was_told(week,
 
 def test_groups_of_runs_have_the_sums_of_the_api_and_the_same_rows_as_csv(week, person):
     page = person.get("/runs?range=all&by=agent&order=tokens")
-    groups = person.get(f"/v1/run-groups?by=agent&order=tokens&since=0&now={NOW}").json
+    groups = person.get(f"/v1/run-groups?by=agent&order=tokens&since=all&now={NOW}").json
     assert groups["is_cut"] is False
     assert groups["runs"] == sum(group["runs"] for group in groups["groups"])
     said = words(page)
@@ -223,7 +223,7 @@ def test_two_runs_are_compared_side_by_side(week, person):
 def test_no_other_tenant_can_be_grouped_or_compared(week):
     other = week.running.holding("admin", tenant="other")
     run = week.pages["run"].rpartition("/")[2]
-    assert other.get("/v1/run-groups?by=agent&since=0").json["groups"] == []
+    assert other.get("/v1/run-groups?by=agent&since=all").json["groups"] == []
     assert other.get(f"/v1/runs/{run}?with={run}").status == 404
 
 
@@ -1002,7 +1002,7 @@ def test_lists_are_sorted_by_the_columns_of_patterns(week, person):
 
 
 def test_runs_are_sorted_by_their_columns_and_filtered_by_a_least_value(person):
-    for order, column in (("duration", 4), ("tokens", 5), ("cost", 6), ("attempts", 8), ("failures", 9)):
+    for order, column in (("duration", 4), ("tokens", 5), ("cost", 6), ("attempts", 7), ("tool_failures", 8)):
         body = person.get(f"/runs?order={order}&range=all").body.decode()
         rows = [
             re.findall("<td.*?>(.*?)</td>", row, re.DOTALL) for row in re.findall("<tr><td.*?</tr>", body, re.DOTALL)
@@ -1010,7 +1010,7 @@ def test_runs_are_sorted_by_their_columns_and_filtered_by_a_least_value(person):
         assert len(rows) > 3
         assert body.count('aria-sort="descending"') == 1
         assert f'href="/runs?order={order}&amp;range=all"' in body
-        if order in ("attempts", "failures"):
+        if order in ("attempts", "tool_failures"):
             values = [int(row[column].replace(",", "") or 0) for row in rows]
             assert values == sorted(values, reverse=True), order
             least = values[len(values) // 2]

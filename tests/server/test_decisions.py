@@ -242,6 +242,7 @@ def test_each_example_of_the_document_is_accepted(world, admin):
             for example in examples.values():
                 sent = dict(example["value"])
                 sent |= {"into": other["id"]} if "into" in sent else {"fix_id": fix["id"]} if "fix_id" in sent else {}
+                sent |= {"ids": [pattern["id"]]} if "ids" in sent else {}
                 post(admin, path.replace("{id}", ids.get(path.split("/")[2], "")), sent)
     assert tags == {tag for methods in document["paths"].values() for each in methods.values() for tag in each["tags"]}
     assert set(openapi.EXAMPLES) <= set(document["paths"])

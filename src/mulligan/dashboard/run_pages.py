@@ -96,7 +96,7 @@ def _run_list(page_query: PageQuery, order: str) -> dict[str, Any]:
     chosen_columns = columns.split(",") if columns else list(COLUMNS)
     if unknown := [name for name in chosen_columns if name not in COLUMNS]:
         raise SettingsError(f"Invalid column {unknown[0][:40]!r}. Use some of: {', '.join(COLUMNS)}.")
-    period = {"since": str(page_query.since), "until": str(page_query.until) if page_query.until else None}
+    period = {"since": str(page_query.since or "all"), "until": str(page_query.until) if page_query.until else None}
     parameters = {**page_query.filters, **period, "order": order, "by": by, "limit": None if by else "1000"}
     if columns and not by:
         parameters["columns"] = ",".join(("id", *(COLUMNS[name] for name in chosen_columns if COLUMNS[name])))
