@@ -90,7 +90,8 @@ def test_narrow_list_drops_the_less_important_columns(spec: Any, needed: set[str
     facts = {
         "id": "fix_025c39f499c1", "state": "proposed", "showable": False, "successes": 5, "trials": 5, "tool": "stock",
         "last_tried_at": 0, "last_seen_at": 0, "action": "rename top_k to limit", "now": 10**10, "occurrences": 5,
-        "unrecovered": 3, "reopened": False, "kind": "tool/invalid_arguments", "message": "top_k must be 10 or less",
+        "unrecovered": 3, "reopened": False, "status": "new",
+        "kind": "tool/invalid_arguments", "message": "top_k must be 10 or less",
     }  # fmt: skip
     heading = next(iter(render_table(spec.columns, [facts], 60)))
     assert all(title in heading for title in needed), heading

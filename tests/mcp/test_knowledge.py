@@ -55,7 +55,7 @@ def test_a_pattern_is_told_with_what_helped():
 
 
 def test_what_was_recorded_with_its_exception_is_found_by_its_words_alone():
-    words = "Wide canyon."
+    words = "Range too wide."
     kept = classify(ValueError(words), source="tool", tool="search", arguments={"k": 50})
     assert str(kept.kind) != str(classify(source="tool", tool="search", text=words, is_error=True).kind)
     knowledge = asking(filled(kept))

@@ -26,7 +26,7 @@ from mulligan.classify.rules import (
 )
 from mulligan.classify.rules.numbers import find_number
 from mulligan.classify.tool_category import find_category_of_name
-from mulligan.classify.word_weights import CLEAR_SHARE, LEARNED_WORDS, MIN_SHARE, guess_kind
+from mulligan.classify.word_weights import LEARNED_WORDS, MIN_SHARE, guess_kind
 from mulligan.core import kinds as kinds_module
 from mulligan.core.failure import EARLIER_ATTEMPTS, Failure, Kind, Remedy, TookEffect, ToolCategory, is_guess
 from mulligan.core.kinds import KINDS
@@ -479,8 +479,7 @@ def _weigh_words(decision: KindDecision, evidence: Evidence, unwrapped: results.
     guess = None if "unknown error" in sentence.lower() else guess_kind(sentence, decision.kind.type == "model")
     if guess is None or guess.share < MIN_SHARE or (guess.kind.needs_reread and evidence.category != "file"):
         return decision
-    is_clear = guess.share >= CLEAR_SHARE
-    return KindDecision(guess.kind, (LEARNED_WORDS,), 0.5 if is_clear else 0.4, allows_attempt=is_clear)
+    return KindDecision(guess.kind, (LEARNED_WORDS,), 0.5)
 
 
 _CERTAIN_CONFIDENCE = 0.85

@@ -21,13 +21,13 @@ from mulligan.core.kinds import KINDS
 
 MAX_TEXT_CHARS = 400
 MAX_WORDS = 60
-CLEAR_SHARE = 0.2
-"""Share of a kind from which on an answer is clear."""
 FIRST_KIND_LETTER, ZERO_WEIGHT_LETTER = 35, 180
 """Codes of the first kind and of the weight 0 in the file."""
 WEIGHT_STEP = 0.04
-MIN_SHARE = 0.1
-"""With a smaller share, the kind stays unknown."""
+MIN_SHARE = 0.2
+"""With a smaller share, the kind stays as it is: there, fewer than 80 % of the guesses were right."""
+MIN_FEATURES = 7
+"""A shorter text says too little: four words and their pairs."""
 LEARNED_WORDS = "text: learned words"
 """Evidence of such a kind."""
 OTHER_TYPE_PENALTY = 1.5
@@ -59,10 +59,11 @@ def weigh_feature(count: int, feature_count: int) -> float:
 
 
 def guess_kind(text: str, is_model: bool = False) -> WordGuess | None:
-    """Return the kind that most words of a text suggest, or None if it has no known word."""
+    """Return the kind that most words of a text suggest, or None if it is short or has no known word."""
     learned_kinds, weights = _load_weights()
-    counts = Counter(feature for feature in iter_features(text) if feature in weights)
-    if not counts:
+    features = list(iter_features(text))
+    counts = Counter(feature for feature in features if feature in weights)
+    if not counts or len(features) < MIN_FEATURES:
         return None
     scores = [0.0] * len(learned_kinds)
     for number, weight in _read_weights(weights[""]):

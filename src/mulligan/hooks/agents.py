@@ -182,7 +182,7 @@ def _parse_call(agent: str, event_name: str, raw_call: Mapping[str, Any], log: s
     match event_name:
         case "PostToolUseFailure" | "ToolFailed" | "postToolUseFailure":
             error = _text(raw_call.get("error")) or "failed"
-            is_rejected = raw_call.get("failure_type") == "permission_denied"
+            is_rejected = "denied" in _text(raw_call.get("failure_type"))
         case "postToolUse":
             error = _find_cursor_error(raw_call.get("tool_output"))
         case "PostToolBatch":
