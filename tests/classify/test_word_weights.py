@@ -43,7 +43,7 @@ def test_a_model_gets_kinds_of_models() -> None:
 
 
 def test_learned_words_are_a_guess_that_leads_to_no_attempt() -> None:
-    failure = classify(text="Nobody may open this drawer without the permission of the curator", source="tool")
+    failure = classify(text="The owner has not shared this document with you", source="tool")
     assert failure.evidence == (LEARNED_WORDS,)
     assert failure.confidence <= 0.6
     assert failure.is_guess
