@@ -79,7 +79,7 @@ class Service:
                 await turn.acall({"query": self.tools["turn"]}, "query", arguments)
             else:
                 await self.tools[request.caller](**arguments)
-        except ConnectionResetError:
+        except (ConnectionResetError, TimeoutError):  # a limit may end an attempt that is under way
             pass
         duration = max(self.durations) + 0.01
         assert self.time.now <= request.at + LIMIT_SECONDS[request.caller] + duration, "waited beyond its limit"
