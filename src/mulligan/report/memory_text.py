@@ -311,8 +311,8 @@ def render_fix(
 
 
 def lesson_facts(lesson: Lesson) -> dict[str, Any]:
-    names = "trials successes confidence occurrences helped_runs unhelped_runs state stale source active_since"
-    return to_facts(lesson, *names.split(), "last_tried_at")
+    names = "trials successes followed confidence occurrences helped_runs unhelped_runs state stale source"
+    return to_facts(lesson, *names.split(), "active_since", "last_tried_at")
 
 
 def render_lesson(lesson: Lesson, now: int, width: int | None) -> Iterator[str]:
