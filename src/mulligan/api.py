@@ -650,7 +650,7 @@ class Mulligan:
 
         `tools` are names or functions; without any, all tools that have lessons. The text starts with an explanation of
         mulligan's notes. Active lessons come first, then seed lessons, which are marked as such. `include_proposed`
-        adds proposed lessons, marked as data.
+        adds proposed lessons, marked as data. Inside a run, a lesson may be held out from it (setting `holdout`).
         """
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or max_tokens < 1:
             raise SettingsError(f"max_tokens must be an integer of 1 or more, got {max_tokens!r}.")
@@ -659,7 +659,9 @@ class Mulligan:
         self._capture()
         if self._components is None:
             return ""
-        return self._components.render_lessons(names, max_tokens, include_proposed=include_proposed)
+        run = current_run(self.capture_context())
+        hold_out = run.hold_out_lessons if run is not None else None
+        return self._components.render_lessons(names, max_tokens, hold_out, include_proposed=include_proposed)
 
     def add_listener(self, listener: Listener, thread: ListenerThread = "recorder") -> Callable[[], None]:
         """Call `listener` with every event. Return a function that removes it.

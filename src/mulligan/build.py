@@ -13,6 +13,7 @@ from mulligan.contract.store import DEFAULT_TENANT, REFLECTION_KIND, KeyValueSto
 from mulligan.core import fork_safety
 from mulligan.core.events import EventStream
 from mulligan.core.failure import Failure, Kind, SettingsError
+from mulligan.core.holdout import HoldOutLessons
 from mulligan.core.kinds import KINDS
 from mulligan.prompt import Prompt
 from mulligan.record.recorder import Recorder, recorders
@@ -227,5 +228,13 @@ class Components:
         run = current_run(self.capture)
         return run.record.agent if run is not None else self.settings.agent
 
-    def render_lessons(self, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False) -> str:
-        return self.recall.render_lessons(self.capture.prompt, tools, max_tokens, include_proposed=include_proposed)
+    def render_lessons(
+        self,
+        tools: Sequence[str],
+        max_tokens: int,
+        hold_out: HoldOutLessons | None = None,
+        *,
+        include_proposed: bool = False,
+    ) -> str:
+        prompt = self.capture.prompt
+        return self.recall.render_lessons(prompt, tools, max_tokens, hold_out, include_proposed=include_proposed)

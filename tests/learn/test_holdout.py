@@ -10,10 +10,11 @@ import pytest
 
 import mulligan
 from mulligan.contract.store import DEFAULT_TENANT
-from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REMINDER, REPAIR, is_fix_held_out
-from mulligan.core.records import Precedent
+from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REMINDER, REPAIR, can_hold_out_lesson, is_fix_held_out
+from mulligan.core.records import RUN_SPECIFIC, Change, Lesson, Precedent
 from mulligan.settings import load_settings
 from mulligan.store.sqlite import SqliteStore
+from mulligan.testing import ScriptedModel
 
 RUNS = 60
 
@@ -163,3 +164,139 @@ def test_reminders_are_held_out_by_session_and_recorded():
     for id, text in reminders.items():
         [record] = [record for record in store.run(DEFAULT_TENANT, id).run.advice if record.fix == REMINDER]
         assert record.held_out is (text == "")
+
+
+def add_search(memory: mulligan.Mulligan, **options: Any) -> Any:
+    @memory.tool(effects="none", mode="suggest", **options)
+    def search(query: str, top_k: int = 5) -> str:
+        if top_k > 10:
+            raise mulligan.AgentError("top_k must be 10 or less, got 50.", code="invalid_arguments")
+        return "found"
+
+    return search
+
+
+def search_twice(memory: mulligan.Mulligan, search: Any, number: int) -> None:
+    for turn, top_k in zip(memory.turns(limit=2), (50, 10), strict=True):
+        turn.call([search], "search", {"query": f"question {number}", "top_k": top_k})
+
+
+@pytest.fixture
+def lesson(types) -> str:
+    """The id of an active lesson whose fix models have followed often enough."""
+    memory = mulligan.Mulligan(holdout=0)
+    search = add_search(memory)
+    for number in range(20):
+        with memory.run("teacher"):
+            search_twice(memory, search, number)
+        memory.flush()
+    types("consolidate")
+    [learned] = json.loads(types("lessons", "--source", "learned", "--json")[1])
+    assert learned.get("followed", 0) >= MIN_FOLLOWED_RUNS
+    types("lessons", "approve", learned["id"])
+    return str(learned["id"])
+
+
+def play_lessons(lesson: str, share: float, count: int = 24, **options: Any) -> dict[str, tuple[str, Any]]:
+    """Play runs whose prompt has the lessons. A model that reads this one avoids the failure. Return what they read."""
+    memory = mulligan.Mulligan(holdout=share)
+    search = add_search(memory, **options.pop("tool", {}))
+    prompts = {}
+    for number in range(count):
+        with memory.run("reader", **options) as run:
+            prompt = memory.render_lessons([search])
+            assert ("top_k=10" in memory.render_lessons([search])) is ("top_k=10" in prompt)
+            if "top_k=10" in prompt:
+                search(f"question {number}", top_k=10)
+            else:
+                search_twice(memory, search, number)
+        prompts[run.id] = prompt
+    memory.flush()
+    store = SqliteStore(load_settings().folder / "mulligan.db")
+    return {id: (prompt, store.run(DEFAULT_TENANT, id)) for id, prompt in prompts.items()}
+
+
+def shown_lessons(history: Any, lesson: str) -> list[bool]:
+    return [not record.held_out for record in history.run.advice if record.fix == lesson]
+
+
+def test_lesson_that_is_followed_is_not_shown_in_a_share_of_runs(lesson, types):
+    runs = play_lessons(lesson, 0.5, 60)
+    without = [id for id, (prompt, _) in runs.items() if "top_k=10" not in prompt]
+    assert 15 < len(without) < 45
+    for id, (_, history) in runs.items():
+        assert shown_lessons(history, lesson) == [id not in without]
+    assert f"{lesson} not shown: held out, to measure its effect" in types("show", without[0])[1]
+    [shown, *_] = [id for id in runs if id not in without]
+    assert f"{lesson} shown" in types("show", shown)[1]
+
+    facts = json.loads(types("impact", "--json", "--agent", "reader")[1])
+    [row] = [row for row in facts["contributions"] if row["help"] == "lesson"]
+    assert (row["subject"], row["with_help"], row["without_help"], row["verdict"]) == (lesson, "100 %", "0 %", "better")
+    # Cases count from the first run that goes without the lesson.
+    assert row["held_out_cases"] == len(without)
+    assert row["cases"] <= len(runs) - len(without)
+    assert "Lessons help: 100 % runs without the failure with them, 0 % without them" in facts["conclusion"]
+    text = types("impact", "--agent", "reader")[1]
+    assert lesson in text
+    assert "mulligan lessons disable ID" in text
+
+
+def test_lessons_at_the_start_of_a_conversation_are_held_out_too(lesson):
+    memory = mulligan.Mulligan(holdout=0.5)
+    search = add_search(memory)
+    shown = {}
+    for _ in range(24):
+        with memory.run("reader") as run:
+            messages = memory.loop(ScriptedModel("Done."), [search], "Find it.", inject_lessons=300).messages
+        shown[run.id] = "top_k=10" in str(messages[0])
+    memory.flush()
+    store = SqliteStore(load_settings().folder / "mulligan.db")
+    assert set(shown.values()) == {True, False}
+    for id, is_shown in shown.items():
+        history = store.run(DEFAULT_TENANT, id)
+        assert history is not None
+        assert shown_lessons(history, lesson) == [is_shown]
+
+
+@pytest.mark.parametrize(
+    ("share", "options"),
+    [
+        (0.0, {}),
+        (0.5, {"holdout": False}),
+        (0.5, {"tool": {"holdout": False}}),
+        (0.5, {"tool": {"destructive": True}}),
+    ],
+    ids=["setting", "run", "tool", "destructive tool"],
+)
+def test_lessons_are_not_held_out_where_that_is_excluded(lesson, share, options):
+    for prompt, history in play_lessons(lesson, share, 16, **options).values():
+        assert "top_k=10" in prompt
+        assert shown_lessons(history, lesson) == []
+
+
+def test_words_of_a_person_are_never_held_out(lesson, types):
+    types("lessons", "edit", lesson, "--correction", "Ask for ten: top_k=10 protects the index.")
+    types("lessons", "approve", lesson)
+    for prompt, history in play_lessons(lesson, 0.5, 16).values():
+        assert "protects the index" in prompt
+        assert shown_lessons(history, lesson) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_possible"),
+    [
+        ({}, True),
+        ({"followed": MIN_FOLLOWED_RUNS - 1}, False),
+        ({"source": "seed"}, False),
+        ({"source": "file"}, False),
+        ({"edited": True}, False),
+        ({"changes": (Change(path="unit", operation="substitute", after="(form) a|upper"),)}, False),
+        ({"changes": (Change(path="unit", operation="substitute", after=RUN_SPECIFIC),)}, True),
+    ],
+    ids=["followed", "rarely followed", "seed", "file", "edited", "form", "value"],
+)
+def test_which_lessons_may_be_held_out(changed, is_possible):
+    fields = {"id": "les_1", "tool": "search", "mistake": "It fails.", "correction": "Ask for ten."}
+    learned = {"source": "learned", "followed": MIN_FOLLOWED_RUNS}
+    assert can_hold_out_lesson(Lesson(**fields | learned | changed)) is is_possible

@@ -16,6 +16,7 @@ from mulligan.classify.declared_errors import UNKNOWN_CODE
 from mulligan.core import fork_safety
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Failure, Kind
+from mulligan.core.holdout import HoldOutLessons
 from mulligan.core.kinds import KINDS, TOOL_UNKNOWN
 from mulligan.core.log import get_logger
 from mulligan.core.records import Fix, Precedent, ValueProfile
@@ -144,8 +145,8 @@ class CaptureContext(msgspec.Struct, frozen=True, kw_only=True):
     lookup_fixes: LookupFixes | None = None
     """Fixes from memory; None without a memory."""
     reflector: Any = None
-    render_lessons: Callable[[Sequence[str], int], str] = lambda tools, max_tokens: ""
-    """The lessons about these tools, within a token limit."""
+    render_lessons: Callable[[Sequence[str], int, HoldOutLessons], str] = lambda tools, max_tokens, hold_out: ""
+    """The lessons about these tools, within a token limit, without those that are held out from a run."""
     on_model_turn: Callable[[str], None] = lambda run: None
     """Called with a run whose model requests tools: the session counts its turns."""
     learn: Learn = "tell"

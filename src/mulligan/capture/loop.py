@@ -459,7 +459,7 @@ class Loop:
             user_texts: tuple[str, ...] = ()
             with self.capture.guard("Reading a conversation"):
                 user_texts = find_user_texts({"messages": self._messages})
-            if self._max_lesson_tokens and (text := await self._render_lessons()):
+            if self._max_lesson_tokens and (text := await self._render_lessons(run)):
                 # set the context before adding lessons: it is the user's text
                 run.set_context_if_unset(summarize_arguments({"messages": self._messages})[1])
                 self._messages = prepend_lessons(self._messages, text)
@@ -480,8 +480,8 @@ class Loop:
             self.turns.is_limit_reached = True
             return self._finish(run, turn, reply.text, self.turns.limit_notice)
 
-    async def _render_lessons(self) -> str:
-        query = [tool.name for tool in self._wrapped_tools.values()], self._max_lesson_tokens
+    async def _render_lessons(self, run: ActiveRun) -> str:
+        query = [tool.name for tool in self._wrapped_tools.values()], self._max_lesson_tokens, run.hold_out_lessons
         if not self.is_async:
             return self.capture.render_lessons(*query)
         return await run_in_thread(self.capture.render_lessons, *query)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import Token
 from enum import Enum
 from types import TracebackType
@@ -29,8 +29,9 @@ from mulligan.capture.step_values import RunMetadata
 from mulligan.core import fork_safety
 from mulligan.core.events import RunEnded, RunStarted
 from mulligan.core.failure import Failure, SettingsError, to_code
+from mulligan.core.holdout import can_hold_out_lesson, is_held_out
 from mulligan.core.kinds import ORCHESTRATION_UNCAUGHT_EXCEPTION
-from mulligan.core.records import EndReason, Run, Step, StepType, new_id
+from mulligan.core.records import AdvisedFix, EndReason, Lesson, Run, Step, StepType, new_id
 
 
 class ActiveRun(RunSteps, RunMetadata, AsyncScope):
@@ -236,6 +237,23 @@ class ActiveRun(RunSteps, RunMetadata, AsyncScope):
         if self.capture.reflector is not None:
             with self.capture.guard("Judging the reflections of a run"):
                 self.capture.reflector.settle(self.id, self.judge.links)
+
+    def hold_out_lessons(self, lessons: Iterable[Lesson]) -> set[str]:
+        """Return the lessons, by id, that the prompts of this run go without. Note them, and those to compare with.
+
+        Nothing is held out of what protects, nor from runs that are not recorded.
+        """
+        capture = self.capture
+        share = capture.holdout if self.options.holdout and capture.record != "off" else 0.0
+        measured = [lesson for lesson in lessons if share and can_hold_out_lesson(lesson)]
+        held_out: set[str] = set()
+        for lesson in measured:
+            tool = capture.find_tool(lesson.tool) if capture.find_tool is not None else None
+            if tool is None or (tool.options.holdout and not tool.options.destructive):
+                record = AdvisedFix(0, lesson.id, is_held_out(share, self.trace_id, lesson.id))
+                self.judge.note_help(record)
+                held_out.update([lesson.id] * record.held_out)
+        return held_out
 
     def as_current(self) -> ContextValue:
         """Make the run the current one in this context: `with run.as_current():`."""

@@ -332,7 +332,10 @@ class RunJudge:
         """Note a reminder about failures of these tools, or that it was held out."""
         for tool in () if is_held_out else tools:
             self.note_fixes(tool, (ANY_FIX,))
-        record = AdvisedFix(0, REMINDER, is_held_out)
+        self.note_help(AdvisedFix(0, REMINDER, is_held_out))
+
+    def note_help(self, record: AdvisedFix) -> None:
+        """Note help that belongs to no call: a reminder, or a lesson."""
         if record not in self.advised_fixes:
             self.advised_fixes = (record, *self.advised_fixes)[:MAX_ADVISED_FIX_RECORDS]
 

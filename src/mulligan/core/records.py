@@ -393,6 +393,8 @@ class Lesson(Record, frozen=True):
     trials: int = 0
     successes: int = 0
     """In how many runs the correction was tried, and succeeded."""
+    followed: int = 0
+    """In how many runs it succeeded after a model had read it."""
     confidence: float = 0.0
     """Lower bound of the success rate."""
     occurrences: int = 0

@@ -343,7 +343,8 @@ class AgentRun:
         if self._lessons is None:
             tokens, self._lessons = self._agent.lesson_tokens, ""
             with self.run.capture.guard("Reading lessons"):
-                self._lessons = self.run.capture.render_lessons(tool_names, tokens) if tokens else ""
+                render = self.run.capture.render_lessons
+                self._lessons = render(tool_names, tokens, self.run.hold_out_lessons) if tokens else ""
         with self.make_current():
             reminder = self._session.reminder() if self._session is not None else ""
         return "\n\n".join(text for text in (self._lessons, reminder) if text)

@@ -332,6 +332,7 @@ def with_state(stored_lesson: StoredLesson, basis: LessonBasis, now: int) -> Les
         stale=stale,
         trials=fix.trials,
         successes=fix.successes,
+        followed=fix.followed,
         confidence=round(wilson_lower_bound(fix.successes, fix.trials), 3),
         active_since=stored_lesson.active_since,
         last_tried_at=fix.last_tried_at,

@@ -30,6 +30,7 @@ from mulligan.contract.store import (
 from mulligan.core import fork_safety
 from mulligan.core.calls import has_changes
 from mulligan.core.failure import Failure, Kind, StoreError
+from mulligan.core.holdout import HoldOutLessons
 from mulligan.core.kinds import KINDS
 from mulligan.core.records import ANY_FIX, Change, Fix, Lesson, LinkMethod, Precedent, ValueProfile
 from mulligan.core.transformations import apply_form
@@ -238,7 +239,13 @@ class MemoryLookup:
             return match_recorded_failure(store, DEFAULT_TENANT, tool, failure, text, arguments)
 
     def render_lessons(
-        self, prompt: Prompt, tools: Sequence[str], max_tokens: int, *, include_proposed: bool = False
+        self,
+        prompt: Prompt,
+        tools: Sequence[str],
+        max_tokens: int,
+        hold_out: HoldOutLessons | None = None,
+        *,
+        include_proposed: bool = False,
     ) -> str:
         """Render the lessons for these tools; if the store is unavailable, only the introduction."""
         with fork_safety.import_lock:
@@ -251,7 +258,12 @@ class MemoryLookup:
             lessons = []
         server = self._location.url if self._location is not None and is_remote(self._location.url) else ""
         rendered = render_within_budget(prompt, lessons, max_tokens, requested_tools=tools, server=server)
-        self.note_lessons(lesson for lesson in lessons if lesson.id in rendered.lesson_ids)
+        lessons = [lesson for lesson in lessons if lesson.id in rendered.lesson_ids]
+        if hold_out is not None and (held_out := hold_out(lessons)):
+            # No other lesson takes the space: the runs differ in what is held out alone.
+            lessons = [lesson for lesson in lessons if lesson.id not in held_out]
+            rendered = render_within_budget(prompt, lessons, max_tokens, requested_tools=tools, server=server)
+        self.note_lessons(lessons)
         return rendered.text
 
     def note_lessons(self, lessons: Iterable[Lesson]) -> None:

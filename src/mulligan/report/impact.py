@@ -29,7 +29,7 @@ from mulligan.report.differences import (
     design_effects,
     error_of_look,
 )
-from mulligan.report.impact_cases import HELP_NAMES, Help, ImpactCase, collect_cases, read_runs
+from mulligan.report.impact_cases import HELP_NAMES, Help, ImpactCase, collect_cases, read_lessons, read_runs
 from mulligan.report.stats import format_points, percentile_summary
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 
@@ -57,7 +57,7 @@ class ImpactRow(NamedTuple):
     name: str
     help: Help
     subject: str
-    """The fix, or the tool of repairs; empty in the summary."""
+    """The fix or lesson by id, or the tool of repairs; empty in the summary."""
     with_help: str
     without_help: str
     cases: int
@@ -104,6 +104,7 @@ OUTCOMES: dict[Help, tuple[_Outcome, ...]] = {
         _ENDED_WELL,
         *_AMOUNTS,
     ),
+    "lesson": (_Outcome("runs without the failure", True, lambda case: not case.repeats), _ENDED_WELL),
     "repair": (_RECOVERED, _ENDED_WELL, *_AMOUNTS),
     "reminder": (
         _ENDED_WELL,
@@ -225,7 +226,7 @@ class ImpactReport(NamedTuple):
 def analyze(cases: Sequence[ImpactCase], names: Mapping[str, str] = {}) -> tuple[list[ImpactRow], list[ImpactRow], str]:
     """Compare cases. Return the rows of the summary, those of what contributed, and the conclusion.
 
-    `names` describe fixes by id.
+    `names` describe fixes and lessons by id.
     """
     by_help: dict[Help, list[ImpactCase]] = {help: [] for help in HELP_NAMES}
     by_subject: dict[tuple[Help, str], list[ImpactCase]] = {}
@@ -261,8 +262,8 @@ def _conclude(
     sentences = [_conclude_help(by_help[row.help], measurement, row, error) for measurement, row in results]
     return " ".join(sentences) or (
         "Nothing can be compared yet: no help was held out. A learned fix is held out from some runs after models have "
-        f"followed it in {MIN_FOLLOWED_RUNS} runs; reminders and repairs are if holdout_reminders and holdout_repairs "
-        "are set."
+        f"followed it in {MIN_FOLLOWED_RUNS} runs, and so is its lesson; reminders and repairs are if "
+        "holdout_reminders and holdout_repairs are set."
     )
 
 
@@ -294,9 +295,11 @@ def build_report(store: Store, tenant: str, query: RunQuery, now: int) -> Impact
     query = msgspec.structs.replace(query, limit=MAX_IMPACT_RUNS)
     histories = read_runs(store, tenant, query)
     is_complete = len(histories) < MAX_IMPACT_RUNS
-    cases = collect_cases(histories)
+    lessons = read_lessons(store, tenant, histories, now)
+    cases = collect_cases(histories, lessons)
     fixes = {fix.id: fix for fix in store.fixes(tenant, FixQuery(now=now, limit=MAX_FIXES))}
     names = {id: f"{fix.tool}: {memory_text.describe_action(fix)}" for id, fix in fixes.items()}
+    names |= {id: f"{lesson.tool}: {lesson.correction}" for id, lesson in lessons.items()}
     summary, contributions, conclusion = analyze(cases, names)
     return ImpactReport(
         conclusion,

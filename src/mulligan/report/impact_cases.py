@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from mulligan.contract.counters import find_repeated_calls
 from mulligan.contract.store import RunQuery, Store
-from mulligan.core.calls import group_attempts
+from mulligan.core.calls import Call, group_attempts
 from mulligan.core.episodes import FailureEpisode, list_episodes
-from mulligan.core.holdout import REMINDER, REPAIR
-from mulligan.core.records import ANY_FIX, History
+from mulligan.core.holdout import REMINDER, REPAIR, is_lesson_id
+from mulligan.core.records import ANY_FIX, History, Lesson
 from mulligan.core.run_links import derive_status
 
-Help = Literal["fix", "reminder", "repair"]
-HELP_NAMES: dict[Help, str] = {"fix": "learned fixes", "repair": "repairs", "reminder": "reminders"}
+Help = Literal["fix", "lesson", "reminder", "repair"]
+HELP_NAMES: dict[Help, str] = {
+    "fix": "learned fixes",
+    "lesson": "lessons",
+    "repair": "repairs",
+    "reminder": "reminders",
+}
 
 
 class ImpactCase(NamedTuple):
@@ -24,7 +29,7 @@ class ImpactCase(NamedTuple):
 
     help: Help
     subject: str
-    """The id of the fix, or the tool of the repair."""
+    """The id of the fix or the lesson, or the tool of the repair."""
     has_help: bool
     cluster: str
     started_at: int
@@ -35,22 +40,29 @@ class ImpactCase(NamedTuple):
     tokens: int = 0
     cost_nanos: int | None = None
     repeats: int = 0
-    """Failures that had occurred before a compaction."""
+    """Failures that had occurred before a compaction, or that the lesson is about."""
     compactions: int = 0
 
 
 def read_runs(store: Store, tenant: str, query: RunQuery) -> list[History]:
-    """Read the runs from which cases come: those with a failed tool call, and all if reminders were held out."""
+    """Read the runs from which cases come: those with a failed tool call; all if reminders or lessons were held out."""
     histories = store.runs(tenant, msgspec.structs.replace(query, kind="tool/"))
-    if any(record.fix == REMINDER and record.held_out for history in histories for record in history.run.advice):
+    records = [record for history in histories for record in history.run.advice if record.held_out]
+    if any(record.fix == REMINDER or is_lesson_id(record.fix) for record in records):
         histories = store.runs(tenant, query)
     return list(histories)
 
 
-def collect_cases(histories: Iterable[History]) -> list[ImpactCase]:
-    """Return the cases of ended runs that can be compared."""
+def read_lessons(store: Store, tenant: str, histories: Iterable[History], now: int) -> dict[str, Lesson]:
+    """Return the lessons that were shown in these runs or held out from them, by id."""
+    ids = {record.fix for history in histories for record in history.run.advice if is_lesson_id(record.fix)}
+    return {id: lesson for id in sorted(ids) if (lesson := store.lesson(tenant, id, now)) is not None}
+
+
+def collect_cases(histories: Iterable[History], lessons: Mapping[str, Lesson] = {}) -> list[ImpactCase]:
+    """Return the cases of ended runs that can be compared. A lesson that no longer exists has none."""
     ended = [history for history in histories if history.run.end_reason is not None]
-    return leave_out_earlier([case for history in ended for case in _iter_cases(history)])
+    return leave_out_earlier([case for history in ended for case in _iter_cases(history, lessons)])
 
 
 def leave_out_earlier(cases: Sequence[ImpactCase]) -> list[ImpactCase]:
@@ -63,7 +75,7 @@ def leave_out_earlier(cases: Sequence[ImpactCase]) -> list[ImpactCase]:
     return [case for case in cases if case.started_at >= first_held_out.get((case.help, case.subject), 2**63)]
 
 
-def _iter_cases(history: History) -> Iterator[ImpactCase]:
+def _iter_cases(history: History, lessons: Mapping[str, Lesson]) -> Iterator[ImpactCase]:
     run = history.run
     status = derive_status(run, history.steps, history.links)
     facts: dict[str, Any] = {
@@ -71,9 +83,12 @@ def _iter_cases(history: History) -> Iterator[ImpactCase]:
         "started_at": run.started_at,
         "has_ended_well": status in ("success", "recovered"),
     }
+    run_calls = group_attempts(history.steps) if any(not record.call for record in run.advice) else []
     for record in run.advice:
+        if (lesson := lessons.get(record.fix)) is not None:
+            repeats = sum(_is_about(lesson, call) for call in run_calls)
+            yield ImpactCase("lesson", lesson.id, not record.held_out, **facts, repeats=repeats)
         if record.fix == REMINDER:
-            run_calls = group_attempts(history.steps)
             repeats = len(find_repeated_calls(history, run_calls))
             compactions = max(1, len(history.compactions))
             counts: dict[str, Any] = {"repeats": repeats, "compactions": compactions}
@@ -94,6 +109,12 @@ def _iter_cases(history: History) -> Iterator[ImpactCase]:
             yield ImpactCase("repair", episode.tool, False, **ending)
         elif _was_repaired(history, episode):
             yield ImpactCase("repair", episode.tool, True, **ending)
+
+
+def _is_about(lesson: Lesson, call: Call) -> bool:
+    """Return whether a call had the failure that a lesson warns of."""
+    failures = [step.failure for step in call.steps if step.has_failed and step.failure is not None]
+    return call.first.name == lesson.tool and lesson.fingerprint in [failure.fingerprint for failure in failures]
 
 
 def _was_repaired(history: History, episode: FailureEpisode) -> bool:

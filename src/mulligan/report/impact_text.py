@@ -46,7 +46,7 @@ def render_report(report: ImpactReport, period: str, width: int | None) -> Itera
     if report.contributions:
         yield from ("", style_heading("What contributed, the most certainly harmful first", width))
         yield from render_table(_contribution_columns(), [row._asdict() for row in report.contributions], width)
-        yield "  Disable a fix: mulligan fixes revoke ID"
+        yield "  Disable a fix: mulligan fixes revoke ID. A lesson: mulligan lessons disable ID"
     if report.incomparable:
         yield from ("", style_heading("Cannot be compared", width))
         for text in report.incomparable:
@@ -75,9 +75,9 @@ def list_attempt_tables(facts: Mapping[str, Any]) -> Iterator[tuple[str, Sequenc
 
 def _contribution_columns() -> tuple[TableColumn, ...]:
     def format_name(row: Fact) -> str:
-        return to_line(row["name"] if row["help"] == "fix" else f"repairs of {row['name']}", 60)
+        return to_line(f"repairs of {row['name']}" if row["help"] == "repair" else row["name"], 60)
 
-    subject = TableColumn("id", lambda row: row["subject"] if row["help"] == "fix" else "", False, 8)
+    subject = TableColumn("id", lambda row: "" if row["help"] == "repair" else row["subject"], False, 8)
     return (TableColumn("help", format_name, priority=9), subject, *ROW_COLUMNS[1:])
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from mulligan.contract.counters import DAY
 from mulligan.contract.store import DEFAULT_TENANT, TrialReport
 from mulligan.core.calls import TOOL_NAME_PATH
-from mulligan.core.holdout import REMINDER, REPAIR
+from mulligan.core.holdout import REMINDER, REPAIR, is_lesson_id
 from mulligan.core.privileged_arguments import is_privileged
 from mulligan.core.records import (
     HIDDEN_VALUE,
@@ -251,7 +251,7 @@ def describe_advice(run: Run, actions: Mapping[str, str]) -> dict[int, list[str]
         label = "not told: held out, " if advised_fix.held_out else "told: "
         if advised_fix.fix == REPAIR:
             label, text = "not repaired: held out, ", "to measure the effect of repairs"
-        if advised_fix.fix != REMINDER:  # it belongs to no call
+        if advised_fix.fix != REMINDER and not is_lesson_id(advised_fix.fix):  # these belong to no call
             sentences.setdefault(advised_fix.call, []).append(f"{label}{to_line(text, 160)}")
     return sentences
 
@@ -311,8 +311,8 @@ def render_fix(
 
 
 def lesson_facts(lesson: Lesson) -> dict[str, Any]:
-    names = "trials successes confidence occurrences helped_runs unhelped_runs state stale source active_since"
-    return to_facts(lesson, *names.split(), "last_tried_at")
+    names = "trials successes followed confidence occurrences helped_runs unhelped_runs state stale source"
+    return to_facts(lesson, *names.split(), "active_since", "last_tried_at")
 
 
 def render_lesson(lesson: Lesson, now: int, width: int | None) -> Iterator[str]:

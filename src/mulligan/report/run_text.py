@@ -14,7 +14,7 @@ from mulligan.contract.run_facts import RUN_FACTS, compute_facts
 from mulligan.contract.store import Store, TrialReport
 from mulligan.core import calls
 from mulligan.core.episodes import find_causes, list_episodes
-from mulligan.core.holdout import REMINDER
+from mulligan.core.holdout import REMINDER, is_lesson_id
 from mulligan.core.records import EndReason, Fix, History, Link, Status, Step, to_builtins
 from mulligan.core.run_links import derive_status
 from mulligan.report import call_text, stats
@@ -214,6 +214,9 @@ def _detail_rows(history: History, run_calls: list[calls.Call], now: int) -> Ite
     for record in run.advice:
         if record.fix == REMINDER:
             yield "reminder", "not told: held out, to measure its effect" if record.held_out else "told"
+        if is_lesson_id(record.fix):
+            label = "not shown: held out, to measure its effect" if record.held_out else "shown"
+            yield "lesson", f"{to_line(record.fix, 40)} {label}"
     lasted = f", lasted {format_duration((run.ended_at - run.started_at) / 1000)}" if run.ended_at else ""
     yield "started", f"{format_timestamp(run.started_at)} UTC ({format_age(run.started_at, now)}){lasted}"
     steps = [step for step in history.steps if step.type != "run"]
