@@ -188,7 +188,7 @@ def test_an_interrupted_import_resumes_after_the_stored_runs(form, types, tmp_pa
 
 
 def test_more_spans_than_memory_holds_are_imported_from_a_table(types, tmp_path, monkeypatch):
-    monkeypatch.setattr(otlp, "_MAX_SPANS", 10)
+    monkeypatch.setattr(otlp, "MAX_HELD_SPANS", 10)
     path, store = to_csv(tmp_path / "spans.csv", in_pieces(langfuse(), 12)), tmp_path / "runs.db"
     assert types("import", path, "--store", store)[1].startswith("12 runs with 36 steps read")
     assert len(json.loads(types("runs", "--store", store, "--json")[1])) == 12

@@ -184,7 +184,7 @@ def read(lines: LogLines, state: ReaderState) -> Iterator[History]:
     return read_spans(spans, state)
 
 
-_MAX_SPANS = 50_000
+MAX_HELD_SPANS = 50_000
 """Spans in memory at the same time. Beyond that, the oldest trace is considered complete."""
 
 
@@ -195,7 +195,7 @@ def read_spans(spans: Iterable[Span], state: ReaderState) -> Iterator[History]:
     for span in spans:
         traces.setdefault(span.trace, []).append(span)
         span_count += 1
-        while span_count > _MAX_SPANS and len(traces) > 1:
+        while span_count > MAX_HELD_SPANS and len(traces) > 1:
             trace = next(iter(traces))
             trace_spans = traces.pop(trace)
             span_count -= len(trace_spans)
