@@ -193,7 +193,7 @@ def test_a_hook_without_an_agent_says_how_it_is_called(tmp_path):
     done = begun(tmp_path, loud(build_hook_command("claude-code")).replace(" claude-code", " nobody"))
     said, complained = done.communicate("{}", timeout=60)
     assert (done.returncode, said) == (1, "")  # 2 would stop an agent
-    assert "mulligan-hook claude-code|codex|copilot|gemini" in complained
+    assert "mulligan-hook claude-code|codex|copilot|cursor|gemini" in complained
 
 
 @pytest.mark.parametrize("agent", sorted(AGENTS.keys() - {"opencode", "pi"}))  # their plugins send no successes

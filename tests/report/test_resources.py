@@ -17,6 +17,7 @@ from taught import TOO_MANY, fill
 
 from mulligan import cli
 from mulligan.cli import lessons as lessons_command
+from mulligan.contract.run_facts import RUN_FACTS
 from mulligan.dashboard.page_query import find_resource, form_filters
 from mulligan.dashboard.pages import build_routes
 from mulligan.report.resources import LESSON_SPEC, RESOURCES, Parameter
@@ -95,7 +96,8 @@ def test_each_filter_is_a_parameter_of_the_api_with_its_description(name):
 @pytest.mark.parametrize("name", RESOURCES)
 def test_each_filter_is_a_field_of_its_query(name):
     spec = RESOURCES[name]
-    assert {parameter.name for parameter in (*spec.options, *spec.filters)} <= set(spec.query.__struct_fields__)
+    fields = {*spec.query.__struct_fields__, *(f"min_{fact}" for fact in RUN_FACTS), "columns"}  # all of min_facts
+    assert {parameter.name for parameter in (*spec.options, *spec.filters)} <= fields
 
 
 def test_each_filter_has_a_field_in_the_form_of_its_page(tmp_path):

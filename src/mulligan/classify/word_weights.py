@@ -26,8 +26,8 @@ FIRST_KIND_LETTER, ZERO_WEIGHT_LETTER = 35, 180
 WEIGHT_STEP = 0.04
 MIN_SHARE = 0.2
 """With a smaller share, the kind stays as it is: there, fewer than 80 % of the guesses were right."""
-MIN_FEATURES = 7
-"""A shorter text says too little: four words and their pairs."""
+MIN_FEATURES = 9
+"""A shorter text says too little: five words and their pairs."""
 LEARNED_WORDS = "text: learned words"
 """Evidence of such a kind."""
 OTHER_TYPE_PENALTY = 1.5
