@@ -51,6 +51,8 @@ IS_BODY_COMPLETE = "is_body_complete"
 """Key in a request's state that says that all of its body has arrived."""
 BODY_TIMEOUT_SECONDS = 60.0
 """Time limit for receiving a whole body."""
+DISCARD_SECONDS = 20.0
+"""Time limit for receiving the rest of a refused body."""
 MAX_JSON_DEPTH = 64
 MAX_INLINE_BYTES = 128 * 1024
 """JSON up to this size is decoded at once, which takes about a millisecond."""
@@ -252,7 +254,7 @@ async def _discard_body(request: Request) -> None:
         return  # a client that waits for permission reads the answer
     discarded_bytes = 0
     with suppress(TimeoutError, ClientDisconnect):
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(DISCARD_SECONDS):
             async for chunk in request.stream():
                 discarded_bytes += len(chunk)
                 # Bytes of a body that is too large which are read and discarded, so that its sender gets the answer.
