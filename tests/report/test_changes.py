@@ -41,7 +41,7 @@ def add_runs(store, at, tool, failed, succeeded=0, version="1.3"):
 def changes_of(store, since=SINCE):
     found_changes = find_changes(store, DEFAULT_TENANT, PatternQuery(since=since), NOW)
     return [
-        (change.type, change.pattern.tool, change.first_run and change.first_run.run.version)
+        (change.type, change.pattern.tool, change.version)
         for change in found_changes
     ]
 
@@ -53,9 +53,9 @@ def test_a_pattern_that_was_first_seen_in_the_period_is_new_with_the_version_of_
     assert changes_of(store) == [("new", "pay", "1.4")]
 
 
-def resolve(store, tool, at):
+def resolve(store, tool, at, version=""):
     [pattern] = store.patterns(DEFAULT_TENANT, PatternQuery(tool=tool))
-    store.update_pattern(DEFAULT_TENANT, PatternCommand("resolve", pattern.id, at=at))
+    store.update_pattern(DEFAULT_TENANT, PatternCommand("resolve", pattern.id, at=at, text=version))
 
 
 def test_a_resolved_pattern_that_occurs_again_regressed_with_the_version_that_brought_it_back(store):
@@ -73,6 +73,15 @@ def test_a_pattern_that_was_resolved_and_came_back_on_the_same_day_regressed(sto
     resolve(store, "pay", NOW - 3 * DAY + 1000)
     add_runs(store, NOW - 3 * DAY + 2000, "pay", 1, version="1.4")
     assert changes_of(store) == [("regressed", "pay", "1.4")]
+
+
+def test_runs_of_an_older_version_than_the_one_with_the_fix_bring_nothing_back(store):
+    add_runs(store, NOW - 20 * DAY, "pay", 1, version="1.3")
+    resolve(store, "pay", NOW - 10 * DAY, version="1.4")
+    add_runs(store, NOW - 3 * DAY, "pay", 1, version="1.3")
+    assert changes_of(store) == []
+    add_runs(store, NOW - 2 * DAY, "pay", 1, version="1.5")
+    assert changes_of(store) == [("regressed", "pay", "1.5")]
 
 
 def test_a_pattern_that_takes_a_larger_share_than_on_the_same_weekdays_grows(store):

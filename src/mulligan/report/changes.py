@@ -29,8 +29,6 @@ MIN_EARLIER_DAYS = 4
 MIN_GROWN_OCCURRENCES = 5
 MIN_GROWTH = 1.2
 """A clear growth by less is no change that a person must know."""
-MAX_FIRST_RUNS = 20
-"""Runs of a day of which the earliest is the first one with a pattern that came back."""
 
 
 class PatternChange(NamedTuple):
@@ -46,6 +44,13 @@ class PatternChange(NamedTuple):
     """By how much it grows."""
 
     @property
+    def version(self) -> str:
+        """The version that brought it back; otherwise that of the run. Empty if unknown."""
+        if self.type == "regressed":
+            return self.pattern.regressed_version
+        return self.first_run.run.version or "" if self.first_run is not None else ""
+
+    @property
     def occurrences(self) -> int:
         """Failed attempts since the day on which the change began."""
         return sum(count for day, count in self.pattern.days.items() if day + DAY > self.since)
@@ -57,17 +62,16 @@ def find_changes(store: Store, tenant: str, query: PatternQuery, now: int) -> li
     changes: list[PatternChange] = []
     regressed_query = msgspec.structs.replace(query, regressed=True, order="unrecovered", limit=MAX_COMPARED_PATTERNS)
     for pattern in store.patterns(tenant, regressed_query):
-        first_run = _find_first_run(store, tenant, pattern, since)
-        if first_run is not None:
-            changes.append(PatternChange("regressed", pattern, first_run.run.started_at, first_run))
+        if pattern.regressed_at >= since:
+            first_run = _find_last_run(store, tenant, pattern, pattern.regressed_at)
+            changes.append(PatternChange("regressed", pattern, pattern.regressed_at, first_run))
     known_ids = {change.pattern.id for change in changes}
     changes = changes[:MAX_CHANGES]
     new_query = msgspec.structs.replace(query, new_since=since, order="unrecovered", limit=MAX_CHANGES)
     for pattern in store.patterns(tenant, new_query):
         if pattern.id not in known_ids:
-            until = pattern.first_seen_at + 1
-            runs = store.runs(tenant, RunQuery(pattern=pattern.id, until=until, limit=1))
-            changes.append(PatternChange("new", pattern, pattern.first_seen_at, next(iter(runs), None)))
+            first_run = _find_last_run(store, tenant, pattern, pattern.first_seen_at)
+            changes.append(PatternChange("new", pattern, pattern.first_seen_at, first_run))
     today = now // DAY * DAY
     days = min(MAX_GROWTH_DAYS, (today - since // DAY * DAY) // DAY + 1)
     start = today - (days - 1) * DAY
@@ -89,16 +93,9 @@ def find_changes(store: Store, tenant: str, query: PatternQuery, now: int) -> li
     return changes
 
 
-def _find_first_run(store: Store, tenant: str, pattern: Pattern, since: int) -> History | None:
-    """Return the first run with a pattern after it was resolved, if that was in the period."""
-    start = max(since, pattern.resolved_at)
-    if store.runs(tenant, RunQuery(pattern=pattern.id, since=pattern.resolved_at, until=start, limit=1)):
-        return None
-    for day in sorted(day for day in pattern.days if day + DAY > start):
-        query = RunQuery(pattern=pattern.id, since=max(start, day), until=day + DAY, limit=MAX_FIRST_RUNS)
-        if runs := store.runs(tenant, query):
-            return runs[-1]
-    return None
+def _find_last_run(store: Store, tenant: str, pattern: Pattern, seen_at: int) -> History | None:
+    """Return the last run with a pattern that began no later than a time; None if it is no longer stored."""
+    return next(iter(store.runs(tenant, RunQuery(pattern=pattern.id, until=seen_at + 1, limit=1))), None)
 
 
 def find_growing(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mulligan.classify.classifier import classify
-from mulligan.classify.rules import Rule, RuleTable, match_rules, providers, python, words
+from mulligan.classify.rules import Rule, RuleTable, match_rules, providers, python, read_rules, words
 
 TABLES = {
     name: table
@@ -39,6 +39,13 @@ def test_each_phrase_of_a_rule_stands_on_its_own_line(path: Path) -> None:
         if line.startswith("    ") and field not in ("words", "unless", "tools", "example", "counter-example"):
             re.compile(line.strip())  # an alternation that continues on another line does not compile
             assert re.search(r"(?<!\\)\|$", line) is None, line
+
+
+def test_a_field_that_stands_twice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = "tool/timeout: late\n    too late\n    example: It is too late\n    example: Too late now"
+    monkeypatch.setattr("mulligan.classify.rules.read_sections", lambda file: {"words": rule})
+    with pytest.raises(ValueError, match="'example' stands twice"):
+        read_rules("shell", "words")
 
 
 @pytest.mark.parametrize("kind", ["tool/captcha_required", "tool/quota_exceeded"])

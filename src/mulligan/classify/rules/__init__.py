@@ -128,6 +128,8 @@ def _parse_rule(paragraph: str, file: str) -> Rule:
     name, _, flag = title.rstrip("]").partition(" [")
     fields: dict[str, str] = {}
     while phrases and (field := phrases[-1].partition(": "))[0] in _RULE_FIELDS:
+        if field[0] in fields:
+            raise ValueError(f"{file}.txt, rule {head!r}: the field {field[0]!r} stands twice. Keep one.")
         fields[field[0]] = field[2]
         del phrases[-1]
     return Rule(
