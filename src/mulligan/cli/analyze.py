@@ -169,6 +169,7 @@ def classify(context: CommandContext, text: tuple[str, ...], jsonl: bool, show_f
     except ValueError as error:
         raise click.UsageError(f"Cannot read the JSON object: {error}.") from None
     fields |= {name: value for name, value in hints.items() if value is not None}
+    _add_source(fields)
     failure = classify_error(**fields)
     facts = _failure_facts(failure, fields.get("arguments"), show_fingerprint)
     facts |= _seed_facts(failure, fields.get("tool", "")) | _verdict_facts(fields)
@@ -176,6 +177,12 @@ def classify(context: CommandContext, text: tuple[str, ...], jsonl: bool, show_f
         _print_json_line(facts)
     else:
         click.echo("\n".join(_describe_failure(failure, facts, context.width)))
+
+
+def _add_source(fields: dict[str, Any]) -> None:
+    """Add the source that follows from the category: a tool of any category is no model."""
+    if "category" in fields:
+        fields.setdefault("source", "model" if fields["category"] == "model" else "tool")
 
 
 def _classify_lines(
@@ -192,6 +199,7 @@ def _classify_lines(
             raise ValueError(f'"source" must be one of {", ".join(SOURCES)}')
         if fields.get("category", "other") not in get_args(ToolCategory):
             raise ValueError(f'"category" must be one of {", ".join(get_args(ToolCategory))}')
+        _add_source(fields)
         failure = classify_error(**fields)
         facts = _failure_facts(failure, fields.get("arguments"), should_show_template) | _verdict_facts(fields)
         texts = [facts["kind"], facts["remedy"], facts["took_effect"].replace("unknown", "")]
