@@ -40,10 +40,7 @@ def add_runs(store, at, tool, failed, succeeded=0, version="1.3"):
 
 def changes_of(store, since=SINCE):
     found_changes = find_changes(store, DEFAULT_TENANT, PatternQuery(since=since), NOW)
-    return [
-        (change.type, change.pattern.tool, change.version)
-        for change in found_changes
-    ]
+    return [(change.type, change.pattern.tool, change.version) for change in found_changes]
 
 
 def test_a_pattern_that_was_first_seen_in_the_period_is_new_with_the_version_of_its_first_run(store):
