@@ -37,6 +37,7 @@ VALUES: dict[str, tuple[Any, Any, Any, Any]] = {
     "reflect_key": ("a", "b", "c", "d"),
     "alert_command": ("a", "b", "c", "d"),
     "alert_webhook": ("a", "b", "c", "d"),
+    "base_url": ("https://a.example", "https://b.example", "https://c.example/x", "https://d.example:4700"),
     "log": ("warning", "off", "info", "debug"),
     "enabled": (False, True, False, True),
     "control_flow": (("a:A",), ("b:B",), ("c:C",), ("d:D",)),

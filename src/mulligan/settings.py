@@ -4,6 +4,7 @@ order."""
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -33,6 +34,7 @@ NOT_FOR_PROJECTS = (
     "reflect_key",
     "alert_command",
     "alert_webhook",
+    "base_url",
 )
 """Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it, and
 neither send records elsewhere nor run commands."""
@@ -116,6 +118,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The command that `mulligan serve` runs for each alert, with the alert as JSON on standard input."""
     alert_webhook: str = ""
     """The URL to which `mulligan serve` posts each alert, in the format of Slack's incoming webhooks."""
+    base_url: str = ""
+    """The address of the dashboard for its users, such as `https://mulligan.example.com`: links of alerts start with
+    it. Empty means the server's own address, and no links from a server beyond loopback."""
     log: LogLevel = "off"
     """The log level: off, warning (failures), info (also retries, repairs and recoveries) or debug (everything).
 
@@ -147,6 +152,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         require_choice("level", self.level, get_args(Level))
         require_choice("learn", self.learn, get_args(Learn))
         require_choice("log", self.log, get_args(LogLevel))
+        if self.base_url and not re.fullmatch(r"https?://[\w.:\[\]-]+(/[\w./~-]*)?", self.base_url, re.ASCII):
+            raise SettingsError(
+                f"base_url must be an address such as https://mulligan.example.com, got {self.base_url!r}."
+            )
         for name in ("holdout", "holdout_reminders", "holdout_repairs"):
             share = getattr(self, name)
             if not 0 <= share <= 0.5:

@@ -15,7 +15,7 @@ import mulligan
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, SettingsError, StoreError
 from mulligan.core.records import Pattern, RecoveryStop, Run, Step
-from mulligan.report import alerts
+from mulligan.report import alert_targets, alerts
 from mulligan.report.alerts import AlertLog, AlertRules, Alerts
 
 QUOTA = Failure.of(Kind("model", "quota_exceeded", Remedy.STOP), "no credit \x1b[31mleft", fingerprint="f-q")
@@ -175,8 +175,8 @@ def test_the_next_alert_says_how_many_before_it_were_not_told():
 def test_an_end_does_not_fail_because_nobody_answers(monkeypatch, caplog):
     monkeypatch.setattr(alerts, "MAX_QUEUED_ALERTS", 3)
     asked, answers = threading.Event(), threading.Event()
+    monkeypatch.setattr(alert_targets, "run_command", lambda words, alert: asked.set() or answers.wait(20))
     listening = Alerts(command="true")
-    monkeypatch.setattr(listening, "run_command", lambda alert: asked.set() or answers.wait(20))
     listening(step(QUOTA, "tool-0"))
     assert asked.wait(20)  # from now on nobody takes one
     for number in range(1, 10):

@@ -25,7 +25,7 @@ from mulligan.core.prices import PriceTable
 from mulligan.core.records import decode, encode
 from mulligan.record.journal_import import recover_journals
 from mulligan.redaction import Redactor
-from mulligan.report.alerts import AlertLog, Alerts
+from mulligan.report.alerts import AlertLog, Alerts, describe_alert
 from mulligan.server.tenants import Tenant, Tenants, update_entry
 from mulligan.settings import Level
 from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store
@@ -176,7 +176,7 @@ def serve(
         recover_journals(opened_store, DEFAULT_TENANT, journals, prices.add_costs)
     address = _find_address(sock, host)
     server_url = address.url
-    alerts.link = server_url if is_local else ""
+    alerts.link = settings.base_url or (server_url if is_local else "")
     entry_url = f"{server_url}{ENTRY_PATH}/{server.browser_sessions.ticket}"
 
     def ready() -> None:
@@ -295,7 +295,8 @@ class TenantAlerts:
             if alerts is not None:
                 alerts.close()
             shared: dict[str, Any] = {
-                "find": partial(self._store.pattern, tenant), "update_log": partial(self._update_log, tenant)
+                "find": partial(self._store.pattern, tenant), "update_log": partial(self._update_log, tenant),
+                "describe": partial(describe_alert, self._store, tenant),
             }  # fmt: skip
             alerts = Alerts(**targets, **shared, link=self.link) if any(targets.values()) else None
             self._alerts_by_tenant[tenant] = (targets, alerts)

@@ -6,27 +6,24 @@ of alerts per hour is limited. Processes that share an `AlertLog` are limited to
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import queue
-import shlex
-import subprocess
 import threading
 import time
 import urllib.error
-import urllib.request
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Literal, TypeVar
-from urllib.parse import quote, urlsplit
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 from msgspec.structs import replace
 
-from mulligan.core.events import AnyEvent, RunEnded, StepEnded
+from mulligan.contract.store import Store
+from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Remedy, SettingsError, StoreError
-from mulligan.core.records import Pattern, Record, Step, encode, pattern_id
+from mulligan.core.records import Pattern, Record, Run, Step, pattern_id
 from mulligan.redaction import sanitize
+from mulligan.report.alert_targets import Alert, AlertTarget, build_targets
 
 log = logging.getLogger(__name__)
 
@@ -38,32 +35,12 @@ MAX_ALERTS_PER_HOUR = 30
 """Maximum number of alerts per hour, of all types together."""
 FAILURE_WINDOW_SECONDS, MIN_CALLS_IN_WINDOW, UNRECOVERED_RATIO = 600.0, 20, 0.5
 """High failure rate: in this window, with at least this many calls, at least this ratio was unrecovered."""
-DELIVERY_TIMEOUT_SECONDS = 10.0
-"""Timeout of one command run or webhook request."""
 WEBHOOK_RETRY_DELAYS_SECONDS = (1.0, 5.0)
-"""Backoff before each retry of a webhook request that timed out or failed with a server error."""
+"""Backoff before each retry of a request that timed out or failed with a server error."""
 MAX_QUEUED_ALERTS = 100
 MAX_TRACKED_ENTRIES = 10_000
 TARGET_DOWN = "its target is down"
 """Stop reason of calls whose target is down."""
-
-
-class Alert(Record, frozen=True):
-    """One alert, as sent in JSON."""
-
-    type: Literal["person_needed", "new_pattern", "high_failure_rate", "circuit_open"]
-    text: str
-    """Summary in one sentence."""
-    at: int
-    tool: str = ""
-    kind: str = ""
-    run: str = ""
-    message: str = ""
-    pattern: str = ""
-    link: str = ""
-    """Dashboard URL of the run, if a server is configured."""
-    suppressed: int = 0
-    """Earlier alerts that were not sent because of the hourly limit."""
 
 
 class AlertLog(Record, frozen=True):
@@ -106,6 +83,8 @@ class AlertRules:
         """Failed calls that may still recover, by run. Imported records have no stop reason that would settle this."""
         self._ended_runs: dict[str, None] = {}
         """Ended runs: their open failures are unrecovered."""
+        self._run_origins: dict[str, dict[str, Any]] = {}
+        """Agent, version and environment of runs that started lately."""
         self._suppressed = 0
         """Alerts not sent because of the hourly limit since the last sent one."""
 
@@ -117,13 +96,20 @@ class AlertRules:
             if isinstance(event, StepEnded):
                 alerts += self._alerts_for_step(event.step, now)
                 run_ids.add(event.step.run)
+            elif isinstance(event, RunStarted):
+                self._remember_origin(event.run)
             elif isinstance(event, RunEnded):
+                self._remember_origin(event.run)
                 _remember(self._ended_runs, event.run.id, None)
                 run_ids.add(event.run.id)
         for run in run_ids & self._ended_runs.keys() & self._open_failures.keys():
             for step in self._open_failures.pop(run).values():
                 alerts += self._count_unrecovered(step, now)
         return [sent_alert for alert in alerts if (sent_alert := self._limit(alert, now))]
+
+    def _remember_origin(self, run: Run) -> None:
+        if run.id not in self._run_origins or run.agent:
+            _remember(self._run_origins, run.id, get_run_origin(run))
 
     def _alerts_for_step(self, step: Step, now: float) -> Iterable[Alert]:
         failure = step.failure
@@ -179,7 +165,7 @@ class AlertRules:
         return pattern.runs <= 1 or now - pattern.first_seen_at / 1000 < REPEAT_INTERVAL_SECONDS
 
     def _build_alert(self, alert_type: Any, text: str, step: Step, now: float) -> Alert:
-        failure = step.failure
+        failure, pattern = step.failure, _pattern_id(step)
         return Alert(
             type=alert_type,
             text=text,
@@ -188,15 +174,17 @@ class AlertRules:
             kind=str(failure.kind) if failure is not None else "",
             run=step.run,
             message=sanitize(failure.message, 300) if failure is not None else "",
-            pattern=_pattern_id(step),
-            link=f"{self._link}/runs/{quote(step.run, safe='')}" if self._link else "",
+            pattern=pattern,
+            link=_build_link(self._link, "runs", step.run),
+            call=step.call,
+            action=describe_action((step,)),
+            pattern_link=_build_link(self._link, "patterns", pattern),
+            **self._run_origins.get(step.run, {}),
         )
 
     def _limit(self, alert: Alert, now: float) -> Alert | None:
         """Return the alert with the number of suppressed alerts before it, or None if it is not sent."""
-        subject = {"high_failure_rate": "", "circuit_open": alert.tool}.get(alert.type, f"{alert.kind} {alert.tool}")
-        key = hashlib.blake2b(f"{alert.type} {subject}".encode(), digest_size=8).hexdigest()
-        is_added = False
+        key, is_added = alert.key, False
 
         def add(log: AlertLog) -> AlertLog | None:
             nonlocal is_added
@@ -221,6 +209,43 @@ class AlertRules:
         return replace(alert, suppressed=suppressed, text=f"{alert.text}; {note}")
 
 
+def get_run_origin(run: Run) -> dict[str, Any]:
+    return {"agent": run.agent, "version": run.version or "", "environment": run.environment or ""}
+
+
+def _build_link(base_url: str, page: str, id: str) -> str:
+    return f"{base_url}/{page}/{quote(id, safe='')}" if base_url and id else ""
+
+
+def describe_action(attempts: Sequence[Step]) -> str:
+    """Describe what mulligan did about a call, from its attempts so far. Empty if it only recorded them."""
+    if not any(step.stop or step.recovery for step in attempts):
+        return ""
+    last = attempts[-1]
+    repairs = sum(bool(step.recovery and step.recovery.changes) for step in attempts)
+    text = "made 1 attempt" if last.attempt == 1 else f"made {last.attempt} attempts"
+    if repairs:
+        text += f", {repairs} with repaired arguments"
+    if last.outcome == "success":
+        return f"recovered the call: {text}"
+    return f"{text}, then stopped: {last.stop.reason}" if last.stop else text
+
+
+def describe_alert(store: Store, tenant: str, alert: Alert) -> Alert:
+    """Return the alert with what the store knows: the origin of its run, its pattern, what mulligan did."""
+    history = store.run(tenant, alert.run) if alert.run else None
+    pattern = store.pattern(tenant, alert.pattern) if alert.pattern else None
+    if history is not None:
+        attempts = sorted((step for step in history.steps if step.call == alert.call), key=lambda step: step.attempt)
+        action = describe_action(attempts) or alert.action
+        alert = replace(alert, action=action, **get_run_origin(history.run))
+    if pattern is not None:
+        alert = replace(
+            alert, occurrences=pattern.occurrences, first_seen_at=pattern.first_seen_at, owner=pattern.owner
+        )
+    return replace(alert, tenant=tenant)
+
+
 def _pattern_id(step: Step) -> str:
     failure = step.failure
     return pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else ""
@@ -234,7 +259,7 @@ def _remember(entries: dict[str, T], name: str, value: T) -> None:
 
 
 class Alerts:
-    """Listener that sends alerts to a command (JSON on standard input) or a webhook (JSON in a POST request).
+    """Listener that sends alerts to a command (JSON on standard input), a webhook (JSON in a POST request) and others.
 
         mulligan.add_listener(Alerts(command="notify-me"))
 
@@ -250,18 +275,13 @@ class Alerts:
         link: str = "",
         update_log: AlertLogUpdate | None = None,
         clock: Callable[[], float] = time.time,
+        describe: Callable[[Alert], Alert] = lambda alert: alert,
     ) -> None:
-        try:
-            self._command = shlex.split(command)
-        except ValueError as error:
-            raise SettingsError(f"Invalid alert command {command!r}: {error}. Quote it as for a shell.") from None
-        if not self._command and not webhook:
+        self._targets = build_targets(command, webhook)
+        if not self._targets:
             raise SettingsError("No alert receiver. Set a command or a webhook.")
-        if webhook and urlsplit(webhook).scheme not in ("http", "https"):
-            raise SettingsError(f"Invalid alert webhook {webhook!r}. Use an http or https URL.")
-        self._webhook = webhook
         self._rules = AlertRules(find, link, update_log)
-        self._clock = clock
+        self._clock, self._describe = clock, describe
         self._queue: queue.Queue[Alert | None] = queue.Queue(MAX_QUEUED_ALERTS)
         self._thread: threading.Thread | None = None
         self._is_closing = threading.Event()
@@ -294,42 +314,23 @@ class Alerts:
 
     def _run(self) -> None:
         while (alert := self._queue.get()) is not None:
-            for deliver in (self.run_command, self._post):
+            try:
+                alert = self._describe(alert)
+            except Exception as error:  # noqa: BLE001 - the alert is worth more than its details
+                log.warning("Alert sent without details: %s", error)
+            for target in self._targets:
                 try:
-                    deliver(alert)
+                    self._deliver(target, alert)
                 except Exception as error:  # noqa: BLE001 - log it and continue with the next receiver
                     log.warning("Alert not delivered (%s): %s", error, alert.text)
 
-    def run_command(self, alert: Alert) -> None:
-        if self._command:
-            # No shell, and no alert text on the command line: it contains untrusted text.
-            subprocess.run(
-                self._command,
-                input=encode(alert) + b"\n",
-                timeout=DELIVERY_TIMEOUT_SECONDS,
-                check=True,
-                stdout=subprocess.DEVNULL,
-            )
-
-    def _post(self, alert: Alert) -> None:
-        if self._webhook:
-            text = f"mulligan: {alert.text} {alert.link}".rstrip()
-            body = json.dumps({"text": text, "alert": json.loads(encode(alert))}).encode()
-            request = urllib.request.Request(self._webhook, body, {"Content-Type": "application/json"})
-            for delay in (*WEBHOOK_RETRY_DELAYS_SECONDS, None):
-                try:
-                    with _opener.open(request, timeout=DELIVERY_TIMEOUT_SECONDS) as answer:
-                        answer.read(1024)
-                    return
-                except OSError as error:  # urllib errors are OSErrors
-                    is_rejected = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
-                    if delay is None or is_rejected or self._is_closing.wait(delay):
-                        raise
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any) -> None:
-        return None  # a redirect would send failure data to a host that is not configured
-
-
-_opener = urllib.request.build_opener(_NoRedirects)
+    def _deliver(self, target: AlertTarget, alert: Alert) -> None:
+        for delay in (*WEBHOOK_RETRY_DELAYS_SECONDS, None):
+            try:
+                target.deliver(alert)
+                return
+            except OSError as error:  # urllib errors are OSErrors
+                is_rejected = isinstance(error, urllib.error.HTTPError) and error.code < 500 and error.code != 429
+                is_final = delay is None or is_rejected or target.type == "command"
+                if is_final or self._is_closing.wait(delay or 0.0):
+                    raise
