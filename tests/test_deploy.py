@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import http.client
+import importlib
+import json
 import os
 import re
 import shlex
 import shutil
 import ssl
 import subprocess
+import sys
 import time
+import types
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
 import click
+import jsonschema_rs
+import msgspec
 import postgres
 import pytest
+import yaml
 from ingest import serving
 from ports import free_port
 
 from mulligan.cli import cli
+from mulligan.contract.store import Worker
+from mulligan.core.kinds import KIND_PROPERTIES
+from mulligan.report.stats import render_workers
 from mulligan.store.urls import open_store
 
 DEPLOY = Path(__file__).parent.parent / "deploy"
@@ -31,17 +43,17 @@ NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}:/usr/sbin")
 def commands() -> list[list[str]]:
     """Every call of mulligan in these files, as words."""
     found = []
-    for path in sorted(DEPLOY.iterdir()):
+    for path in sorted(path for path in DEPLOY.rglob("*") if path.is_file()):
         text = path.read_text()
         found += [shlex.split(line) for line in re.findall(r"^ExecStart\w*=(.*mulligan .*)$", text, re.MULTILINE)]
         for line in re.findall(r"^(?:CMD|\s*command:) (\[.*\])$", text, re.MULTILINE):
             found.append(re.findall(r'"([^"]*)"', line))
-        found += [shlex.split(line) for line in re.findall(r"^#.*migrate (mulligan .*)$", text, re.MULTILINE)]
-    return found
+        found += [shlex.split(line) for line in re.findall(r"^#.*(?:migrate|--) (mulligan .*)$", text, re.MULTILINE)]
+    return [words for words in found if words[0] != "sleep"]
 
 
 def test_the_commands_in_deploy_are_ours():
-    assert len(commands()) >= 6
+    assert len(commands()) >= 9
     for words in commands():
         assert Path(words[0]).name == "mulligan"
         context = click.Context(cli, info_name="mulligan")
@@ -73,8 +85,14 @@ def test_the_balancer_in_the_docs_is_that_of_deploy():
 
 
 def test_what_was_never_run_says_so():
-    for name in ("compose.yaml", "Dockerfile", "mulligan.service", "mulligan-prune.service"):
-        assert re.search(r"[Uu]ntested|never run", (DEPLOY / name).read_text()), name
+    for name in (
+        "compose.yaml",
+        "Dockerfile",
+        "mulligan.service",
+        "mulligan-prune.service",
+        "kubernetes/servers.yaml",
+    ):
+        assert re.search(r"[Uu]ntested|never (?:run|applied)", (DEPLOY / name).read_text()), name
 
 
 # The role of compose.yaml
@@ -149,6 +167,332 @@ def test_compose_connects_as_an_ordinary_role_behind_a_trusted_proxy():
     assert f'"--forwarded-allow-ips", "{gateway}"' in text
     variables = set(re.findall(r"\$\{(\w+)", text))
     assert variables == set(re.findall(r"^(\w+)=", (DEPLOY / "compose.env.example").read_text(), re.MULTILINE))
+
+
+# Kubernetes
+
+OBJECT_MODULES = {
+    "v1": "core_v1", "apps/v1": "apps_v1", "policy/v1": "policy_v1", "networking.k8s.io/v1": "networking_v1",
+}  # fmt: skip
+
+
+def load_objects() -> list[dict[str, Any]]:
+    return [item for path in sorted((DEPLOY / "kubernetes").iterdir()) for item in yaml.safe_load_all(path.read_text())]
+
+
+def load_pods() -> dict[str, dict[str, Any]]:
+    """Return the specification of each pod by the name of its object."""
+    owners = {
+        item["metadata"]["name"]: item["spec"] for item in load_objects() if item["kind"] in ("Deployment", "Pod")
+    }
+    return {name: spec.get("template", {}).get("spec", spec) for name, spec in owners.items()}
+
+
+def validate_object(item: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return what is wrong with the fields of an object: unknown, missing, or of another type."""
+    core = types.ModuleType("lightkube.core.schema")  # of a client that the dataclasses are made for
+    core.__dict__.update(dataclass=dataclasses.dataclass, field=dataclasses.field, DictMixin=object)
+    monkeypatch.setitem(sys.modules, "lightkube.core", types.ModuleType("lightkube.core"))
+    monkeypatch.setitem(sys.modules, "lightkube.core.schema", core)
+    models = importlib.import_module(f"lightkube.models.{OBJECT_MODULES[item['apiVersion']]}")
+    text = msgspec.json.encode(msgspec.json.schema(getattr(models, item["kind"]))).decode()
+    schema = msgspec.json.decode(text.replace('"from_":', '"from":'))  # a word of Python
+    for definition in schema["$defs"].values():
+        definition["additionalProperties"] = False
+    return [f"{error.instance_path}: {error.message}" for error in jsonschema_rs.iter_errors(schema, item)]
+
+
+def test_kubernetes_objects_have_only_fields_of_their_kind(monkeypatch):
+    objects = load_objects()
+    assert {item["kind"] for item in objects} >= {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
+    assert [error for item in objects for error in validate_object(item, monkeypatch)] == []
+    (deployment,) = (item for item in objects if item["kind"] == "Deployment")
+    deployment["spec"]["template"]["spec"]["containers"][0]["livenessProbe"]["failures"] = 3
+    assert "failures" in "".join(validate_object(deployment, monkeypatch))
+
+
+def test_pods_are_restricted_and_have_resources():
+    assert set(load_pods()) == {"mulligan", "mulligan-shell"}
+    images = set()
+    for spec in load_pods().values():
+        assert (spec["automountServiceAccountToken"], spec["enableServiceLinks"]) == (False, False)
+        assert spec["securityContext"]["runAsNonRoot"]
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in (*spec["containers"], *spec.get("initContainers", ())):
+            context = container["securityContext"]
+            assert (context["allowPrivilegeEscalation"], context["readOnlyRootFilesystem"]) == (False, True)
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert set(container["resources"]["requests"]) >= {"cpu", "memory"}
+            assert "memory" in container["resources"]["limits"]
+            (store,) = (entry for entry in container["env"] if entry["name"] == "MULLIGAN_STORE")
+            assert store["valueFrom"] == {"secretKeyRef": {"name": "mulligan-database", "key": "url"}}
+            mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+            assert {"/tmp", "/var/lib/mulligan"} <= mounts  # the root file system is read-only
+            images.add(container["image"])
+    (image,) = images
+    assert re.search(r"/[a-z]+:\d+\.\d+\.\d+$", image)  # a version, never latest
+    user = next(iter(load_pods().values()))["securityContext"]["runAsUser"]
+    assert f"--uid {user} " in (DEPLOY / "Dockerfile").read_text()
+
+
+def test_the_deployment_migrates_probes_drains_and_survives_a_drained_node():
+    by_kind = {item["kind"]: item for item in load_objects()}
+    services = [item["spec"] for item in load_objects() if item["kind"] == "Service"]
+    deployment, spec = by_kind["Deployment"]["spec"], load_pods()["mulligan"]
+    (server,) = spec["containers"]
+    assert [container["command"] for container in spec["initContainers"]] == [["mulligan", "migrate"]]
+    paths = {name: server[f"{name}Probe"]["httpGet"]["path"] for name in ("startup", "liveness", "readiness")}
+    assert paths == {"startup": "/healthz", "liveness": "/healthz", "readiness": "/readyz"}
+    drain = float(server["command"][server["command"].index("--drain") + 1])
+    readiness = server["readinessProbe"]
+    assert drain >= readiness["periodSeconds"] * readiness["failureThreshold"]
+    assert spec["terminationGracePeriodSeconds"] >= drain + 20
+    labels = deployment["template"]["metadata"]["labels"]
+    assert deployment["replicas"] >= 2
+    assert deployment["selector"]["matchLabels"] == labels
+    for service in services:
+        assert service["selector"] == labels
+        assert service["ports"][0].get("targetPort", "http") == server["ports"][0]["name"] == "http"
+    assert by_kind["PodDisruptionBudget"]["spec"] == {"maxUnavailable": 1, "selector": {"matchLabels": labels}}
+    policy = by_kind["NetworkPolicy"]["spec"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert policy["ingress"][0]["ports"] == [{"port": server["ports"][0]["name"]}]
+    host = by_kind["Ingress"]["spec"]["rules"][0]["host"]
+    assert host in server["command"]
+
+
+# Prometheus and Grafana
+
+SCRAPE_LABELS = {"job", "instance"}
+"""Labels that Prometheus adds to every metric."""
+
+
+class Expression(NamedTuple):
+    """A query of a rule or a panel, and the labels that its text shows."""
+
+    title: str
+    query: str
+    shown_labels: set[str]
+
+
+def load_rules() -> list[dict[str, Any]]:
+    groups = yaml.safe_load((DEPLOY / "prometheus" / "mulligan.rules.yml").read_text())["groups"]
+    return [rule for group in groups for rule in group["rules"]]
+
+
+def load_panels() -> list[dict[str, Any]]:
+    panels = json.loads((DEPLOY / "grafana" / "mulligan.json").read_text())["panels"]
+    return [panel for panel in panels if panel["type"] != "row"]
+
+
+def list_expressions() -> list[Expression]:
+    expressions = [
+        Expression(rule["alert"], rule["expr"], set(re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"])))
+        for rule in load_rules()
+    ]
+    for panel in load_panels():
+        for target in panel["targets"]:
+            labels = set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"]))
+            expressions.append(Expression(panel["title"], target["expr"], labels))
+    return expressions
+
+
+def parse_metrics(text: str) -> dict[str, dict[str, set[str]]]:
+    """Return the values of each label of each metric."""
+    metrics: dict[str, dict[str, set[str]]] = {}
+    for name, labels in re.findall(r"^(mulligan_\w+)(\{.*\})? [^ ]+$", text, re.MULTILINE):
+        values = metrics.setdefault(name, {})
+        for label, value in re.findall(r'(\w+)="((?:[^"\\]|\\.)*)"', labels):
+            values.setdefault(label, set()).add(value)
+    return metrics
+
+
+def find_unknown_names(expression: Expression, metrics: dict[str, dict[str, set[str]]]) -> list[str]:
+    """Return the metrics, labels and values of an expression that the servers do not have."""
+    unknown: list[str] = []
+    labels = set(SCRAPE_LABELS)
+    for name, matchers in re.findall(r"\b(mulligan_\w+)(\{[^}]*\})?", expression.query):
+        if name not in metrics:
+            unknown.append(name)
+        labels |= set(metrics.get(name, ()))
+        for label, text in re.findall(r'(\w+)=~?"([^"]*)"', matchers):
+            values = metrics.get(name, {}).get(label, set())
+            if label == "kind":
+                values = {str(kind) for kind in KIND_PROPERTIES}
+            if label not in SCRAPE_LABELS:
+                unknown += [f"{name} {label}={value}" for value in text.split("|") if value not in values]
+    grouped = set(re.findall(r"\w+", " ".join(re.findall(r"\b(?:by|on) \(([^)]*)\)", expression.query))))
+    return unknown + sorted((grouped | expression.shown_labels) - labels)
+
+
+def send_examples(port: int) -> None:
+    """Send runs with calls of every outcome, a rejected request and a span that describes no call."""
+    span = {"traceId": "a" * 32, "spanId": "b" * 16, "name": "GET /", "startTimeUnixNano": "1"}
+    spans = {"resourceSpans": [{"scopeSpans": [{"scope": {"name": "http"}, "spans": [span]}]}]}
+    failure = {"message": "Read timed out after 3 s"}
+    steps: list[dict[str, Any]] = [
+        {"name": "search", "failure": failure, "duration_seconds": 0.1},
+        {"name": "search", "call": 1, "attempt": 2, "duration_seconds": 0.1},
+        {"name": "fetch", "failure": {"message": "invalid API key"}},
+        {"name": "list", "duration_seconds": 0.2},
+    ]
+    run = {"agent": "a", "end_reason": "finished", "steps": steps}
+    for path, payload, host in (("/v1/runs", run, "localhost"), ("/v1/traces", spans, "localhost"), ("/", {}, "evil")):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        headers = {"Content-Type": "application/json", "Host": host}
+        connection.request("POST", path, json.dumps(payload), headers)
+        assert connection.getresponse().status in (200, 421)
+        connection.close()
+
+
+def read_metrics(port: int) -> str:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    connection.request("GET", "/metrics")
+    text = connection.getresponse().read().decode()
+    connection.close()
+    return text
+
+
+@pytest.mark.slow
+def test_rules_and_panels_use_metrics_and_labels_of_the_servers():
+    with serving("memory:") as process:
+        send_examples(process.port)
+        text = read_metrics(process.port)
+    worker = Worker("10.0.0.1:5432", True, shards=32, bytes=9, shard_bytes=8, largest_shard_bytes=1)
+    metrics = parse_metrics(text + "\n".join(render_workers([worker])))
+    for expression in list_expressions():
+        assert find_unknown_names(expression, metrics) == [], expression.title
+    for query in (
+        'mulligan_call_total{outcome="unrecovered"}', 'mulligan_calls_total{outcome="lost"}',
+        'mulligan_calls_total{status="unrecovered"}', "sum by (tool) (mulligan_calls_total)",
+        'mulligan_unrecovered_total{kind="tool/lost"}',
+    ):  # fmt: skip
+        assert find_unknown_names(Expression("", query, set()), metrics), query
+    assert find_unknown_names(Expression("", "mulligan_calls_total", {"tool"}), metrics) == ["tool"]
+
+
+def run_promtool(*arguments: object) -> None:
+    if shutil.which("promtool") is None:
+        pytest.skip("promtool is not installed: apt-get install prometheus")
+    finished = subprocess.run(["promtool", *map(str, arguments)], capture_output=True, text=True, timeout=120)
+    assert finished.returncode == 0, finished.stdout + finished.stderr
+
+
+def test_promtool_accepts_rules_queries_and_configuration(tmp_path):
+    (tmp_path / "token").write_text("x")
+    configuration = (DEPLOY / "prometheus" / "prometheus.yml").read_text()
+    configuration = configuration.replace("/etc/prometheus/mulligan.token", str(tmp_path / "token"))
+    configuration = configuration.replace(
+        "/etc/prometheus/mulligan.rules.yml", str(DEPLOY / "prometheus" / "mulligan.rules.yml")
+    )
+    (tmp_path / "static.yml").write_text(configuration)
+    with_pods = re.sub(r"^    # ( *(?:- |dns_sd_configs))", r"    \1", configuration, flags=re.MULTILINE)
+    assert "\n    dns_sd_configs:\n" in with_pods
+    (tmp_path / "kubernetes.yml").write_text(with_pods)
+    run_promtool("check", "config", tmp_path / "static.yml")
+    run_promtool("check", "config", tmp_path / "kubernetes.yml")
+    rules = [
+        {"record": f"panel:{number}", "expr": fill_variables(expression.query)}
+        for number, expression in enumerate(list_expressions())
+    ]
+    (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
+    run_promtool("check", "rules", tmp_path / "rules.yml")
+
+
+def fill_variables(query: str) -> str:
+    """Replace the variables of Grafana by values that it would use."""
+    return query.replace("$__rate_interval", "15s").replace("$__range", "1m").replace("$job", "mulligan.*")
+
+
+ALERT_EXAMPLES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] = {
+    "MulliganUnavailable": (
+        [('up{job="mulligan",instance="a"}', "0x300"), ('up{job="mulligan",instance="b"}', "0x300")],
+        [('up{job="mulligan",instance="a"}', "1x300"), ('up{job="mulligan",instance="b"}', "0x300")],
+    ),
+    "MulliganServerDown": ([('up{job="mulligan"}', "0x300")], [('up{job="mulligan"}', "1x300")]),
+    "MulliganRecordsWait": (
+        [("mulligan_server_waiting_bytes", "30000000x300")], [("mulligan_server_waiting_bytes", "9000000x300")]
+    ),
+    "MulliganRejectsRequests": (
+        [('mulligan_rejected_requests_total{reason="429"}', "0+60x300")],
+        [('mulligan_rejected_requests_total{reason="429"}', "0+1x300")],
+    ),
+    "MulliganReceivesNothing": (
+        [("mulligan_server_records", "0+9x1400 12600x300")], [("mulligan_server_records", "0+9x1700")]
+    ),
+    "MulliganStoreWorkerDown": (
+        [('mulligan_store_worker_up{worker="w"}', "0x300")], [('mulligan_store_worker_up{worker="w"}', "1x300")]
+    ),
+    "MulliganCallsUnrecovered": (
+        [
+            ('mulligan_calls_total{outcome="unrecovered"}', "0+2x300"),
+            ('mulligan_calls_total{outcome="first_try"}', "0+8x300"),
+        ],
+        # A call that recovers later: the count falls, which rate() would take for a restart.
+        [
+            ('mulligan_calls_total{outcome="unrecovered"}', "900 899 900 899 900 899 899x300"),
+            ('mulligan_calls_total{outcome="first_try"}', "0+8x300"),
+        ],
+    ),
+    "MulliganToolFails": (
+        [
+            ('mulligan_tool_calls_total{tool="t",outcome="unrecovered"}', "0+1x300"),
+            ('mulligan_tool_calls_total{tool="t",outcome="first_try"}', "5x300"),
+        ],
+        [
+            ('mulligan_tool_calls_total{tool="t",outcome="unrecovered"}', "9x300"),
+            ('mulligan_tool_calls_total{tool="t",outcome="first_try"}', "0+1x300"),
+        ],
+    ),
+    "MulliganNeedsPerson": (
+        [
+            ('mulligan_unrecovered_total{kind="model/auth_error",job="m"}', "_x230 1x60"),
+            ('mulligan_attempts_total{job="m"}', "0+1x300"),
+        ],
+        [
+            ('mulligan_unrecovered_total{kind="model/auth_error",job="m"}', "7x300"),
+            ('mulligan_attempts_total{job="m"}', "0+1x300"),
+        ],
+    ),
+}  # fmt: skip
+"""Series of each alert with a sample a minute: those for which it fires, then those for which it does not."""
+
+
+def test_each_alert_fires_and_stays_silent_as_it_should(tmp_path):
+    assert set(ALERT_EXAMPLES) == {rule["alert"] for rule in load_rules()}
+    rules = DEPLOY / "prometheus" / "mulligan.rules.yml"
+    for alert, examples in ALERT_EXAMPLES.items():
+        minute = 1685 if alert == "MulliganReceivesNothing" else 240
+        for should_fire, series in zip((True, False), examples, strict=True):
+            lines = [{"series": name, "values": values} for name, values in series]
+            query = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}}) > bool 0'
+            samples = [{"labels": "{}", "value": 1}] if should_fire else []
+            checks = [{"expr": query, "eval_time": f"{minute}m", "exp_samples": samples}]
+            test = {"interval": "1m", "input_series": lines, "promql_expr_test": checks}
+            path = tmp_path / f"{alert}-{should_fire}.yml"
+            path.write_text(json.dumps({"rule_files": [str(rules)], "tests": [test]}))
+            run_promtool("test", "rules", path)
+
+
+def test_panels_have_an_id_a_description_and_a_free_area():
+    panels = load_panels()
+    areas = [panel["gridPos"] for panel in panels]
+    cells = [
+        (x, y)
+        for area in areas
+        for x in range(area["x"], area["x"] + area["w"])
+        for y in range(area["y"], area["y"] + area["h"])
+    ]
+    assert len(cells) == len(set(cells))
+    assert max(x for x, _ in cells) <= 23
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    assert all(panel["description"] for panel in panels)
+
+
+def test_the_docs_explain_each_alert_and_panel():
+    page = (DEPLOY.parent / "docs" / "operations.md").read_text()
+    assert [rule["alert"] for rule in load_rules() if f"| `{rule['alert']}` |" not in page] == []
+    assert [panel["title"] for panel in load_panels() if panel["title"] not in page] == []
 
 
 # nginx
