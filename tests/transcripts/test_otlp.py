@@ -6,6 +6,7 @@ import pytest
 from session_logs import otlp, read, span, write
 
 from mulligan.core import calls
+from mulligan.core.episodes import list_episodes
 from mulligan.core.run_links import derive_status
 
 TOOL = {"gen_ai__operation__name": "execute_tool", "gen_ai__tool__name": "search"}
@@ -46,7 +47,7 @@ def test_a_model_span_has_its_model_its_tokens_and_the_cost_that_its_sender_comp
     assert step.cost_nanos == 250_000_000
 
 
-def test_attempts_at_one_call_are_joined_by_its_id_and_by_following_a_failure(tmp_path):
+def test_attempts_are_joined_by_the_id_of_their_call_and_not_by_following_a_failure(tmp_path):
     known = {**TOOL, "gen_ai__tool__call__id": "c1"}
     spans = [
         span("t1", "a", "root", "execute_tool search", 1, 2, "search timed out after 30s", **known),
@@ -59,14 +60,57 @@ def test_attempts_at_one_call_are_joined_by_its_id_and_by_following_a_failure(tm
     joined = calls.group_attempts(history.steps)
     assert [(call.name, len(call.steps), call.has_succeeded) for call in joined] == [
         ("search", 2, True),
-        ("fetch", 2, True),
+        ("fetch", 1, False),
+        ("fetch", 1, True),
         ("search", 1, True),
     ]
     failure = joined[0].failure
     assert failure is not None
     assert failure.kind == "tool/timeout"
     assert joined[0].backoff_seconds == 1.0
-    assert derive_status(history.run, history.steps, history.links) == "recovered"
+    (episode, later_episode) = list_episodes(history)
+    assert (episode.by_mulligan, episode.by_program) == (False, True)
+    assert (later_episode.by_mulligan, later_episode.by_program) == (False, False)
+    assert [(link.failed_call, link.recovering_call) for link in history.links] == [(1, 1)]
+    assert derive_status(history.run, history.steps, history.links) == "partial"  # of fetch, the arguments are unknown
+
+
+def test_empty_call_ids_join_nothing(tmp_path):
+    spans = [
+        span("t1", f"a{number}", "root", "execute_tool search", number, number + 1, error, **TOOL, tool__id="")
+        for number, error in enumerate(("503 Service Unavailable", ""))
+    ]
+    (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1"), *spans)))
+    assert [step.call for step in history.steps] == [1, 2]
+
+
+def test_attempts_that_mulligan_made_name_its_strategy(tmp_path):
+    spans = [
+        span(
+            "t1", f"a{number}", "root", "tools/call search", number, number + 1, error, mcp__method__name="tools/call",
+            mulligan__operation__id="run_1/1", mulligan__attempt=number, mulligan__repair__strategy=strategy,
+            gen_ai__tool__call__arguments=json.dumps({"top_k": top_k}),
+        )
+        for number, error, strategy, top_k in (
+            (1, "503 Service Unavailable", "", 50), (2, "top_k must be 10 or less, got 50", "retry", 50),
+            (3, "", "schema", 10),
+        )
+    ]  # fmt: skip
+    (history,) = read(write(tmp_path / "t.jsonl", otlp(agent("t1"), *spans)))
+    recoveries = [(step.recovery.remedy.value, step.recovery.source) for step in history.steps if step.recovery]
+    assert recoveries == [("retry", ""), ("repair", "schema")]
+    (episode,) = list_episodes(history)
+    assert (episode.by_mulligan, episode.by_program) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("errors", "status"), [(("boom", ""), "partial"), (("boom",), "failure"), (("", "boom"), "partial")]
+)
+def test_calls_without_a_parent_fail_the_run_only_if_they_are_all_of_it(errors, status, tmp_path):
+    spans = [span("t1", str(n), None, "search", n, n + 1, error, **TOOL, gen_ai__tool__call__arguments=f'{{"q": {n}}}')
+             for n, error in enumerate(errors)]  # fmt: skip
+    (history,) = read(write(tmp_path / "t.jsonl", otlp(*spans)))
+    assert derive_status(history.run, history.steps, history.links) == status
 
 
 def test_an_agent_whose_own_span_failed_is_a_failed_run(tmp_path):

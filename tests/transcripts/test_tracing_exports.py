@@ -62,6 +62,42 @@ def test_an_imported_export_is_counted_and_a_second_import_adds_nothing(types, t
     assert (run["agent"], run["status"]) == ("shop", "recovered")
 
 
+def test_a_call_that_the_model_corrected_is_not_reported_as_recovered_by_mulligan(types, tmp_path):
+    def call(id: str, second: int, n: object, **fields: object) -> dict[str, object]:
+        times = {"startTime": at(second), "endTime": at(second + 1), "level": "DEFAULT"}
+        return {
+            "traceId": "t1",
+            "id": id,
+            "type": "TOOL",
+            "name": "f",
+            "input": {"n": n, "unit": "m"},
+            **times,
+            **fields,
+        }
+
+    generation = call("b", 2, 0, type="GENERATION", name="g", model="gpt-x", input="retry", output="ok")
+    error = {"level": "ERROR", "statusMessage": "Invalid arguments: n must be an integer"}
+    path, store = (
+        write(tmp_path / "two.jsonl", call("a", 0, "x", **error), generation, call("c", 4, 7)),
+        tmp_path / "runs.db",
+    )
+    assert types("import", "--format", "tracing-export", path, "--store", store)[0] == 0
+    text = types("show", "last", "--store", store)[1]
+    assert "recovered: 3 calls in 3 attempts, 1 of 1 failed calls recovered" in text
+    assert "recovered by the first later call: 1 model turn" in text
+    assert "repair" not in text
+    assert "backoff" not in text
+    facts = json.loads(types("show", "last", "--store", store, "--json")[1])
+    assert facts["status"] == "recovered"
+    assert [(episode["recovering_call"], episode.get("by_mulligan", False)) for episode in facts["episodes"]] == [
+        (3, False)
+    ]
+    (run,) = json.loads(types("runs", "--store", store, "--json")[1])
+    assert run["status"] == "recovered"
+    counts = json.loads(types("stats", "--since", "2026-02-01", "--store", store, "--json")[1])["model_recovery"]
+    assert (counts["recovered_by_mulligan"], counts["recovered_by_model"]) == (0, 1)
+
+
 def test_a_parquet_file_without_pyarrow_says_what_to_install(types, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     (tmp_path / "runs.parquet").write_bytes(b"PAR1\x15\x04")

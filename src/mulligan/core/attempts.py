@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from mulligan.core.calls import diff_arguments
 from mulligan.core.failure import Remedy
-from mulligan.core.records import Recovery, Step
+from mulligan.core.records import PROGRAM, Recovery, Step
 from mulligan.redaction.regex import LazyRegex
 
 SENT_NAME = "sent_name"
@@ -82,12 +82,17 @@ def without_marks(metadata: Mapping[str, Any] | None) -> dict[str, Any] | None:
 
 
 def continue_call(step: Step, before: Step) -> Step:
-    """Return a step as a later attempt of the call whose latest attempt is `before`."""
-    changes = diff_arguments(before.arguments, step.arguments)
-    remedy = Remedy.REPAIR if changes else Remedy.RETRY
-    seconds = max(0.0, (step.started_at - before.started_at) / 1000 - before.duration_seconds)
-    # Whether `before` has failed may be recorded later.
-    recovery = Recovery(remedy=remedy, backoff_seconds=round(seconds, 6), changes=changes)
+    """Return a step as a later attempt of the call whose latest attempt is `before`.
+
+    The program made this attempt itself, unless the step has a recovery by mulligan.
+    """
+    recovery = step.recovery
+    if recovery is None or recovery.source == PROGRAM:
+        changes = diff_arguments(before.arguments, step.arguments)
+        remedy = Remedy.REPAIR if changes else Remedy.RETRY
+        seconds = max(0.0, (step.started_at - before.started_at) / 1000 - before.duration_seconds)
+        # Whether `before` has failed may be recorded later.
+        recovery = Recovery(remedy=remedy, backoff_seconds=round(seconds, 6), changes=changes, source=PROGRAM)
     # A number that was sent stays, unless it cannot be right.
     attempt = step.attempt if step.attempt > before.attempt else before.attempt + 1
     return replace(step, call=before.call, attempt=attempt, recovery=recovery)

@@ -13,6 +13,7 @@ import msgspec
 
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import (
+    PROGRAM,
     VERIFY,
     Change,
     ChangeOperation,
@@ -62,6 +63,11 @@ class Call(Record, frozen=True):
     def is_recovered(self, link: Link | None) -> bool:
         """Return whether the call failed and then succeeded: itself, or as the later call that its link names."""
         return self.has_failed and (self.has_succeeded or link is not None)
+
+    @property
+    def is_repeated_by_program(self) -> bool:
+        """Whether the recorded program made the last attempt itself."""
+        return self.last.recovery is not None and self.last.recovery.source == PROGRAM
 
     @property
     def failure(self) -> Failure | None:

@@ -42,20 +42,22 @@ class FailureEpisode(Record, frozen=True):
     """The call that recovered it: the same call if a later attempt did. None if nothing did."""
     by_mulligan: bool = False
     """Whether an attempt of mulligan recovered it."""
+    by_program: bool = False
+    """Whether an attempt that the recorded program made itself recovered it."""
     cause: FailureCause | None = None
     model_attempts: int = 0
     """How often the model, or the program, repeated the call: 1 if the first repetition recovered it."""
     turns: tuple[int, ...] = ()
     """The model's answers between the first failure and the end of the episode, by step."""
     tokens: int = 0
-    """Tokens of these answers, and of mulligan's own later attempts."""
+    """Tokens of these answers, and of the later attempts of these calls."""
     cost_nanos: int | None = None
     """Their cost; None if no price is known."""
     seconds: float = 0.0
     """From the end of the first failed attempt to the end of the last call of the episode."""
     backoff_seconds: float = 0.0
     later_attempts: int = 0
-    """Attempts that mulligan made after the first one of each call."""
+    """Attempts after the first one of each call."""
     fixes: tuple[str, ...] = ()
     """The learned fixes that the model read."""
     held_out_fixes: tuple[str, ...] = ()
@@ -158,7 +160,8 @@ def list_episodes(history: History) -> list[FailureEpisode]:
                 fingerprint=failure.fingerprint if failure else "",
                 started_at=first.first.started_at,
                 recovering_call=recovering_id,
-                by_mulligan=last.has_succeeded,
+                by_mulligan=last.has_succeeded and not last.is_repeated_by_program,
+                by_program=last.has_succeeded and last.is_repeated_by_program,
                 cause=finder.find(first),
                 model_attempts=len(failed_calls) - (recovering_id in (None, last.id)),
                 turns=tuple(turn.seq for turn in turns),

@@ -52,6 +52,8 @@ FIRST_FAILURE_SEQ = 2**30
 """First step number for failures that a server receives without a step, above all regular step numbers."""
 VERIFY = "verify"
 """The source of a recovery in which `verify` found that the call had executed."""
+PROGRAM = "program"
+"""The source of a recovery by the recorded program itself: mulligan only joined its attempts."""
 WAIT_METADATA = "waiting"
 """In the metadata of a failed attempt: the target that is down, and when its next probe was due."""
 RUN_SPECIFIC = "(another)"
@@ -100,7 +102,7 @@ class Recovery(Record, frozen=True):
     changes: tuple[Change, ...] = ()
     source: str = ""
     """The origin of the changes: schema, error, run, memory, rule or reflection; `verify` if a check found that the
-    call had executed."""
+    call had executed, `program` if the recorded program repeated the call itself."""
     fix_id: str | None = None
     confidence: float = 1.0
     prerequisites: tuple[str, ...] = ()

@@ -17,7 +17,7 @@ from mulligan.contract.store import RunQuery, Store
 from mulligan.core import calls
 from mulligan.core.calls import TOOL_NAME_PATH, Call
 from mulligan.core.failure import Failure, SettingsError, TookEffect
-from mulligan.core.records import VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
+from mulligan.core.records import PROGRAM, VERIFY, Change, History, Link, Recovery, Step, encode, pattern_id
 from mulligan.core.transformations import describe_transformation
 from mulligan.dashboard import charts, formatting
 from mulligan.dashboard.metric_cards import empty_state, find_older_runs
@@ -63,6 +63,7 @@ SOURCE_LABELS = {
     "rule": "operator's rule",
     "memory": "memory (earlier success)",
     "error": "bound stated in the error",
+    PROGRAM: "the program itself",
 }
 
 
@@ -354,7 +355,7 @@ def _build_attempt(step: Step) -> dict[str, Any]:
         "after": _describe_recovery(recovery) if recovery is not None else "",
         "compression": list(map(escape, call_text.describe_compression(step))),  # sanitized already
         "wait": call_text.describe_wait(step),
-        "confidence": recovery.confidence if recovery is not None and recovery.changes else None,
+        "confidence": recovery.confidence if recovery and recovery.changes and recovery.source != PROGRAM else None,
         "remedy": REMEDY_LABELS[failure.remedy.value] if failure is not None else "",
         "took_effect": _describe_effect(failure) if failure is not None else "",
         "pattern": pattern_id(step.name, failure.fingerprint) if failure is not None and failure.fingerprint else "",
@@ -376,7 +377,8 @@ def _describe_recovery(recovery: Recovery) -> str:
     elif recovery.remedy.value == "compress":
         phrase = "conversation compressed"
     else:
-        phrase = "fallback model" if recovery.source == "fallback" else "retry"
+        labels = {"fallback": "fallback model", PROGRAM: "retry by the program itself"}
+        phrase = labels.get(recovery.source, "retry")
     backoff = recovery.backoff_seconds
     return f"{phrase}, backoff {formatting.seconds(backoff)}" if backoff else phrase
 

@@ -17,6 +17,7 @@ from mulligan.core import calls, conversation
 from mulligan.core.failure import Failure, Remedy, TookEffect
 from mulligan.core.records import (
     ANY_FIX,
+    PROGRAM,
     TOKEN_PARTS,
     VERIFY,
     WAIT_METADATA,
@@ -448,7 +449,9 @@ def _to_number(value: Any) -> int:
 def _describe_repair(repair: Recovery) -> str:
     prerequisites = ", then ".join(to_line(tool, 40) for tool in repair.prerequisites)
     text = describe_changes(repair.changes) or f"call {prerequisites} first"
-    return f"{text} (source: {repair.source}, {repair.confidence:.0%} confidence)"
+    if repair.source == PROGRAM:
+        return f"{text} (by the program itself)"
+    return f"{text} (source: {repair.source or 'unknown'}, {repair.confidence:.0%} confidence)"
 
 
 def describe_changes(changes: Sequence[Change]) -> str:

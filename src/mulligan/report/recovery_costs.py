@@ -96,7 +96,8 @@ def _sum_up(episodes: Sequence[tuple[History, FailureEpisode]]) -> dict[str, Any
         if step.seq in steps_by_run.get(history.run.id, ())
     ]
     costs = [step.cost_nanos for step in steps if step.cost_nanos is not None]
-    open_episodes = [episode for _, episode in episodes if not episode.by_mulligan]
+    by_mulligan = sum(episode.by_mulligan for _, episode in episodes)
+    open_episodes = [episode for _, episode in episodes if not (episode.by_mulligan or episode.by_program)]
     fixed = [episode for episode in open_episodes if episode.is_recovered]
     by_attempt = {str(number): 0 for number in range(1, MAX_DISTINGUISHED_ATTEMPTS + 1)} | {"later": 0}
     for episode in fixed:
@@ -104,7 +105,8 @@ def _sum_up(episodes: Sequence[tuple[History, FailureEpisode]]) -> dict[str, Any
         by_attempt[str(number) if number <= MAX_DISTINGUISHED_ATTEMPTS else "later"] += 1
     return {
         "failures": len(episodes),
-        "recovered_by_mulligan": len(episodes) - len(open_episodes),
+        "recovered_by_mulligan": by_mulligan,
+        "recovered_by_program": len(episodes) - len(open_episodes) - by_mulligan,
         "recovered_by_model": len(fixed),
         "unrecovered": len(open_episodes) - len(fixed),
         "by_attempt": by_attempt,
@@ -162,7 +164,7 @@ ADVICE_COLUMNS = (TableColumn("advice", lambda fact: str(fact["advice"]), priori
 
 def describe_episode(episode: FailureEpisode) -> str:
     """Return one sentence about the end of an episode and its cost; empty if nothing came after it."""
-    if episode.by_mulligan:
+    if episode.by_mulligan or episode.by_program:
         return ""
     costs = [format_count(len(episode.turns), "model turn")] if episode.turns else []
     costs += [format_count(episode.tokens, "token")] if episode.tokens else []

@@ -344,7 +344,7 @@ def _restore_run(open_trace: _OpenTrace, run: Run) -> None:
     gathering.model = str((run.metadata or {}).get("model", ""))
     gathering.user, gathering.tags = (run.metadata or {}).get("user"), (run.metadata or {}).get("tags") or []
     gathering.parent = run.parent
-    gathering.has_raised = run.end_reason == "raised"
+    gathering.has_raised = open_trace.trace.has_failed_root = run.end_reason == "raised"
     gathering.note_time(run.started_at)
     gathering.note_time(run.ended_at or 0)
 

@@ -1,8 +1,9 @@
 """Reader for OTLP as JSON, from the file exporter of the OpenTelemetry collector.
 
 A file holds one export per line, or one document. Supports the semantic conventions for generative AI and MCP, and
-the attributes of OpenInference, Langfuse, Traceloop and Vercel's AI SDK. A trace is a run. Attempts are grouped by
-mulligan's operation id, else by call id, else by a failed predecessor with the same tool and parent.
+the attributes of OpenInference, Langfuse, Traceloop and Vercel's AI SDK. A trace is a run. A span is a later attempt
+of a call if its attempt number or its name says so, or if a failed span has the same operation id or call id. Spans of
+one tool without either are calls of their own: a model may have asked for both.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ import msgspec
 from mulligan.classify.recorded_kinds import find_fingerprint
 from mulligan.classify.result_verdict import MAX_REPORT_CHARS, suspect_recorded_result
 from mulligan.core.attempts import SENT_NAME, AttemptName, continue_call, find_rank
-from mulligan.core.failure import Failure
-from mulligan.core.records import History, Step, StepType, digest
+from mulligan.core.failure import Failure, Remedy
+from mulligan.core.records import History, Recovery, Step, StepType, digest
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_leniently, parse_json
 from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments, derive_run_id
 from mulligan.transcripts.span_attributes import (
     ATTRIBUTES,
+    OPERATION_ID,
     UNNAMED_SERVICE_PREFIX,
     Role,
     find_agent,
@@ -228,6 +230,8 @@ class Trace:
         self.seq = 0
         self.has_ended = False
         """Whether the root span was read."""
+        self.has_failed_root = False
+        """Whether a root span failed that is no call."""
         self._agent_start: int | None = None
         """Start of the span that named the agent. An earlier one is further out."""
         self._unrecognized: Counter[str] = Counter()
@@ -280,13 +284,14 @@ class Trace:
         """Take agent, session and task from the root span, or from the outermost agent if the root has none."""
         run, facts, resource = self.builder, span.facts, span.resource
         agent = find_agent(facts, span.name)
+        is_call = role not in (None, "agent", "structure")
         is_outermost = not span.parent or self._agent_start is None or span.start < self._agent_start
         is_outermost = is_outermost and self._agent_start != NAMED_BY_TRACE
         if agent and is_outermost:
             run.agent, self._agent_start = agent, span.start if span.parent else 0
             run.version = find_text(facts, "agent_version") or find_text(resource, "service_version")
         elif run.agent in (NAME, service := find_text(resource, "service") or NAME):
-            is_call = role not in (None, "agent", "structure")  # its span has the name of a tool or a method
+            # The span of a call has the name of a tool or a method.
             run.agent = span.name if service.startswith(UNNAMED_SERVICE_PREFIX) and not is_call else service
             run.version = find_text(resource, "service_version")
         run.environment = find_text(resource, "environment") or run.environment
@@ -294,8 +299,10 @@ class Trace:
         if session and (not span.parent or run.session is None):
             run.session = session
         run.set_context(find_task(facts))
-        if not span.parent and span.has_failed:
-            run.has_raised = True
+        if not span.parent:
+            # A failed call at the root is a failed run only if it is the whole run.
+            self.has_failed_root = self.has_failed_root or (span.has_failed and not is_call)
+            run.has_raised = self.has_failed_root or (span.has_failed and not self.has_ended)
 
     def _add_step(
         self,
@@ -312,7 +319,8 @@ class Trace:
         name = sent_name if attempt_name is None else attempt_name.name
         model = find_model(facts) if type == "model" else ""
         run.model = model or run.model
-        key = _call_key(span, type, name)
+        call_id = _find_call_id(facts)
+        key = _hash_key(*call_id) if call_id is not None else _hash_key("parent", span.parent, type, name)
         arguments: Any = None
         if type != "model":
             arguments = unwrap_call(parse_json(find_text(facts, "arguments")))
@@ -354,28 +362,43 @@ class Trace:
             cost_nanos=read_cost_nanos(facts),
         )
         before = self.last.get(key)
-        if before is not None and before.name == name and _is_next_attempt(attempt_name, before):
+        if before is not None and before.name == name and _is_next_attempt(attempt_name, before, call_id):
             step = continue_call(step, before)
+            assert step.recovery is not None
+            if call_id is not None and call_id[0] == OPERATION_ID:
+                step = msgspec.structs.replace(step, recovery=_name_strategy(step.recovery, facts))
         self.last[key] = step
         if self._holds_steps:
             run.add_step(step, ended)
         return step
 
 
-def _is_next_attempt(attempt_name: AttemptName | None, before: Step) -> bool:
-    """Return whether a span continues the call of an earlier one. Without a number, it does if that has failed."""
+def _is_next_attempt(attempt_name: AttemptName | None, before: Step, call_id: tuple[str, str] | None) -> bool:
+    """Return whether a span continues the call of an earlier one.
+
+    Without a number, it does only if both have the same id and the earlier one failed. A second call of the tool
+    that follows is not evidence: a model that read the error asked for it.
+    """
     if attempt_name is None:
-        return before.has_failed
+        return call_id is not None and before.has_failed
     before_rank = find_rank(before)
     return attempt_name.rank > (before.attempt if before_rank is None else before_rank)
 
 
-def _call_key(span: Span, type: str, name: str) -> str:
-    """Return a short key that the attempts of one call share."""
-    for mark in ATTRIBUTES["call_id"]:
-        if mark in span.facts and isinstance(id := span.facts[mark], str):
-            return _hash_key(mark, id)
-    return _hash_key("parent", span.parent, type, name)
+def _find_call_id(facts: dict[str, Any]) -> tuple[str, str] | None:
+    """Return the attribute that identifies the call of a span, and its value. Some SDKs send an empty one."""
+    return next(((name, id) for name in ATTRIBUTES["call_id"] if isinstance(id := facts.get(name), str) and id), None)
+
+
+def _name_strategy(recovery: Recovery, facts: dict[str, Any]) -> Recovery:
+    """Return the recovery before an attempt that mulligan itself made, with the strategy that its span names."""
+    strategy = find_text(facts, "strategy") or ""
+    if strategy in _REMEDIES:
+        return msgspec.structs.replace(recovery, remedy=Remedy(strategy), source="")
+    return msgspec.structs.replace(recovery, source=strategy)
+
+
+_REMEDIES = frozenset(remedy.value for remedy in Remedy)
 
 
 @lru_cache(maxsize=1024)

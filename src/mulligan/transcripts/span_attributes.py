@@ -19,6 +19,8 @@ from mulligan.transcripts.log_lines import parse_json
 MAX_ATTEMPTS = 1000
 MAX_COST = 1e6
 """Dollars. A larger cost of one span is an error."""
+OPERATION_ID = "mulligan.operation.id"
+"""The attribute of mulligan's own spans that the attempts of one call share."""
 Role = StepType | Literal["agent", "structure"]
 """What a span stands for: a step of this type, an agent that works on the run, or a known part that is no call."""
 _ROLES: dict[str, dict[str, Role]] = {
@@ -96,8 +98,9 @@ ATTRIBUTES = {
     "answering_model": ("gen_ai.response.model", "langfuse.observation.model.name", "llm.model_name"),
     "tool": ("gen_ai.tool.name", "tool.name", "mcp.tool.name", "ai.toolCall.name"),
     "server": ("mcp.server.name", "server.address"),
-    "call_id": ("mulligan.operation.id", "gen_ai.tool.call.id", "tool.id", "ai.toolCall.id"),
+    "call_id": (OPERATION_ID, "gen_ai.tool.call.id", "tool.id", "ai.toolCall.id"),
     "attempt": ("mulligan.attempt",),
+    "strategy": ("mulligan.repair.strategy",),
     "arguments": (
         "gen_ai.tool.call.arguments", "ai.toolCall.args", "traceloop.entity.input", "langfuse.observation.input",
         "input.value", "mlflow.spanInputs", "gen_ai.prompt",

@@ -22,7 +22,7 @@ from mulligan.core import calls
 from mulligan.core.argument_comparison import find_target
 from mulligan.core.calls import Call
 from mulligan.core.failure import Remedy
-from mulligan.core.records import VERIFY, Compaction, History, Link, Run, Status, Step, failure_identity
+from mulligan.core.records import PROGRAM, VERIFY, Compaction, History, Link, Run, Status, Step, failure_identity
 from mulligan.core.run_links import derive_status
 
 MAX_PATH_CHARS = 80
@@ -200,10 +200,10 @@ def _find_method(call: Call, by: Call | None) -> RecoveryMethod:
         metadata = by.last.metadata if by is not None else None
         return "person" if metadata and metadata.get("by") == "person" else "model"
     repair = next((step.recovery for step in reversed(call.steps) if step.recovery and step.recovery.changes), None)
-    if repair is not None:
+    if repair is not None and repair.source != PROGRAM:
         return repair.source if repair.source in REPAIRS else "schema"  # type: ignore[return-value]
     recovery = call.last.recovery
-    if recovery is None:
+    if recovery is None or (repair is not None and recovery.source == PROGRAM):
         return "model"  # repeated, and not by recovery
     if recovery.source == VERIFY:
         return "check"
