@@ -60,7 +60,7 @@ def found(store: Store, text: str, **filters: Any) -> list[str]:
 def filled(request: pytest.FixtureRequest, store: Store, write: Writer) -> Store:
     write_run(write, "run_1", lookup({"customer_id": "cus_81", "path": "C:\\new\nline"}), agent="Helper")
     write_run(
-        write, "run_2", lookup({"customer_id": "cus_815"}, {"title": "Zürich 検索結果"}), metadata={"user": "ann"}
+        write, "run_2", lookup({"customer_id": "cus_815"}, {"title": "Zürich 検索結果", "note": "it’s Cafe\u0301"}), metadata={"user": "ann"}
     )
     write_run(write, "run_3", lookup(error="Gateway 504 at api.example.com"), lookup(["cus_81"]), agent="billing")
     question = RecordedMessage(role="user", parts=(MessagePart(text='Where is "my order" 4711?'),), number=1)
@@ -97,6 +97,17 @@ def filled(request: pytest.FixtureRequest, store: Store, write: Writer) -> Store
         ("cus_81 -gateway", ["run_2", "run_1"]),
         ("-customer_id:cus_815 cus_81", ["run_3", "run_1"]),
         ("run_2", ["run_2"]),
+        ("zurich", ["run_2"]),
+        ("Zu\u0308rich", ["run_2"]),
+        ('"ZURICH"', ["run_2"]),
+        ("gàtéway", ["run_3"]),
+        ("(cus_815)", ["run_2"]),
+        ("<gateway>,", ["run_3"]),
+        ("zür*", ["run_2"]),
+        ("it's café", ["run_2"]),
+        ("“my order”", ["run_4"]),
+        ("“order my”", []),
+        ('"(504"', []),
         ("customer 504", []),
         ("absent", []),
     ],
@@ -125,7 +136,7 @@ def test_a_text_that_cannot_be_searched_for_is_explained(text):
 
 HOSTILE = (
     "x" * 10_000, '"' * 500, '""" "a" """b', '"the of and', "NOT", "AND OR NEAR(a b)", "text : a", "words MATCH 'a'",
-    "a* ^b + c", "{text}: x", "(a", "a)", "' OR 1=1 --", '"; DROP TABLE runs; --', "(a+)+$" * 20, "(?:.*a){30}", "[[[[",
+    "a* ^b + c", "{text}: x", "(q", "q)", "' OR 1=1 --", '"; DROP TABLE runs; --', "(a+)+$" * 20, "(?:.*a){30}", "[[[[",
     "a\\", "a\0b", "\ud800", "nan", "-inf", "%s%d", "a:b:c", ":::", "-:-", "--", "&|!<->():*", "'a':* & 'b'",
     "\u202e\u200b", "<script>alert(1)</script>",
 )  # fmt: skip

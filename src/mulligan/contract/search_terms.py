@@ -7,7 +7,9 @@ the same in every database.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -30,7 +32,13 @@ _WORD = LazyRegex(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
 _SPACED = LazyRegex(rf"[^\W_{_UNSPACED}]")
 _TERM = LazyRegex(r'(?P<minus>-?)(?:(?P<field>[^\W\d][\w.]*):(?=\S))?(?:"(?P<phrase>[^"]*)"?|(?P<word>\S+))')
 _INDEX = LazyRegex(r"\[\d+\]")
-_WORD_START, _WORD_END = rf"(?<![^\W_{_UNSPACED}])", rf"(?![^\W_{_UNSPACED}])"
+# Accents of Latin, Greek and Cyrillic letters, as characters of their own.
+_ACCENTS = r"\u0300-\u036f"
+_WORD_START = rf"(?<![^\W_{_UNSPACED}])(?<![{_ACCENTS}])"
+_WORD_END = rf"(?![^\W_{_UNSPACED}]|[{_ACCENTS}])"
+_QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛ʼ", "'"))
+_PUNCTUATION = "()[]{}<>,;*"
+"""Removed from both ends of a word that is not quoted: it was typed around the word."""
 
 
 class SearchTerm(msgspec.Struct, frozen=True):
@@ -53,7 +61,7 @@ class SearchTerm(msgspec.Struct, frozen=True):
 
     @property
     def pattern(self) -> re.Pattern[str]:
-        text = r"\s+".join(map(re.escape, self.text.split()))
+        text = r"\s+".join("".join(map(_match_character, part)) for part in fold_accents(self.text).split())
         start = _WORD_START if _SPACED.match(self.text[:1]) else ""
         end = _WORD_END if self.is_phrase and _SPACED.match(self.text[-1:]) else ""
         return re.compile(f"{start}{text}{end}", re.IGNORECASE)
@@ -102,8 +110,41 @@ class SearchLocation(msgspec.Struct, frozen=True):
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of a text in lower case, as the indexes know them: letters and digits of any script."""
-    return _WORD.findall(text.lower())
+    """Return the words of a text as the indexes know them: letters and digits of any script, in lower case."""
+    return _WORD.findall(fold_accents(text.lower()))
+
+
+def fold_accents(text: str) -> str:
+    """Return a text without accents: `Zürich` and `Zurich` are the same word."""
+    return text if text.isascii() else text.translate(_base_letters())
+
+
+@cache
+def _base_letters() -> dict[int, str | None]:
+    """Return Latin, Greek and Cyrillic letters by those with an accent, and None for an accent of its own."""
+    letters: dict[int, str | None] = dict.fromkeys(range(0x300, 0x370))
+    for code in (*range(0xC0, 0x300), *range(0x370, 0x530), *range(0x1E00, 0x2000)):
+        letter = "".join(part for part in unicodedata.normalize("NFD", chr(code)) if ord(part) not in letters)
+        if letter != chr(code) and len(letter) == 1:
+            letters[code] = letter
+    return letters
+
+
+@cache
+def _list_variants() -> dict[str, str]:
+    """Return by lower case letter those that a search takes for it, and by apostrophe its other forms."""
+    variants = {"'": "‘’‚‛ʼ"}
+    for code, letter in _base_letters().items():
+        if letter is not None:
+            variants[letter.lower()] = variants.get(letter.lower(), "") + chr(code)
+    return variants
+
+
+def _match_character(character: str) -> str:
+    """Return the expression for a character without accent. It also matches with one."""
+    variants = _list_variants().get(character.lower(), "")
+    text = f"[{character}{variants}]" if variants else re.escape(character)
+    return f"{text}[{_ACCENTS}]*" if character.isalpha() else text
 
 
 def parse_search(text: str, key: bytes = b"") -> tuple[SearchTerm, ...]:
@@ -116,9 +157,9 @@ def parse_search(text: str, key: bytes = b"") -> tuple[SearchTerm, ...]:
     from mulligan.redaction.redactor import hash_value  # lazy: for searches only
 
     terms = []
-    for part in _TERM.finditer(text):
+    for part in _TERM.finditer(text.translate(_QUOTES)):
         is_phrase = part["phrase"] is not None
-        term_text = (part["phrase"] if is_phrase else part["word"]).strip()
+        term_text = (part["phrase"] if is_phrase else part["word"].strip(_PUNCTUATION)).strip()
         term = SearchTerm(
             text=term_text,
             field=(part["field"] or "").casefold(),

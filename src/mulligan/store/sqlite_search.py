@@ -20,7 +20,7 @@ from mulligan.store.connection import Connection
 SUFFIX = ".search"
 SCHEMA = "search_index"
 """The name of the index's database in a connection to the store."""
-VERSION = 2
+VERSION = 3
 BUSY_SECONDS = 5.0
 MAX_UNFINISHED_RUNS = 1000
 """Runs that are looked at again in an update, the newest."""
