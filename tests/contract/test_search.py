@@ -60,7 +60,10 @@ def found(store: Store, text: str, **filters: Any) -> list[str]:
 def filled(request: pytest.FixtureRequest, store: Store, write: Writer) -> Store:
     write_run(write, "run_1", lookup({"customer_id": "cus_81", "path": "C:\\new\nline"}), agent="Helper")
     write_run(
-        write, "run_2", lookup({"customer_id": "cus_815"}, {"title": "Zürich 検索結果", "note": "it’s Cafe\u0301"}), metadata={"user": "ann"}
+        write,
+        "run_2",
+        lookup({"customer_id": "cus_815"}, {"title": "Zürich 検索結果", "note": "it\u2019s Cafe\u0301"}),
+        metadata={"user": "ann"},
     )
     write_run(write, "run_3", lookup(error="Gateway 504 at api.example.com"), lookup(["cus_81"]), agent="billing")
     question = RecordedMessage(role="user", parts=(MessagePart(text='Where is "my order" 4711?'),), number=1)

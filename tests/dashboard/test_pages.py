@@ -815,7 +815,47 @@ def test_a_count_beside_the_hits_adds_its_filter_to_the_search(week, person):
     page = person.get("/search?q=tool:find_orders").body.decode()
     link = re.search(r'href="(/search\?q=[^"]*status%3A(?:failure|success))">', page)
     assert link is not None
-    assert "Runs with these words" in words(person.get(html.unescape(link[1])))
+    assert "runs match" in words(person.get(html.unescape(link[1])))
+
+
+def test_a_count_beside_the_hits_is_the_number_of_runs_behind_its_link(week, person):
+    sent = [
+        {"id": f"facet-{number}", "agent": agent, "end_reason": "finished", "context": "parcel 77"}
+        for number, agent in enumerate(("night shift", "night shift", "night shift two", 'the "new" one'))
+    ]
+    assert person.post("/v1/runs", sent).status == 200
+    page = person.get("/search?q=parcel+77").body.decode()
+    links = re.findall(r'<a href="(/search[^"]*)">([^<]*)</a> (\d+)', page.partition("<dt>agent</dt>")[2])
+    assert {html.unescape(name): count for _, name, count in links} == {
+        "night shift": "2", "night shift two": "1", 'the "new" one': "1",
+    }  # fmt: skip
+    for link, _, count in links:
+        assert f"{count} run" in words(person.get(html.unescape(link))), link
+    assert "agent: night shift ✕" in words(person.get(html.unescape(links[0][0])))
+
+
+def test_a_search_states_its_total_and_has_further_pages(week, person, monkeypatch):
+    monkeypatch.setattr(overview_pages, "MAX_SHOWN_HITS", 10)
+    monkeypatch.setattr("mulligan.report.run_search.MIN_COUNTED_RUNS", 20)
+    store = week.running.store
+    ids = [history.run.id for history in store.runs(DEFAULT_TENANT, RunQuery(text="agent:receptionist", limit=1000))]
+    link, pages = "/search?q=agent:receptionist", []
+    assert "More than 40 runs match." in words(person.get(link))
+    while link:
+        body = person.get(link).body.decode()
+        pages.append(re.findall(r'<li><p><a class="said" href="[^"]*" title="([^"]+)"', body))
+        more = re.search(r'href="([^"]+)" rel="next"', body)
+        link = html.unescape(more[1]) if more else ""
+    assert [id for page in pages for id in page] == ids
+    assert [len(page) for page in pages[:-1]] == [10] * (len(pages) - 1)
+    assert f"{len(ids)} runs match." in words(person.get("/search?q=agent:receptionist")) or len(ids) > 40
+
+
+def test_a_search_that_finds_nothing_or_is_too_long_says_why(week, person):
+    assert "type name:value" in words(person.get("/search?q=nothing%3Dnowhere"))
+    assert "without a blank: error:declined" in words(person.get("/search?q=nosuchname:"))
+    assert "has 700 characters. Use at most 500" in words(person.get(f"/search?q={'y' * 700}"))
+    assert "runs match" in words(person.get("/search?q=status:failure"))
 
 
 @pytest.mark.parametrize("is_store_slow", [False, True])

@@ -369,3 +369,23 @@ def test_a_run_is_found_by_an_id_with_anything_in_it(anybody, person, id):
 def test_no_id_at_all_is_no_run(person):
     assert person.get("/v1/runs/").status == 404
     assert person.get("/v1/runs/team/x").status == 404
+
+
+def test_a_search_has_pages_and_names_the_parameter_with_a_fault(filled):
+    person = filled.person()
+    ids = [row["id"] for row in person.get("/v1/runs?text=agent:ann&limit=1000").json["runs"]]
+    pages, cursor = [], ""
+    while cursor is not None:
+        answer = person.get(f"/v1/search?q=agent:ann&limit=7{cursor and f'&cursor={cursor}'}").json
+        pages.append([hit["id"] for hit in answer["hits"]])
+        cursor = answer["next"]
+    assert [id for page in pages for id in page] == ids
+    assert len(pages) > 2
+    for address, field in (
+        ("search?q=since:wrong", "q"), ("search?q=-word", "q"), ("search", "q"), ("search?since=wrong", "since"),
+        ("runs?text=status:wrong", "text"), ("run-groups?text=-word", "text"), ("runs?since=1d&until=2d", "since"),
+    ):  # fmt: skip
+        refusal = person.get(f"/v1/{address}")
+        assert (refusal.status, refusal.json["field"]) == (400, field), address
+    assert person.get("/v1/search?status=failure").json["hits"]
+    assert person.get("/v1/search?q=status:failure").json["hits"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -35,7 +36,7 @@ from mulligan.record.memory_lookup import find_facts
 from mulligan.report import conversation_text, impact_text, memory_text, overview, recovery_costs, run_text
 from mulligan.report import impact as impact_report
 from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
-from mulligan.report.run_search import HIDDEN_VALUES, describe_facets, render_hit, search_runs, to_search_facts
+from mulligan.report.run_search import SEARCH_SPEC, describe_facets, render_hit, search_runs, to_search_facts
 from mulligan.report.run_table import RUN_GROUPS, compare_runs, group_runs, render_comparison, render_groups
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
 from mulligan.report.tables import (
@@ -56,6 +57,7 @@ POLL_INTERVAL_SECONDS = 0.5
 """Interval between two reads of the store by `mulligan tail`."""
 MAX_LISTED_FIXES = 1000
 """Fixes of a tool among which `mulligan show` looks for those that a model read."""
+_BARE_PHRASE = re.compile(r'[^\s":-][^\s":]*(\s+[^\s":-][^\s":]*)+')
 FIRST_STEPS = "Wrap a function with @mulligan.tool and call it, or try: mulligan demo"
 
 
@@ -126,7 +128,7 @@ def _format_cell(name: str, row: Mapping[str, Any]) -> str:
     "mulligan search '\"card declined\" agent:billing status:failure since:7d'", "mulligan search --rebuild",
 )  # fmt: skip
 @click.argument("words", nargs=-1)
-@filter_options(RUN_SPEC)
+@filter_options(SEARCH_SPEC)
 @limit_option
 @click.option("--rebuild", is_flag=True, help="Build the index of the store again.")
 def search(context: CommandContext, words: tuple[str, ...], limit: int, rebuild: bool, **filters: Any) -> None:
@@ -134,29 +136,34 @@ def search(context: CommandContext, words: tuple[str, ...], limit: int, rebuild:
 
     A word is found where a word begins: cust finds "customer" and "big-customer". "a phrase" finds whole words.
     name:word finds the word in an argument, a key of metadata, or a part of a run (error, result, agent, tool, message,
-    user). -word excludes runs. Filters may stand among the words: status:failure since:7d min_cost:0.5.
+    user). -word excludes runs: quote the whole text, or put -- before it. Filters may stand among the words:
+    status:failure since:7d min_cost:0.5.
 
     The command first indexes the runs that ended since the last search. Searches see what is stored, that is without
     secrets.
     """
-    if not words and not rebuild:
+    is_search = bool(words) or has_filters(filters)
+    if not is_search and not rebuild:
         raise click.UsageError("Name the words to search for, for example: mulligan search cus_8132")
-    text = " ".join(f'"{word}"' if " " in word and '"' not in word and ":" not in word else word for word in words)
-    answer, key = None, None
+    # The shell removes the quotation marks around a phrase.
+    text = " ".join(f'"{word}"' if _BARE_PHRASE.fullmatch(word) else word for word in words)
+    answer = key = None
     if (store := context.find_store()) is not None:
         if isinstance(store, DatabaseStore):
             _update_index(store, rebuild)
             key = store.get(DEFAULT_TENANT, *HASH_KEY)
-        if words:
-            answer = search_runs(store, DEFAULT_TENANT, text, context.now, limit, filters, key)
+        if is_search:
+            answer = search_runs(store, DEFAULT_TENANT, text, context.now, limit, filters, key=key)
     hits = answer.hits if answer is not None else []
     lines = [line for hit in hits for line in render_hit(hit, context.now, partial(click.style, bold=True))]
     if answer is not None and hits:
-        notes = [*describe_facets(answer), *[HIDDEN_VALUES] * answer.has_hidden_values]
-        lines += ["", *notes] if notes else []
-    elif words:
-        lines = [f"No run in {context.where} has these words."]
+        lines += ["", answer.total, *describe_facets(answer), *answer.notes]
+    elif is_search:
+        lines = [f"No run in {context.where} matches.", *(answer.notes if answer is not None else ())]
     context.print([to_search_facts(hit) for hit in hits], lines)
+    if answer is not None and answer.next_position is not None:
+        more = min(10 * limit, 10_000)
+        click.echo(f"\nListed: the newest {format_count(limit, 'hit')}. For more: --limit {more}", err=True)
 
 
 def _update_index(store: DatabaseStore, rebuild: bool) -> None:

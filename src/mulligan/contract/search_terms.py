@@ -21,6 +21,10 @@ from mulligan.redaction.secret_hints import secret_kind
 
 MAX_SEARCH_CHARS = 500
 MAX_TERMS = 12
+NO_TERMS = (
+    'Nothing to search for. Type a word, "a phrase", name:value or a filter such as status:failure. '
+    "-word excludes runs."
+)
 MAX_MATCHES = 20
 """Places of one run that are returned."""
 EXCERPT_CHARS = 160
@@ -36,9 +40,14 @@ _INDEX = LazyRegex(r"\[\d+\]")
 _ACCENTS = r"\u0300-\u036f"
 _WORD_START = rf"(?<![^\W_{_UNSPACED}])(?<![{_ACCENTS}])"
 _WORD_END = rf"(?![^\W_{_UNSPACED}]|[{_ACCENTS}])"
-_QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"') | dict.fromkeys("‘’‚‛ʼ", "'"))
+_APOSTROPHES = "\u2018\u2019\u201a\u201b\u02bc"
+TYPOGRAPHIC_QUOTES = str.maketrans(dict.fromkeys("“”„‟«»", '"') | dict.fromkeys(_APOSTROPHES, "'"))
 _PUNCTUATION = "()[]{}<>,;*"
 """Removed from both ends of a word that is not quoted: it was typed around the word."""
+
+
+class SearchTextError(SettingsError):
+    """A search text that cannot be searched for."""
 
 
 class SearchTerm(msgspec.Struct, frozen=True):
@@ -133,7 +142,7 @@ def _base_letters() -> dict[int, str | None]:
 @cache
 def _list_variants() -> dict[str, str]:
     """Return by lower case letter those that a search takes for it, and by apostrophe its other forms."""
-    variants = {"'": "‘’‚‛ʼ"}
+    variants = {"'": _APOSTROPHES}
     for code, letter in _base_letters().items():
         if letter is not None:
             variants[letter.lower()] = variants.get(letter.lower(), "") + chr(code)
@@ -148,16 +157,16 @@ def _match_character(character: str) -> str:
 
 
 def parse_search(text: str, key: bytes = b"") -> tuple[SearchTerm, ...]:
-    """Return the terms of a search text. Raise SettingsError if it cannot be searched for.
+    """Return the terms of a search text. Raise SearchTextError if it cannot be searched for.
 
     `key` is that of the tenant, by which its hidden values are compared.
     """
     if len(text) > MAX_SEARCH_CHARS:
-        raise SettingsError(f"The search text has {len(text):,} characters. Use at most {MAX_SEARCH_CHARS}.")
+        raise SearchTextError(f"The search text has {len(text):,} characters. Use at most {MAX_SEARCH_CHARS}.")
     from mulligan.redaction.redactor import hash_value  # lazy: for searches only
 
     terms = []
-    for part in _TERM.finditer(text.translate(_QUOTES)):
+    for part in _TERM.finditer(text.translate(TYPOGRAPHIC_QUOTES)):
         is_phrase = part["phrase"] is not None
         term_text = (part["phrase"] if is_phrase else part["word"].strip(_PUNCTUATION)).strip()
         term = SearchTerm(
@@ -170,9 +179,9 @@ def parse_search(text: str, key: bytes = b"") -> tuple[SearchTerm, ...]:
         if term.words:
             terms.append(term)
     if len(terms) > MAX_TERMS:
-        raise SettingsError(f"The search text has {len(terms)} words and phrases. Use at most {MAX_TERMS}.")
+        raise SearchTextError(f"The search text has {len(terms)} words and phrases. Use at most {MAX_TERMS}.")
     if all(term.is_excluded for term in terms):
-        raise SettingsError('Nothing to search for. Type a word, "a phrase" or name:value; -word excludes runs.')
+        raise SearchTextError(NO_TERMS)
     return tuple(terms)
 
 

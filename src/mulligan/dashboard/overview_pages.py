@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from mulligan import __version__
 from mulligan.contract.counters import Cell
+from mulligan.contract.search_terms import MAX_SEARCH_CHARS
 from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
@@ -33,7 +34,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import encode
 from mulligan.dashboard import charts, formatting, metric_cards
 from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
-from mulligan.dashboard.page_query import PageQuery, parse_date_range
+from mulligan.dashboard.page_query import ListPages, PageQuery, parse_date_range
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
 from mulligan.redaction import sanitize
 from mulligan.report import call_text, run_search, run_text
@@ -44,12 +45,14 @@ from mulligan.report.impact_cases import HELP_NAMES
 from mulligan.report.impact_text import list_attempt_tables
 from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
+from mulligan.server.routes import decode_cursor, encode_cursor
 from mulligan.server.tenants import Tenants, Tokens
 from mulligan.settings import hook_folder
 
 MAX_SHOWN_PATTERNS = 10
 MAX_SHOWN_RESULTS = 20
 MAX_SHOWN_HITS = 25
+NO_HITS: dict[str, Any] = {"hits": [], "facets": [], "answer": None, "notes": [], "pages": ListPages(None, None)}
 DIMENSIONS = {
     "version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
     "time": "periods",
@@ -107,16 +110,18 @@ def _list_changes(store: Store, tenant: str, page_query: PageQuery) -> dict[str,
 def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Find runs by their words, or the start of their id; patterns and lessons by text, the others by name."""
     text = page_query.other_parameters.get("q", "")
-    if not text:
+    run_results = _search_in_runs(store, tenant, page_query, text) if text else {**NO_HITS, "problem": ""}
+    # The other lists belong to the first page of a text of usual length.
+    if not 0 < len(text) <= MAX_SEARCH_CHARS or page_query.other_parameters.get("cursor"):
         names = ("runs", "sessions", "patterns", "lessons", "tools", "agents", "models")
-        return {"q": "", "is_empty": True, "hits": [], "facets": [], "problem": "", **{name: [] for name in names}}
+        return {"q": text, **run_results, "is_empty": not run_results["hits"], **{name: [] for name in names}}
     patterns = store.patterns(tenant, PatternQuery(text=text, limit=MAX_SHOWN_RESULTS, order="unrecovered"))
     if not patterns and len(text) > 4 and (pattern := store.pattern(tenant, text)) is not None:
         patterns = [pattern]
     lessons = store.lessons(tenant, LessonQuery(text=text, now=page_query.now, limit=MAX_SHOWN_RESULTS))
     results: dict[str, Any] = {
         "runs": store.find(tenant, text, limit=MAX_SHOWN_RESULTS),
-        **_search_in_runs(store, tenant, page_query, text),
+        **run_results,
         "sessions": [match.id for match in store.sessions(tenant, SessionQuery(text=text, limit=MAX_SHOWN_RESULTS))],
         "patterns": build_pattern_rows(store, tenant, page_query, patterns),
         "lessons": list(map(build_lesson_row, lessons)),
@@ -124,7 +129,7 @@ def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     for by, name in (("tool", "tools"), ("agent", "agents"), ("model", "models")):
         parts = store.stats(tenant, page_query.stats_query(by=by, since=None, until=None)).parts
         results[name] = sorted(part for part in parts if text.casefold() in part.casefold())[:MAX_SHOWN_RESULTS]
-    is_empty = not any(value for value in results.values() if isinstance(value, list))
+    is_empty = not any(results[name] for name in results if name != "notes" and isinstance(results[name], list))
     return {"q": text, **results, "is_empty": is_empty}
 
 
@@ -132,18 +137,34 @@ def _search_in_runs(store: Store, tenant: str, page_query: PageQuery, text: str)
     """Return the runs that contain the words of a text, or why it cannot be searched for."""
     try:
         key = store.get(tenant, *HASH_KEY)
-        answer = run_search.search_runs(store, tenant, text, page_query.now, MAX_SHOWN_HITS, {}, key)
+        cursor = page_query.other_parameters.get("cursor", "")
+        position = decode_cursor(cursor, run_search.SEARCH_SPEC.position_type) if cursor else None
+        answer = run_search.search_runs(
+            store, tenant, text, page_query.now, MAX_SHOWN_HITS, page_query.filters, position, key
+        )
     except SettingsError as error:
-        return {"hits": [], "facets": [], "problem": str(error)}
+        return {**NO_HITS, "problem": str(error)}
     facets = [
-        (name, [(value, count, f"{text} {run_search.format_filter(name, value)}") for value, count in counts.items()])
+        (name, [(value, count, _link_with_filter(page_query, name, value)) for value, count in counts.items()])
         for name, counts in answer.facets.items()
         if len(counts) > 1
     ]
-    note = run_search.HIDDEN_VALUES if answer.has_hidden_values else ""
-    hits = [build_hit_row(hit, page_query) for hit in answer.hits]
-    counts = {"facets": facets, "run_count": answer.run_count, "is_complete": answer.is_complete}
-    return {"hits": hits, **counts, "note": note, "problem": ""}
+    more = page_query.link(cursor=encode_cursor(answer.next_position)) if answer.next_position is not None else None
+    return {
+        "hits": [build_hit_row(hit, page_query) for hit in answer.hits],
+        "facets": facets,
+        "answer": answer,
+        "notes": list(answer.notes),
+        "pages": ListPages(page_query.link() if position is not None else None, more),
+        "problem": "",
+    }
+
+
+def _link_with_filter(page_query: PageQuery, name: str, value: str) -> Markup:
+    """Return a link to the runs of this search with one more filter. The page has no parameter for their status."""
+    if name == "status":
+        return page_query.link(q=f"{page_query.value('q')} status:{value}")
+    return page_query.narrow(**{name: value}).link()
 
 
 def build_hit_row(hit: run_search.SearchHit, page_query: PageQuery) -> dict[str, Any]:

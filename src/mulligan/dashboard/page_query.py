@@ -73,7 +73,10 @@ class PageQuery(NamedTuple):
 
     @classmethod
     def parse(cls, path: str, query: Mapping[str, str], now: int) -> PageQuery:
-        parameters = {name: value.strip()[:MAX_VALUE_CHARS] for name, value in query.items() if value.strip()}
+        parameters = {name: value.strip() for name, value in query.items() if value.strip()}
+        for name, value in parameters.items():
+            if name != "q":  # the search page says that it is too long
+                parameters[name] = value[:MAX_VALUE_CHARS]
         first, last = parameters.pop("from", ""), parameters.pop("to", "")
         span = parameters.pop("range", "7d")
         if first or last:

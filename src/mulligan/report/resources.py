@@ -7,6 +7,7 @@ filter is one line: its name is a field of the resource's query.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -15,6 +16,7 @@ import msgspec
 from mulligan.contract import counters
 from mulligan.contract.counters import By, StatsQuery
 from mulligan.contract.run_facts import RUN_FACTS, RUN_ORDERS
+from mulligan.contract.search_terms import TYPOGRAPHIC_QUOTES, SearchTextError
 from mulligan.contract.store import (
     AuditQuery,
     FixQuery,
@@ -140,6 +142,9 @@ class ResourceSpec(msgspec.Struct):
     def build_query(self, values: Mapping[str, Any], **overrides: Any) -> Any:
         """Build the query for parsed values by parameter name. `None` means no filter; other names are ignored."""
         fields = {name: value for name, value in values.items() if value is not None} | overrides
+        if self.query is RunQuery and fields.get("text"):
+            words, filters = split_filters(fields["text"], fields.get("now") or int(time.time() * 1000))
+            fields |= {**filters, "text": words or None}
         fields["min_facts"] = {name: fields[f"min_{name}"] for name in RUN_FACTS if f"min_{name}" in fields}
         since, until, kind = (fields.get(name) for name in ("since", "until", "kind"))
         if since is not None and until is not None and since >= until:
@@ -476,5 +481,27 @@ AUDIT_SPEC = ResourceSpec(
     lambda entry: to_facts(entry, *AUDIT_COLUMNS),
     role="admin",
 )
+_FILTER = re.compile(r'(?<!\S)([a-z_]+):(?:"([^"]*)"|(\S+))')
+_RUN_FILTERS = {parameter.name: parameter for parameter in RUN_SPEC.filters if parameter.type != "text"}
+"""Names that are filters in a search text. All others name a place of the word."""
+
+
+def split_filters(text: str, now: int) -> tuple[str, dict[str, Any]]:
+    """Return the words of a search text, and the filters in it: `status:failure`, `since:2d`, `min_cost:0.5`."""
+    values: dict[str, Any] = {}
+
+    def take(filter_text: re.Match[str]) -> str:
+        parameter = _RUN_FILTERS.get(filter_text[1])
+        if parameter is None:
+            return filter_text[0]
+        try:
+            values[parameter.name] = parameter.parse(value := filter_text[2] or filter_text[3] or "", now)
+        except ValueError as error:
+            raise SearchTextError(f"Invalid {parameter.name} {value[:40]!r}. Use {error}.") from None
+        return ""
+
+    return _FILTER.sub(take, text.translate(TYPOGRAPHIC_QUOTES)).strip(), values
+
+
 _SPECS = (RUN_SPEC, STEP_SPEC, STATS_SPEC, PATTERN_SPEC, FIX_SPEC, LESSON_SPEC, TOOL_SPEC, AGENT_SPEC, AUDIT_SPEC)
 RESOURCES = {resource.name: resource for resource in _SPECS}

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from mulligan.contract.search_terms import SearchMatch, find_matches, parse_search
+from mulligan.contract.search_terms import (
+    MAX_SEARCH_CHARS,
+    NO_TERMS,
+    SearchMatch,
+    SearchTextError,
+    find_matches,
+    parse_search,
+)
 from mulligan.contract.store import Store
-from mulligan.core.failure import SettingsError
 from mulligan.core.records import History, Step, pattern_id, to_builtins
 from mulligan.report.resources import RUN_SPEC
 from mulligan.report.run_text import format_status, to_facts
@@ -21,10 +29,16 @@ MAX_SHOWN_MATCHES = 3
 """Places of a run that are shown."""
 FOLDING_FACTOR = 4
 """Runs that are read for each hit, because those with the same failure become one hit."""
+MIN_COUNTED_RUNS = 100
+"""Runs that are read at least, for the counts."""
 MAX_FACET_VALUES = 5
-_FILTER = re.compile(r'(?<!\S)([a-z_]+):(?:"([^"]*)"|(\S+))')
-_FILTERS = {parameter.name: parameter for parameter in RUN_SPEC.filters if parameter.type != "text"}
-"""Names that are filters in a search text. All others name a place of the word."""
+SEARCH_SPEC = msgspec.structs.replace(
+    RUN_SPEC, filters=tuple(parameter for parameter in RUN_SPEC.filters if parameter.name != "text"), options=()
+)
+"""The filters of a search."""
+_NAMED_VALUE = re.compile(r"(?<!\S)(-?[^\W\d][\w.]*)(?:=|:\s+)(?=\S)")
+NAMED_VALUES = "No run has these characters. These runs have the value in a place of this name, as by name:value."
+HIDDEN_VALUES = "Some values are hidden here: they were compared by their keyed hash, as a whole and with equal case."
 
 
 class SearchHit(msgspec.Struct, frozen=True):
@@ -45,8 +59,24 @@ class SearchAnswer(msgspec.Struct, frozen=True):
     facets: dict[str, dict[str, int]]
     """Runs by filter and value, the most frequent first: `status`, `agent`, `version`, `tool`, `kind`."""
     run_count: int
+    """Runs that were read and match."""
     is_complete: bool
     """Whether these are all runs that match. Otherwise they are the newest."""
+    next_position: tuple[Any, ...] | None = None
+    """The position of the last run of this page, if there are more hits."""
+    is_first_page: bool = True
+    notes: tuple[str, ...] = ()
+    """What a reader needs to know about these hits, or why there are none."""
+
+    @property
+    def total(self) -> str:
+        """Return the number of runs that match, as far as it is counted."""
+        count = format_count(self.run_count, "run")
+        if not self.is_first_page:
+            return f"{'' if self.is_complete else 'More than '}{count} on this page and later ones."
+        if not self.is_complete:
+            return f"More than {count} match."
+        return f"{count} match{'es' if self.run_count == 1 else ''}."
 
     @property
     def has_hidden_values(self) -> bool:
@@ -54,18 +84,54 @@ class SearchAnswer(msgspec.Struct, frozen=True):
 
 
 def search_runs(
-    store: Store, tenant: str, text: str, now: int, limit: int, filters: Mapping[str, Any], key: bytes | None = None
+    store: Store,
+    tenant: str,
+    text: str,
+    now: int,
+    limit: int,
+    filters: Mapping[str, Any],
+    position: tuple[Any, ...] | None = None,
+    key: bytes | None = None,
 ) -> SearchAnswer:
     """Return the runs that match a search text, the newest first. Raise SettingsError if it is no search text.
 
-    `key` is that of the tenant's hidden values.
+    If none has the characters `name=value`, those with the value in a place of this name are returned. `position` is
+    that of the last run of the page before, and `key` that of the tenant's hidden values.
     """
-    words, values = split_filters(text, now)
-    terms = parse_search(words, key or b"")
-    query = RUN_SPEC.build_query({**filters, **values}, text=words, limit=FOLDING_FACTOR * limit)
+    if len(text) > MAX_SEARCH_CHARS:
+        raise SearchTextError(f"The search text has {len(text):,} characters. Use at most {MAX_SEARCH_CHARS}.")
+    if not text.strip() and all(filters.get(parameter.name) is None for parameter in SEARCH_SPEC.filters):
+        raise SearchTextError(NO_TERMS)
+    read_hits = partial(_read_hits, store, tenant, now=now, limit=limit, filters=filters, position=position, key=key)
+    answer = read_hits(text)
+    if answer.hits:
+        return answer
+    if (named_text := _NAMED_VALUE.sub(r"\1:", text)) != text:
+        with contextlib.suppress(SearchTextError):  # such as since=yesterday
+            named_answer = read_hits(named_text)
+            if named_answer.hits:
+                return msgspec.structs.replace(named_answer, notes=(NAMED_VALUES, *named_answer.notes))
+    return msgspec.structs.replace(answer, notes=tuple(_list_hints(text)))
+
+
+def _read_hits(
+    store: Store,
+    tenant: str,
+    text: str,
+    now: int,
+    limit: int,
+    filters: Mapping[str, Any],
+    position: tuple[Any, ...] | None,
+    key: bytes | None,
+) -> SearchAnswer:
+    max_runs = max(FOLDING_FACTOR * limit, MIN_COUNTED_RUNS)
+    selected = {parameter.name: filters.get(parameter.name) for parameter in SEARCH_SPEC.filters}
+    query = SEARCH_SPEC.build_query({**selected, "now": now}, text=text or None, limit=max_runs + 1, before=position)
+    terms = parse_search(query.text, key or b"") if query.text is not None else ()
     hits: dict[str, SearchHit] = {}
-    histories = RUN_SPEC.read(store, tenant, query)
-    for history in histories:
+    histories = SEARCH_SPEC.read(store, tenant, query)
+    shown_count = 0
+    for history in histories[:max_runs]:
         matches = find_matches(history, terms) or ()
         pattern = _find_pattern(history, matches)
         hit_id = pattern or history.run.id
@@ -73,7 +139,27 @@ def search_runs(
             hits[hit_id] = msgspec.structs.replace(hits[hit_id], others=hits[hit_id].others + 1)
         elif len(hits) < limit:
             hits[hit_id] = SearchHit(history, matches, pattern)
-    return SearchAnswer(list(hits.values()), _count_facets(histories), len(histories), len(histories) < query.limit)
+        else:
+            break
+        shown_count += 1
+    answer = SearchAnswer(
+        hits=list(hits.values()),
+        facets=_count_facets(histories[:max_runs]),
+        run_count=min(len(histories), max_runs),
+        is_complete=len(histories) <= max_runs,
+        next_position=query.position_of(histories[shown_count - 1]) if shown_count < len(histories) else None,
+        is_first_page=position is None,
+    )
+    return msgspec.structs.replace(answer, notes=(HIDDEN_VALUES,)) if answer.has_hidden_values else answer
+
+
+def _list_hints(text: str) -> Iterator[str]:
+    """Yield why a search may have no hit. No hint repeats a word of the search."""
+    if re.search(r"(?<!\S)[\w.]+:(?!\S)", text):
+        yield "After name: type the word without a blank: error:declined. All runs with a failure: status:failure."
+    if re.search(r"[^\W\d][\w.]*=\S", text):
+        yield 'For a value of a name, type name:value. For the characters, quotation marks: "name=value".'
+    yield "A word is found from its beginning: cust finds customer, but tomer does not. All words must occur in a run."
 
 
 def _count_facets(histories: Sequence[History]) -> dict[str, dict[str, int]]:
@@ -90,28 +176,6 @@ def _count_facets(histories: Sequence[History]) -> dict[str, dict[str, int]]:
         for name, counter in facets.items():
             counter.update(value for value in values[name] if value)
     return {name: dict(counter.most_common(MAX_FACET_VALUES)) for name, counter in facets.items() if counter}
-
-
-def format_filter(name: str, value: str) -> str:
-    """Return a filter as it stands among the words of a search."""
-    return f'{name}:"{value}"' if re.search(r"\s", value) else f"{name}:{value}"
-
-
-def split_filters(text: str, now: int) -> tuple[str, dict[str, Any]]:
-    """Return the words of a search text, and the filters in it: `status:failure`, `since:2d`, `min_cost:0.5`."""
-    values: dict[str, Any] = {}
-
-    def take(filter_text: re.Match[str]) -> str:
-        parameter = _FILTERS.get(filter_text[1])
-        if parameter is None:
-            return filter_text[0]
-        try:
-            values[parameter.name] = parameter.parse(value := filter_text[2] or filter_text[3], now)
-        except ValueError as error:
-            raise SettingsError(f"Invalid {parameter.name} {value[:40]!r}. Use {error}.") from None
-        return ""
-
-    return _FILTER.sub(take, text).strip(), values
 
 
 def _find_pattern(history: History, matches: Sequence[SearchMatch]) -> str:
@@ -150,10 +214,7 @@ def describe_facets(answer: SearchAnswer) -> Iterator[str]:
     for name, counts in facets.items():
         yield f"{name}: " + ", ".join(f"{to_line(value, 40)} {count}" for value, count in counts.items())
     if facets and not answer.is_complete:
-        yield f"counted in the newest {answer.run_count} runs"
-
-
-HIDDEN_VALUES = "Some values are hidden here: they were compared by their keyed hash, as a whole and with equal case."
+        yield f"Counted in the newest {answer.run_count} of these runs."
 
 
 def split_excerpt(match: SearchMatch) -> list[tuple[str, bool]]:

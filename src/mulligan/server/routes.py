@@ -15,13 +15,14 @@ from starlette.routing import BaseRoute
 
 from mulligan import __version__
 from mulligan.contract.counters import StatsQuery
+from mulligan.contract.search_terms import SearchTextError
 from mulligan.contract.store import DEFAULT_TENANT, HASH_KEY, RecallQuery, Store
 from mulligan.core.failure import SettingsError, WorkerUnavailableError
 from mulligan.core.records import to_builtins
 from mulligan.report import impact, memory_text, overview, recovery_costs, run_text
 from mulligan.report import stats as stats_report
 from mulligan.report.resources import IMPACT_SPEC, RESOURCES, RUN_SPEC, STATS_SPEC, Parameter, ResourceSpec
-from mulligan.report.run_search import search_runs, to_search_facts
+from mulligan.report.run_search import SEARCH_SPEC, search_runs, to_search_facts
 from mulligan.report.run_table import MAX_GROUPED_RUNS, RUN_GROUPS, compare_runs, group_runs
 from mulligan.server import decisions, ingest, openapi, opentelemetry
 from mulligan.server.app import Endpoint, RouteGroup, Server
@@ -70,7 +71,7 @@ def query_endpoints() -> list[QueryEndpoint]:
     endpoints.append(QueryEndpoint("/v1/compare", COMPARE_SUMMARY, parameters, answer_comparison, "Comparison"))
     parameters = (*IMPACT_SPEC.filters, NOW)
     endpoints.append(QueryEndpoint("/v1/impact", IMPACT_SPEC.summary, parameters, answer_impact, "Impact"))
-    parameters = (SEARCH_TEXT, *(item for item in RUN_SPEC.filters if item.name != "text"), NOW, LIMIT)
+    parameters = (SEARCH_TEXT, *SEARCH_SPEC.filters, NOW, LIMIT, CURSOR)
     endpoints.append(QueryEndpoint("/v1/search", SEARCH_SUMMARY, parameters, answer_search, "SearchHits"))
     parameters = (GROUPED_BY, ORDER, *RUN_SPEC.filters, NOW, FORMAT)
     endpoints.append(QueryEndpoint("/v1/run-groups", GROUPS_SUMMARY, parameters, answer_groups, "RunGroups", True))
@@ -149,6 +150,8 @@ def _query_route(server: Server, endpoint: QueryEndpoint) -> Endpoint:
         values, tenant = read_parameters(request, endpoint.parameters, server.clock()), request.state.caller.tenant
         try:
             return await server.run_in_reader(endpoint.answer, server.store, tenant, values, request)
+        except SearchTextError as error:
+            raise invalid(str(error), "q" if "q" in values else "text") from None
         except SettingsError as error:
             raise invalid(str(error), "since") from None
 
@@ -267,12 +270,13 @@ def answer_impact(store: Store, tenant: str, values: dict[str, Any], request: Re
 
 
 def answer_search(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:
-    if not values["q"]:
-        raise invalid("A search needs words. Add q, for example q=cus_8132.", "q")
+    position = decode_cursor(values["cursor"], SEARCH_SPEC.position_type) if values["cursor"] else None
     key = store.get(tenant, *HASH_KEY)
-    answer = search_runs(store, tenant, values.pop("q"), values["now"], values["limit"], values, key)
+    answer = search_runs(store, tenant, values["q"] or "", values["now"], values["limit"], values, position, key)
+    next_cursor = encode_cursor(answer.next_position) if answer.next_position is not None else None
     counts = {"facets": answer.facets, "runs": answer.run_count, "is_complete": answer.is_complete}
-    return json_response({"now": values["now"], "hits": list(map(to_search_facts, answer.hits)), **counts})
+    hits = list(map(to_search_facts, answer.hits))
+    return json_response({"hits": hits, **counts, "notes": answer.notes, "next": next_cursor, "now": values["now"]})
 
 
 def answer_comparison(store: Store, tenant: str, values: dict[str, Any], request: Request) -> Response:

@@ -18,7 +18,7 @@ import msgspec
 
 from mulligan.contract import audit
 from mulligan.contract.counters import Stats, StatsQuery
-from mulligan.contract.search_terms import SearchTerm, find_matches, parse_search
+from mulligan.contract.search_terms import SearchTerm, SearchTextError, find_matches, parse_search
 from mulligan.contract.store import (
     HASH_KEY,
     PATTERN_HISTORY_KIND,
@@ -47,7 +47,6 @@ from mulligan.contract.store import (
     Worker,
 )
 from mulligan.core.events import AnyEvent, ContextCompacted
-from mulligan.core.failure import SettingsError
 from mulligan.core.records import (
     Fix,
     History,
@@ -239,7 +238,7 @@ class DatabaseStore(abc.ABC):
                 return matches[: query.limit]
             last_history = run_texts.read_history(connection, tenant, runs[-1])
             page = msgspec.structs.replace(page, before=query.position_of(last_history))
-        raise SettingsError(run_texts.BROAD_SEARCH)
+        raise SearchTextError(run_texts.BROAD_SEARCH)
 
     @abc.abstractmethod
     def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
