@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 pyarrow = pytest.importorskip("pyarrow")
 from pyarrow import parquet  # noqa: E402
 from session_logs import read  # noqa: E402
-from tracing_exports import PRODUCTS, check_shop  # noqa: E402
+from tracing_exports import PRODUCTS, check_shop, langfuse  # noqa: E402
 
 pytestmark = pytest.mark.otlp
 
@@ -18,6 +19,27 @@ pytestmark = pytest.mark.otlp
 @pytest.mark.parametrize("product", PRODUCTS)
 def test_a_parquet_file_gives_the_run_with_its_calls_and_failures(product, tmp_path):
     (history,) = read(write_table(tmp_path / "export.parquet", product))
+    check_shop(history)
+
+
+def test_maps_of_langfuse_give_tokens_and_cost(tmp_path):
+    rows = langfuse()
+    usage = [list((row.pop("usage_details", None) or {}).items()) for row in rows]
+    costs = [[("input", Decimal("0.05")), ("total", Decimal("0.25"))] if counts else [] for counts in usage]
+    for row in rows:
+        row.pop("total_cost", None)
+    names = dict.fromkeys(name for row in rows for name in row)
+    columns = {
+        name: [json.dumps(row[name]) if isinstance(row.get(name), dict) else row.get(name) for row in rows]
+        for name in names
+    }
+    text = pyarrow.string()
+    columns |= {
+        "usage_details": pyarrow.array(usage, pyarrow.map_(text, pyarrow.uint64())),
+        "cost_details": pyarrow.array(costs, pyarrow.map_(text, pyarrow.decimal128(18, 12))),
+    }
+    parquet.write_table(pyarrow.table(columns), tmp_path / "export.parquet")
+    (history,) = read(tmp_path / "export.parquet")
     check_shop(history)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
 import json
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 
@@ -265,7 +267,10 @@ def hostile_rows() -> Rows:
     rows[2]["attributes.input.value"] = json.dumps({"text": "x" * 10_000_000, "id": 7})
     rows[3]["attributes.output.value"] = "\ud83d" + "y" * 10_000_000
     rows[3]["attributes.llm.cost.total"] = float("nan")
-    return rows
+    long = "z" * 10_000_000
+    rows[0] |= {"name": long, "attributes.user.id": long, "attributes.session.id": long, "attributes.tag.tags": [long]}
+    rows[1]["attributes.llm.model_name"] = long
+    return rows[::-1]  # the format is known by the beginning of the file
 
 
 def test_texts_of_10_mb_nan_and_half_characters_cost_no_row(tmp_path):
@@ -300,6 +305,164 @@ def test_a_list_that_was_cut_off_gives_its_first_rows(types, tmp_path):
     code, out, error = types("import", path, "--store", tmp_path / "runs.db")
     assert (code, out[:23]) == (0, "1 run with 2 steps read")
     assert "broken JSON in line" in error
+
+
+@pytest.mark.parametrize("pack", [lambda data: data, lambda data: gzip.compress(data)[:-12]], ids=["plain", "gzip"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda rows: {"meta": {"page": 1}, "data": rows},
+        lambda rows: [{"traceId": "t1", "status": "ERROR", "spans": rows}],
+        lambda rows: {"id": "t1", "name": "shop", "sessionId": "s1", "observations": rows},
+    ],
+    ids=["answer of an API", "traces of Phoenix", "trace of Langfuse"],
+)
+def test_a_wrapped_document_that_was_cut_off_gives_its_first_rows(wrap, pack, types, tmp_path):
+    rows = langfuse() if "name" in wrap([]) else phoenix()
+    text = json.dumps(wrap(rows))
+    path, store = tmp_path / "export.json", tmp_path / "runs.db"
+    path.write_bytes(pack(text[: text.rindex('"start_time"')].encode()))
+    code, out, error = types("import", path, "--store", store)
+    assert (code, out[:23]) == (0, "1 run with 2 steps read")
+    assert "warning:" in error
+    (run,) = json.loads(types("runs", "--store", store, "--json")[1])
+    assert (run["agent"], run["status"]) == ("shop", "partial")
+
+
+@pytest.mark.parametrize("cut_at", ["find_order", "sent", "second"], ids=["a cell", "a quoted cell", "a line break"])
+def test_the_last_row_of_a_table_that_was_cut_off_is_reported(cut_at, types, tmp_path):
+    rows, store = langfuse(), tmp_path / "runs.db"
+    rows[3]["output"] = "sent\nsecond line"
+    path = to_csv(tmp_path / "observations.csv", rows)
+    path.write_bytes(path.read_bytes().rpartition(cut_at.encode())[0])
+    facts = json.loads(types("import", path, "--store", store, "--json")[1])
+    assert facts["steps"] == len(rows) - 2  # the agent is no step, and the last row is incomplete
+    (row,) = facts["unreadable"]
+    assert re.fullmatch(r"it has \d+ of \d+ cells(, the last of them cut off)?", row["reason"])
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_a_last_row_without_a_line_break_is_read_with_a_warning(end, types, tmp_path):
+    path = to_csv(tmp_path / "observations.csv", langfuse())
+    path.write_text(path.read_text().rstrip() + end)
+    facts = json.loads(types("import", path, "--store", tmp_path / "runs.db", "--json")[1])
+    assert facts["steps"] == 3
+    reasons = [row["reason"] for row in facts["unreadable"]]
+    assert reasons == ([] if end else ["its last row has no line break, so that its last cell may be cut off"])
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        {"content": "Error: permission denied", "status": "error"},
+        {"content": "Error: permission denied", "status": "error", "type": "tool", "tool_call_id": "c1", "id": None},
+        {"lc": 1, "type": "constructor", "id": ["ToolMessage"],
+         "kwargs": {"content": "Error: permission denied", "status": "error", "tool_call_id": "c1"}},
+    ],
+    ids=["plain", "message", "serialized message"],
+)  # fmt: skip
+def test_an_error_message_of_a_langchain_tool_is_a_suspected_failure(output, types, tmp_path):
+    rows, store = langsmith(), tmp_path / "runs.db"
+    rows[3]["outputs"] = {"output": output}
+    assert types("import", write(tmp_path / "runs.jsonl", *rows), "--store", store)[0] == 0
+    text = types("show", "last", "--store", store)[1]
+    assert "suspected  tool/permission_denied" in text
+    assert '"content": "Error: permission denied"' in text
+
+
+def to_python_texts(rows: Rows) -> Rows:
+    """Return the rows with lists and objects as pandas writes them into CSV."""
+    return [{name: repr(cell) if isinstance(cell, dict | list) else cell for name, cell in row.items()} for row in rows]
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_table_that_pandas_wrote_gives_the_same_run(product, tmp_path):
+    rows = to_python_texts(PRODUCTS[product]())
+    (history,) = read(to_csv(tmp_path / "export.csv", rows))
+    check_shop(history)
+
+
+def test_python_texts_of_pandas_are_read_and_never_executed(types, tmp_path):
+    rows, store = to_python_texts(langsmith()), tmp_path / "runs.db"
+    mark = tmp_path / "executed"
+    rows[2]["inputs"] = f"{{'id': __import__('pathlib').Path({str(mark)!r}).touch(), 'n': 10**10**10}}"
+    rows[3]["inputs"] = (
+        "{'at': datetime.datetime(2026, 3, 1, 10), 'ids': array([1, 2], dtype=int64), 'x': nan, 'y': None}"
+    )
+    rows[1]["inputs"] = "[" * 5000
+    assert types("import", to_csv(tmp_path / "runs.csv", rows), "--store", store)[0] == 0
+    assert not mark.exists()
+    facts = json.loads(types("show", "last", "--store", store, "--json")[1])
+    run, steps = facts["run"], facts["steps"]
+    assert steps[2]["arguments"] == {"at": None, "ids": [1, 2], "x": None, "y": None}
+    assert str(steps[1]["arguments"]).startswith("{'id': __import__")
+    assert (run["session"], run["metadata"]["user"], run["metadata"]["model"]) == ("s1", "u7", "gpt-x")
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_run_says_which_product_recorded_it(product, types, tmp_path):
+    rows, store = PRODUCTS[product](), tmp_path / "runs.db"
+    tools = [row for row in rows if row["name"] == "find_order"]
+    for row in tools:  # without anything that names the agent
+        row.pop("trace_name", None)
+    assert types("import", write(tmp_path / "export.jsonl", *tools), "--store", store)[0] == 0
+    run = json.loads(types("show", "last", "--store", store, "--json")[1])["run"]
+    assert (run["agent"], run["metadata"]["format"]) == (product, product)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_rows_that_an_export_repeats_count_once(product, form, tmp_path):
+    """Pages overlap, and a row that was exported before its end comes again."""
+    rows = PRODUCTS[product]()
+    level, status = {"langfuse": ("level", "DEFAULT"), "phoenix": ("status_code", "UNSET")}.get(
+        product, ("error", None)
+    )
+    unfinished = {**rows[2], "end_time": None, level: status}
+    (history,) = read(FORMS[form](tmp_path / "export", [rows[0], rows[1], unfinished, *reversed(rows)]))
+    check_shop(history)
+
+
+def test_times_in_other_forms_are_read_and_rows_without_a_time_are_named(types, tmp_path):
+    rows, store = langfuse(), tmp_path / "runs.db"
+    rows[1] |= {"start_time": "2026-03-01T10:00:01.123456789Z", "end_time": "2026-03-01T11:00:02+01:00"}
+    rows[2] |= {"start_time": "2026-03-01 10:00:02 UTC", "end_time": "2026-03-01 10:00:03 UTC"}
+    rows[3] |= {"start_time": "1772359204000", "end_time": 1772359205000}
+    untimed = {**rows[3], "id": "e", "start_time": "yesterday", "end_time": "today"}
+    path = write(tmp_path / "export.jsonl", *rows, untimed)
+    facts = json.loads(types("import", path, "--store", store, "--json")[1])
+    assert [(row["row"], row["reason"]) for row in facts["unreadable"]] == [(5, "its times cannot be read")]
+    steps = json.loads(types("show", "last", "--store", store, "--json")[1])["steps"]
+    assert [step["started_at"] - 1772359200000 for step in steps] == [1123, 2000, 4000]
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+def test_tables_with_a_byte_order_mark_and_other_delimiters_are_read(delimiter, tmp_path):
+    rows = langfuse()
+    path = tmp_path / "export.csv"
+    with path.open("w", newline="", encoding="utf-8-sig") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(
+            {name: json.dumps(cell) if isinstance(cell, dict) else cell for name, cell in row.items()} for row in rows
+        )
+    (history,) = read(path)
+    check_shop(history)
+
+
+@pytest.mark.parametrize("form", ["lines", "document"])
+def test_json_with_a_byte_order_mark_and_crlf_is_read(form, tmp_path):
+    path = FORMS[form](tmp_path / "export.json", langsmith())
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes().replace(b"\n", b"\r\n"))
+    (history,) = read(path)
+    check_shop(history)
+
+
+def test_a_file_in_utf_16_says_so(types, tmp_path):
+    path = tmp_path / "export.csv"
+    path.write_text(to_csv(tmp_path / "plain.csv", langfuse()).read_text(), encoding="utf-16")
+    code, _, error = types("import", path, "--store", tmp_path / "runs.db")
+    assert (code, "UTF-16. Save it as UTF-8" in error) == (2, True)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -27,6 +27,9 @@ MAX_REPORTED_LINES = 100
 """Lines of a file that are reported as unreadable. Further ones are counted."""
 _BUFFER = 1024 * 1024
 _MAGIC = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""At the beginning of UTF-8 files that some programs of Windows write. It is no part of the content."""
+_UTF_16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 T = TypeVar("T")
 
@@ -107,20 +110,26 @@ class LogLines:
         with self._record_error():
             while len(beginning) < limit and (block := self.file.read1(limit - len(beginning))):  # type: ignore[union-attr]
                 beginning += block
+        if beginning.startswith(_UTF_16_MARKS):
+            self.read_error = "it is written in UTF-16. Save it as UTF-8"
         with self._record_error():
             self.file.seek(0)
-        return beginning
+        return beginning.removeprefix(_BYTE_ORDER_MARK)
 
     def read_all(self) -> bytes | None:
-        """Return the whole content, or None if it is too large."""
+        """Return the whole content as far as it can be read, or None if it is too large."""
+        blocks: list[bytes] = []
+        size = 0
         with self._record_error():
             self.file.seek(0)
-            data = self.file.read(MAX_DOCUMENT_BYTES + 1)
-            if len(data) <= MAX_DOCUMENT_BYTES:
-                self.offset = len(data)
-                return data
+            while size <= MAX_DOCUMENT_BYTES and (block := self.file.read1(_BUFFER)):  # type: ignore[union-attr]
+                blocks.append(block)
+                size += len(block)
+        if size > MAX_DOCUMENT_BYTES:
             self.read_error = f"a document of more than {MAX_DOCUMENT_BYTES // 1024 // 1024} MB"
-        return None
+            return None
+        self.offset = size
+        return b"".join(blocks).removeprefix(_BYTE_ORDER_MARK)
 
     def report_unreadable(self, reason: str, unit: Literal["line", "row"] = "line", number: int | None = None) -> None:
         """Report a line or row, by default the last line returned, as unreadable."""
@@ -150,6 +159,8 @@ class LogLines:
                     is_inside = not has_ended
                     continue
                 self.offset = offset
+                if self.number == 1:
+                    line = line.removeprefix(_BYTE_ORDER_MARK)
                 if len(line) > 2:  # shorter than an empty object
                     yield line
 

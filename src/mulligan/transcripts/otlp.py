@@ -22,7 +22,7 @@ from mulligan.core.failure import Failure, Remedy
 from mulligan.core.records import History, Recovery, Step, StepType, digest
 from mulligan.redaction.plain_data import truncate_text
 from mulligan.transcripts.log_lines import LogLines, decode_leniently, parse_json
-from mulligan.transcripts.run_builder import ReaderState, RunBuilder, bound_arguments, derive_run_id
+from mulligan.transcripts.run_builder import MAX_LABEL_CHARS, ReaderState, RunBuilder, bound_arguments, derive_run_id
 from mulligan.transcripts.span_attributes import (
     ATTRIBUTES,
     OPERATION_ID,
@@ -71,6 +71,8 @@ class Span(msgspec.Struct, gc=False):
     """Name of the library that made the span."""
     links: list[str] = []
     """Ids of the traces that the span links to."""
+    format: str = NAME
+    """Where the span was read: OTLP, or the export of a product."""
 
 
 class Attribute(msgspec.Struct, gc=False):
@@ -207,10 +209,22 @@ def read_spans(spans: Iterable[Span], state: ReaderState) -> Iterator[History]:
 
 
 def _build_histories(trace: str, trace_spans: list[Span], state: ReaderState) -> Iterator[History]:
-    run = Trace(state, trace)
-    for span in sort_spans(trace_spans):
+    run = Trace(state, trace, format=trace_spans[0].format)
+    for span in sort_spans(_drop_copies(trace_spans)):
         run.add(span)
     yield from run.builder.build_histories()
+
+
+def _drop_copies(trace_spans: list[Span]) -> list[Span]:
+    """Return each span once. Of two with one id, it is the one that ended later: the first was sent unfinished."""
+    spans_by_id: dict[str, Span] = {}
+    for span in trace_spans:
+        previous = spans_by_id.get(span.id)
+        if previous is None or span.end >= previous.end:
+            spans_by_id[span.id] = span
+    unnamed_spans = [span for span in trace_spans if not span.id]
+    spans_by_id.pop("", None)
+    return [*unnamed_spans, *spans_by_id.values()]
 
 
 def sort_spans(trace_spans: list[Span]) -> list[Span]:
@@ -220,10 +234,11 @@ def sort_spans(trace_spans: list[Span]) -> list[Span]:
 class Trace:
     """Builds a run from the spans of a trace, added in order of their start."""
 
-    def __init__(self, state: ReaderState, trace: str, holds_steps: bool = True) -> None:
+    def __init__(self, state: ReaderState, trace: str, holds_steps: bool = True, format: str = NAME) -> None:
         self._state = state
         self._holds_steps = holds_steps
-        self.builder = RunBuilder(state, NAME, trace)
+        self.builder = RunBuilder(state, format, trace)
+        self.builder.id = derive_run_id(NAME, trace)  # however the trace arrives, it is the same run
         self.builder.session = None  # a trace is a run; only an attribute names a session
         self.last: dict[str, Step] = {}
         """The latest attempt per call key."""
@@ -290,7 +305,7 @@ class Trace:
         if agent and is_outermost:
             run.agent, self._agent_start = agent, span.start if span.parent else 0
             run.version = find_text(facts, "agent_version") or find_text(resource, "service_version")
-        elif run.agent in (NAME, service := find_text(resource, "service") or NAME):
+        elif run.agent in (run.format, service := find_text(resource, "service") or run.format):
             # The span of a call has the name of a tool or a method.
             run.agent = span.name if service.startswith(UNNAMED_SERVICE_PREFIX) and not is_call else service
             run.version = find_text(resource, "service_version")
@@ -317,7 +332,7 @@ class Trace:
         sent_name = _name(span, type)
         attempt_name = find_attempt(span.facts, sent_name)
         name = sent_name if attempt_name is None else attempt_name.name
-        model = find_model(facts) if type == "model" else ""
+        model = find_model(facts)[:MAX_LABEL_CHARS] if type == "model" else ""
         run.model = model or run.model
         call_id = _find_call_id(facts)
         key = _hash_key(*call_id) if call_id is not None else _hash_key("parent", span.parent, type, name)
@@ -419,9 +434,10 @@ def encode_id(id: str) -> str:
 def _name(span: Span, type: StepType) -> str:
     facts = span.facts
     if type == "model":
-        return find_text(facts, "step_name") or find_model(facts) or "model"
+        return (find_text(facts, "step_name") or find_model(facts))[:MAX_LABEL_CHARS] or "model"
     operation = facts.get("gen_ai.operation.name") or facts.get("mcp.method.name") or ""
-    return find_text(facts, "tool") or find_text(facts, "entity") or span.name.removeprefix(f"{operation} ")
+    name = find_text(facts, "tool") or find_text(facts, "entity") or span.name.removeprefix(f"{operation} ")
+    return name[:MAX_LABEL_CHARS]
 
 
 def classify_span(span: Span, type: StepType, name: str, arguments: Any, state: ReaderState) -> Failure | None:

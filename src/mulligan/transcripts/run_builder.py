@@ -38,6 +38,8 @@ MAX_REMEMBERED_IDS = 1_000_000
 """Call ids that are remembered, to skip the copies that a resumed session has in its log."""
 NO_JSON = "not JSON, or not of this format"
 """Why a line could not be read."""
+MAX_LABEL_CHARS = 1024
+"""Characters of a name: of an agent, a session, a user, a tag, a model or a tool."""
 MAX_ERROR_CHARS = 8192
 """Characters of the error of a model that are classified."""
 
@@ -294,17 +296,18 @@ class RunBuilder:
     def build_run(self) -> Run:
         """Build the run record."""
         properties = {
-            FORMAT_KEY: self.format, "model": self.model, "project": self.project, "user": self.user, "tags": self.tags,
+            FORMAT_KEY: self.format, "model": self.model[:MAX_LABEL_CHARS], "project": self.project,
+            "user": (self.user or "")[:MAX_LABEL_CHARS], "tags": [tag[:MAX_LABEL_CHARS] for tag in self.tags],
         }  # fmt: skip
         metadata: dict[str, Any] = {name: value for name, value in properties.items() if value}
         if self._pending:
             metadata["unanswered"] = len(self._pending)
         return Run(
             id=self.id,
-            agent=self.agent,
+            agent=self.agent[:MAX_LABEL_CHARS],
             version=self.version,
             environment=self.environment,
-            session=self.session,
+            session=self.session[:MAX_LABEL_CHARS] if self.session is not None else None,
             parent=self.parent,
             context=escape_surrogates(self.context) or None,
             metadata=metadata,

@@ -6,13 +6,17 @@ JSON, JSON lines, CSV or Parquet. Each row becomes a span with attributes that t
 
 from __future__ import annotations
 
+import ast
 import csv
 import io
+import itertools
 import json
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -29,7 +33,7 @@ from mulligan.transcripts.log_lines import (
     replace_invalid_unicode,
 )
 from mulligan.transcripts.otlp import Span, read_spans
-from mulligan.transcripts.run_builder import ReaderState, bound_arguments, to_milliseconds
+from mulligan.transcripts.run_builder import MAX_LABEL_CHARS, ReaderState, bound_arguments, to_milliseconds
 
 NAME = "tracing-export"
 _PARQUET = b"PAR1"
@@ -46,10 +50,15 @@ _HEAD_MARKS = (
 """Names at the beginning of an export, of LangSmith, Langfuse or Phoenix."""
 _CONTAINERS = ("observations", "runs", "data", "spans")
 """Names under which an answer of an API holds its rows."""
+_TEXT_ATTRIBUTES = ("input.value", "output.value", "llm.invocation_parameters")
+"""Attributes of Phoenix whose text may be JSON."""
+MAX_PYTHON_CHARS = 128_000
+"""Longer texts are not parsed as Python: its parser needs 100 times as much memory as JSON's."""
 MAX_TEXT_CHARS = 64 * 1024
 """Characters of a text of a span that are held in memory."""
 _DECODER = msgspec.json.Decoder(dict[str, Any] | list[Any])
 _NEXT_ITEM = re.compile(r"[\s,]*(?=[^\s,\]])")
+_NEXT_NAME = re.compile(r'[\s,]*"(\w+)"\s*:\s*')
 
 Row = Mapping[str, Any]
 
@@ -67,17 +76,17 @@ def _iter_spans(lines: LogLines, state: ReaderState) -> Iterator[Span]:
     for row_count, row in enumerate(_iter_rows(lines, state), 1):
         to_span = _find_product(row)
         span = to_span(row) if to_span is not None else None
-        if span is not None and span.trace:
+        if span is not None and span.trace and span.start:
             yield span
         else:
-            state.skip_line(lines, _explain_skipped(row), "row", row_count)
+            state.skip_line(lines, _explain_skipped(row, span), "row", row_count)
     if not row_count and not lines.read_error:
         lines.read_error = "it has no rows that could be read"
 
 
-def _explain_skipped(row: Row) -> str:
-    if _find_product(row) is not None:
-        return "it names no trace"
+def _explain_skipped(row: Row, span: Span | None) -> str:
+    if span is not None:
+        return "its times cannot be read" if span.trace else "it names no trace"
     if "timestamp" in row and ("sessionId" in row or "session_id" in row):
         return "a trace of Langfuse without its observations: export the table Observations, or one trace as JSON"
     return "not an observation of Langfuse, a run of LangSmith or a span of Phoenix"
@@ -97,7 +106,7 @@ def _iter_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
 def _iter_documents(lines: LogLines, state: ReaderState) -> Iterator[Any]:
     """Yield the value of each line, or of the whole file if its first line has none.
 
-    Of a list that is broken, it yields the items before the fault.
+    Of a broken document, it yields the rows before the fault.
     """
     if decode_line(next(iter(lines), b""), _DECODER) is not None:
         yield from state.decode_lines(lines, _DECODER)
@@ -108,25 +117,61 @@ def _iter_documents(lines: LogLines, state: ReaderState) -> Iterator[Any]:
     document = decode_line(data, _DECODER)
     if document is not None:
         yield document
-    elif data.lstrip()[:1] == b"[":
-        yield from _iter_items(replace_invalid_unicode(data).decode(), lines)
+    elif data[:1] == b"{" and decode_line(b"".join(data.split(b"\n", 2)[1:2]), _DECODER) is not None:
+        yield from state.decode_lines(lines, _DECODER)  # only the first line is broken
     else:
-        yield from state.decode_lines(lines, _DECODER)
-
-
-def _iter_items(text: str, lines: LogLines) -> Iterator[Any]:
-    """Yield the items of a list up to the first that is broken."""
-    decoder = json.JSONDecoder(parse_constant=lambda constant: None)
-    start = text.index("[") + 1
-    try:
-        while match := _NEXT_ITEM.match(text, start):
-            start = match.end()
-            value, start = decoder.raw_decode(text, start)
+        text = replace_invalid_unicode(data).decode()
+        reader = _BrokenDocument(text)
+        is_document = False
+        for value in reader.iter_values(len(text) - len(text.lstrip())):
+            is_document = True
             yield value
-    except (ValueError, RecursionError):
-        pass
-    line = text.count("\n", 0, start) + 1
-    lines.read_error = f"broken JSON in line {line}, or in the item that starts there"
+        if is_document or text.lstrip()[:1] == "[":
+            line = text.count("\n", 0, reader.end) + 1
+            lines.read_error = lines.read_error or f"broken JSON in line {line}, or in the item that starts there"
+        else:
+            yield from state.decode_lines(lines, _DECODER)
+
+
+class _BrokenDocument:
+    """A JSON document that is cut off or damaged. Its complete rows can be read."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._decoder = json.JSONDecoder(parse_constant=lambda constant: None)
+        self.end = 0
+        """Where the last value starts that could not be read."""
+
+    def iter_values(self, start: int) -> Iterator[Any]:
+        """Yield the items of a list, or the object around a list of rows with one row each, before the fault."""
+        if self._text[start : start + 1] == "[":
+            yield from self._iter_items(start + 1)
+        elif self._text[start : start + 1] == "{":
+            yield from self._iter_rows(start + 1)
+
+    def _iter_items(self, start: int, has_container: bool = False) -> Iterator[Any]:
+        while match := _NEXT_ITEM.match(self._text, start):
+            self.end = match.end()
+            try:
+                value, start = self._decoder.raw_decode(self._text, match.end())
+            except (ValueError, RecursionError):
+                if not has_container and self._text[match.end()] == "{":
+                    yield from self._iter_rows(match.end() + 1)
+                return
+            yield value
+
+    def _iter_rows(self, start: int) -> Iterator[dict[str, Any]]:
+        fields: dict[str, Any] = {}
+        while match := _NEXT_NAME.match(self._text, start):
+            name, start = match[1], match.end()
+            if name in _CONTAINERS and self._text[start : start + 1] == "[":
+                for row in self._iter_items(start + 1, has_container=True):
+                    yield {**fields, name: [row]}
+                return
+            try:
+                fields[name], start = self._decoder.raw_decode(self._text, start)
+            except (ValueError, RecursionError):
+                return
 
 
 def _unpack(value: Any) -> Iterator[Row]:
@@ -172,12 +217,36 @@ def _iter_csv_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
     lines.file.seek(0)
     lines.offset = lines.size
     text_file = io.TextIOWrapper(lines.file, "utf-8-sig", "replace", newline="")
-    reader = csv.DictReader(text_file)
+    last_line, is_inside_cell = "", False
+
+    def note_line(line: str) -> str:
+        nonlocal last_line
+        last_line = line
+        return line
+
+    def note_end() -> None:
+        nonlocal is_inside_cell
+        is_inside_cell = True  # after a complete row, the csv module asks for no further line
+
+    header = lines.head().partition(b"\n")[0].decode("utf-8", "replace")
+    delimiter = max(",;\t", key=header.count)  # spreadsheets of some countries write semicolons
+    lines.file.seek(0)
+    reader = csv.reader(itertools.chain(map(note_line, text_file), iter(note_end, None)), delimiter=delimiter)
     try:
-        for row in reader:
+        names = next(reader, [])
+        for cells in reader:
+            if not cells:
+                continue
             state.line_count += 1
             lines.number = reader.line_num
-            yield {name: _parse_cell(name, cell) for name, cell in row.items() if name and cell}
+            if is_inside_cell or len(cells) < len(names) or any(cells[len(names) :]):
+                counts = f"it has {len(cells)} of {len(names)} cells"
+                state.skip_line(lines, counts + (", the last of them cut off" if is_inside_cell else ""))
+            else:
+                if not last_line.endswith(("\n", "\r")):
+                    lines.read_error = "its last row has no line break, so that its last cell may be cut off"
+                cells_by_name = zip(names, cells, strict=False)
+                yield {name: _parse_cell(name, cell) for name, cell in cells_by_name if name and cell}
     except csv.Error as error:
         lines.read_error = f"broken CSV in line {reader.line_num} ({error})"
     except EOFError:
@@ -199,15 +268,67 @@ def _iter_parquet_rows(lines: LogLines, state: ReaderState) -> Iterator[Row]:
         for batch in parquet.ParquetFile(lines.file).iter_batches(batch_size=1000):
             for row in batch.to_pylist():
                 state.line_count += 1
-                yield {name: _parse_cell(name, cell) for name, cell in row.items() if cell is not None}
+                yield {name: _parse_cell(name, _to_json_value(cell)) for name, cell in row.items() if cell is not None}
     except (ArrowException, OSError) as error:
         lines.read_error = f"it is a damaged Parquet file ({str(error)[:200]})"
 
 
+def _to_json_value(cell: Any) -> Any:
+    """Return a value of Parquet as JSON has it: a map, which is a list of pairs, as an object."""
+    if isinstance(cell, Decimal):
+        return float(cell)
+    if isinstance(cell, dict):
+        return {name: _to_json_value(item) for name, item in cell.items()}
+    if not isinstance(cell, list):
+        return cell
+    if cell and all(isinstance(item, tuple) and len(item) == 2 for item in cell):
+        return {str(name): _to_json_value(item) for name, item in cell}
+    return list(map(_to_json_value, cell))
+
+
 def _parse_cell(name: str, cell: Any) -> Any:
-    """Return the value of a table's cell, which holds lists and objects as JSON. Attributes of spans are text."""
-    is_json = isinstance(cell, str) and cell[:1] in ("{", "[") and not name.startswith("attributes.")
-    return parse_json(cell) if is_json else cell
+    """Return the value of a table's cell, which holds lists and objects as JSON, or as pandas writes them.
+
+    Attributes of spans that are JSON stay text.
+    """
+    if not isinstance(cell, str) or cell[:1] not in ("{", "["):
+        return cell
+    value = parse_json(cell)
+    if value is cell:
+        return _parse_python(cell)
+    return cell if name.startswith("attributes.") else value
+
+
+def _parse_python(text: str) -> Any:
+    """Parse the text that Python writes for lists and objects. Return the text if it is anything else."""
+    if len(text) > MAX_PYTHON_CHARS:
+        return text
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # escapes that Python would not have written
+            return _evaluate(ast.parse(text, mode="eval").body)
+    except (ValueError, SyntaxError, MemoryError, RecursionError, TypeError):
+        return text
+
+
+def _evaluate(node: ast.expr) -> Any:
+    """Return the value of a literal. Nothing is executed: a call such as `datetime(...)` becomes its text or null."""
+    match node:
+        case ast.Dict():
+            return {
+                str(_evaluate(name)): _evaluate(item)
+                for name, item in zip(node.keys, node.values, strict=True)
+                if name is not None
+            }
+        case ast.List() | ast.Tuple() | ast.Set():
+            return list(map(_evaluate, node.elts))
+        case ast.Call(args=[argument, *_]):  # array([...]), UUID('...'), Timestamp('...')
+            is_value = isinstance(argument, ast.List) or isinstance(getattr(argument, "value", None), str)
+            return _evaluate(argument) if is_value else None
+        case ast.Name(id="nan" | "inf" | "NaT") | ast.Call():
+            return None
+        case _:
+            return ast.literal_eval(node)
 
 
 def _find_product(row: Row) -> Callable[[Row], Span] | None:
@@ -232,7 +353,8 @@ def _from_langfuse(row: Row) -> Span:
         "langfuse.observation.input": _to_text(_get(row, "input")),
         "langfuse.observation.output": _to_text(_get(row, "output")),
         "langfuse.observation.model.name": _get(row, "provided_model_name", "model"),
-        "langfuse.observation.usage_details": _to_text(_get(row, "usage_details", "usage")),
+        "langfuse.observation.usage_details": _to_text(_to_numbers(_get(row, "usage_details", "usage"))),
+        "langfuse.observation.cost_details": _to_text(_to_numbers(_get(row, "cost_details"))),
         "langfuse.observation.level": _get(row, "level"),
         "langfuse.observation.prompt.name": _get(row, "prompt_name"),
         "langfuse.observation.prompt.version": _to_number(version),
@@ -241,6 +363,7 @@ def _from_langfuse(row: Row) -> Span:
     }
     return _span(
         row,
+        "langfuse",
         trace=_get(row, "trace_id"),
         id=_get(row, "id"),
         parent=_get(row, "parent_observation_id"),
@@ -271,13 +394,14 @@ def _from_langsmith(row: Row) -> Span:
         "llm.cost.total": _to_number(row.get("total_cost")),
         "gen_ai.tool.name": row.get("name") if row.get("run_type") == "tool" else None,
         "gen_ai.tool.call.arguments": _to_text(row.get("inputs")),
-        "gen_ai.tool.call.result": _to_text(row.get("outputs")),
+        "gen_ai.tool.call.result": _to_text(_unwrap_output(row.get("outputs"))),
         "gen_ai.agent.version": metadata.get("revision_id"),
         "input.value": _to_text(row.get("inputs")),
     }
     exception = {"exception.message": message, "exception.stacktrace": f"{trace_mark}{stack}"}
     return _span(
         row,
+        "langsmith",
         trace=row.get("trace_id") or id,
         id=id,
         parent=parent,
@@ -298,10 +422,12 @@ def _from_phoenix(row: Row) -> Span:
             facts |= _flatten({name.removeprefix("attributes."): value})
     numbers = [name for name in facts if name.startswith(("llm.token_count.", "llm.cost."))]
     facts |= {name: _to_number(facts[name]) for name in numbers}  # tables may hold text
+    facts |= {name: _to_text(facts[name]) for name in _TEXT_ATTRIBUTES if name in facts}
     row_events = row.get("events")
     events = [event for event in row_events if isinstance(event, dict)] if isinstance(row_events, list) else []
     return _span(
         row,
+        "phoenix",
         trace=row.get("context.trace_id") or context.get("trace_id"),
         id=row.get("context.span_id") or context.get("span_id"),
         parent=row.get("parent_id"),
@@ -314,6 +440,7 @@ def _from_phoenix(row: Row) -> Span:
 
 def _span(
     row: Row,
+    product: str,
     *,
     trace: Any,
     id: Any,
@@ -323,21 +450,23 @@ def _span(
     message: Any,
     events: list[tuple[str, dict[str, Any]]] | None = None,
 ) -> Span:
-    start = _to_nanoseconds(_get(row, "start_time"))
+    end = _to_nanoseconds(_get(row, "end_time"))
+    start = _to_nanoseconds(_get(row, "start_time")) or end
     environment = _get(row, "environment")
     return Span(
         trace=str(trace or ""),
         id=str(id or ""),
         parent=str(parent or ""),
-        name=str(row.get("name") or ""),
+        name=str(row.get("name") or "")[:MAX_LABEL_CHARS],
         start=start,
-        end=_to_nanoseconds(_get(row, "end_time")) or start,
+        end=end or start,
         facts={name: _bound(value) for name, value in facts.items() if value is not None},
         has_failed=has_failed,
         message=truncate_text(str(message or ""), MAX_TEXT_CHARS),
         events=[(name, {key: _bound(value) for key, value in fields.items()}) for name, fields in events or []],
         resource={"deployment.environment": environment} if isinstance(environment, str) else {},
         scope=NAME,
+        format=product,
     )
 
 
@@ -360,7 +489,7 @@ def _flatten(value: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Return nested attributes with dotted names."""
     facts: dict[str, Any] = {}
     for name, item in value.items():
-        if isinstance(item, dict):
+        if isinstance(item, dict) and f"{prefix}{name}" not in _TEXT_ATTRIBUTES:
             facts |= _flatten(item, f"{prefix}{name}.")
         else:
             facts[f"{prefix}{name}"] = item
@@ -389,11 +518,30 @@ def _to_number(value: Any) -> int | float | None:
     return int(number) if number.is_integer() else number
 
 
+def _to_numbers(counts: Any) -> Any:
+    """Return counts by name as numbers: databases write large integers as text."""
+    return {name: _to_number(count) for name, count in counts.items()} if isinstance(counts, dict) else counts
+
+
+def _unwrap_output(outputs: Any) -> Any:
+    """Return what a tool answered: of a LangChain message in `{"output": ...}`, its content, and an error status."""
+    if isinstance(outputs, dict) and outputs.keys() == {"output"}:
+        outputs = outputs["output"]
+    if isinstance(outputs, dict) and "lc" in outputs and isinstance(fields := outputs.get("kwargs"), dict):
+        outputs = fields  # serialized with its class
+    if not isinstance(outputs, dict) or "content" not in outputs or outputs.keys() <= {"content", "status"}:
+        return outputs
+    if outputs.get("type") != "tool" and "tool_call_id" not in outputs:
+        return outputs
+    is_error = outputs.get("status") == "error"
+    return {"content": outputs["content"], "status": "error"} if is_error else outputs["content"]
+
+
 def _to_nanoseconds(value: Any) -> int:
     """Convert a time. Without a zone it is in UTC, as these products write it."""
     if isinstance(value, str):
         try:
-            value = datetime.fromisoformat(value)
+            value = datetime.fromisoformat(value.removesuffix(" UTC"))
         except ValueError:
             value = float(value) if value.replace(".", "", 1).isdigit() else 0
     if isinstance(value, datetime):
