@@ -430,7 +430,7 @@ ALERT_EXAMPLES: dict[str, tuple[list[tuple[str, str]], list[tuple[str, str]]]] =
         ],
         # A call that recovers later: the count falls, which rate() would take for a restart.
         [
-            ('mulligan_calls_total{outcome="unrecovered"}', "900 899 900 899 900 899 899x300"),
+            ('mulligan_calls_total{outcome="unrecovered"}', " ".join(["900 899"] * 120)),
             ('mulligan_calls_total{outcome="first_try"}', "0+8x300"),
         ],
     ),
