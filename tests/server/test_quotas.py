@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 from servers import served
 
 from mulligan.contract.store import DAY
+from mulligan.core.failure import StoreError
+from mulligan.core.records import decode
 from mulligan.server.bodies import ApiError
-from mulligan.server.limits import Quotas, day_of, load_usage
+from mulligan.server.limits import BUCKETS_KEY, Quotas, RateLimiter, SharedBuckets, day_of, load_usage
 from mulligan.server.tenants import Tenant, with_quotas
 from mulligan.store.sqlite import MemoryStore, SqliteStore
 
@@ -132,3 +135,114 @@ def test_a_server_answers_429_and_one_tenants_quota_is_nobody_elses(tmp_path):
         running.server.tenants.set("acme", lambda known: with_quotas(known, {"records": 9}))
         running.server.refresh()
         assert acme.post("/v1/runs", run).status == 200
+
+
+# The rate limit
+
+
+class Network:
+    """Servers that share a store, and a client that sends to all of them as much as they accept."""
+
+    def __init__(self, store: MemoryStore) -> None:
+        self.store, self.seconds = store, 0.0
+        self.servers: list[RateLimiter] = []
+
+    def add_server(self) -> None:
+        self.servers.append(RateLimiter(rate=100, monotonic=lambda: self.seconds))
+
+    def send(self, seconds: float, interval: float = 0.05, size: int = 5) -> int:
+        """Send bodies of this size to each server at this interval. Return the number of accepted records."""
+        accepted, end = 0, self.seconds + seconds
+        while self.seconds < end:
+            for server in self.servers:
+                for _ in range(10):
+                    try:
+                        server.take("acme", "ci", size)
+                    except ApiError:
+                        break
+                    accepted += size
+                if server.is_report_due:
+                    server.report(self.store, NOON + int(self.seconds * 1000))
+            self.seconds += interval
+        return accepted
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_servers_together_let_through_the_rate_of_one(count):
+    network = Network(MemoryStore())
+    for _ in range(count):
+        network.add_server()
+    assert network.send(60) <= 60 * 100 + count * 1000  # a full bucket in each server, before they know of the others
+    assert network.send(120) == pytest.approx(120 * 100, rel=0.15)
+
+
+def test_the_shared_rate_holds_when_servers_come_and_go():
+    network = Network(MemoryStore())
+    network.add_server()
+    network.send(30)
+    accepted = 0
+    for number in range(12):
+        if number % 3 == 2:
+            network.servers.pop(0)  # killed: what it did not report is lost
+        else:
+            network.add_server()
+        accepted += network.send(15)
+    assert len(network.servers) == 5
+    assert 180 * 100 * 0.85 <= accepted <= 180 * 100 * 1.5  # without a shared bucket four times as much
+
+
+def test_a_caller_far_below_the_rate_is_never_limited_by_several_servers():
+    network = Network(MemoryStore())
+    for _ in range(4):
+        network.add_server()
+    for _ in range(400):
+        network.seconds += 1
+        for server in network.servers:
+            server.take("acme", "ci", 20)
+            if server.is_report_due:
+                server.report(network.store, NOON + int(network.seconds * 1000))
+
+
+def test_a_store_that_is_away_or_a_wrong_clock_stops_nobody(monkeypatch):
+    network = Network(MemoryStore())
+    network.add_server()
+    with monkeypatch.context() as broken:
+        broken.setattr(network.store, "get", raise_store_error)
+        assert network.send(60) == pytest.approx(60 * 100 + 1000, rel=0.05)  # one server alone
+    limiter = RateLimiter(rate=100, monotonic=lambda: 0.0)
+    limiter.take("acme", "ci", 500)
+    limiter.report(network.store, NOON - 3_600_000)  # an hour slow
+    network.seconds += 1000
+    limiter = RateLimiter(rate=100, monotonic=lambda: 0.0)
+    limiter.take("acme", "ci", 500)
+    limiter.report(network.store, NOON + 1_000_000)
+    entry = network.store.get("acme", "server", BUCKETS_KEY)
+    assert entry is not None
+    assert decode(entry, SharedBuckets).buckets["ci"].tokens == 500
+
+
+def raise_store_error(*_: object) -> None:
+    raise StoreError("The store is away.")
+
+
+@pytest.mark.slow
+def test_two_servers_on_one_store_limit_a_caller_together(tmp_path):
+    store = SqliteStore(tmp_path / "shared.db")
+    run = {"agent": "a", "steps": [{"name": "s"} for _ in range(40)]}
+    with (
+        served(tmp_path, store=store, rate_limiter=RateLimiter(rate=5)) as first,
+        served(tmp_path, store=store, rate_limiter=RateLimiter(rate=5)) as second,
+    ):
+        one, two = (server.holding("admin", tenant="acme", principal="ci") for server in (first, second))
+        assert one.post("/v1/runs", run).status == 200
+        deadline = time.monotonic() + 20
+        while not store.get("acme", "server", BUCKETS_KEY):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        assert two.post("/v1/runs", run).status == 200  # it does not know of the first one yet
+        while two.post("/v1/runs", {"agent": "a"}).status == 200:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        refused = two.post("/v1/runs", {"agent": "a"})
+        assert refused.status == 429
+        assert int(refused.headers["retry-after"]) >= 5  # both bodies are counted: alone it would have tokens left

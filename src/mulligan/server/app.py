@@ -116,6 +116,7 @@ class Server:
         self._warned_at = self._refreshed_at = float("-inf")
         self._refresh_lock = asyncio.Lock()
         self._reload: asyncio.Task[None] | None = None
+        self._rate_report: asyncio.Task[None] | None = None
         # Reader threads. Each holds its own store connection, and more threads would only wait for each other.
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="mulligan-reader")
 
@@ -277,6 +278,10 @@ class Server:
     async def admit(self, caller: Caller, record_count: int, byte_count: int) -> None:
         """Check the rate limit and charge the quotas. Raise `ApiError` if one of them is exhausted."""
         self.rate_limiter.take(caller.tenant, caller.principal, record_count)
+        if self.rate_limiter.is_report_due and (self._rate_report is None or self._rate_report.done()):
+            self._rate_report = asyncio.create_task(
+                self.run_in_reader(self.rate_limiter.report, self.store, self.clock())
+            )  # the request does not wait for it
         await self.charge_quotas(caller, records=record_count, bytes=byte_count)
 
     async def charge_quotas(self, caller: Caller, **amounts: int) -> None:

@@ -3,6 +3,10 @@
 Quotas are shared by all processes of one store. Each process reserves a hundredth of the quota at a time from one
 counter in the store and spends it locally. The total therefore never exceeds the quota, with any number of processes.
 What a killed process had reserved stays unused until the next day.
+
+The rate limit is shared, too, without a statement per request: a process decides by its own copy of a caller's bucket.
+At most once a second it subtracts from the bucket in the store what it let through, and copies the result, which has
+what other processes let through. Meanwhile together they may let through too much, and then less until that is made up.
 """
 
 from __future__ import annotations
@@ -16,11 +20,17 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from mulligan.contract.store import DAY, KeyValueStore
+from mulligan.core.failure import StoreError
 from mulligan.core.records import Record, decode, encode
 from mulligan.server.bodies import ApiError, rate_limited, store_unavailable
 from mulligan.server.tenants import MEASURES, SERVER_ENTRY_KIND, Measure, Tenant, update_entry
 
 USAGE_KEY = "usage"
+BUCKETS_KEY = "rate limit"
+REPORT_INTERVAL_SECONDS = 1.0
+"""Between two reports of a process about what it let through."""
+REPORT_RATIO = 0.01
+"""Share of a full bucket that a caller must have used before a process reports it."""
 MAX_RETRY_AFTER_SECONDS = 3600
 """Upper limit of Retry-After: an operator may raise the quota before the day ends."""
 MAX_ADDRESS_FAILURES = 10
@@ -164,26 +174,105 @@ class _CallerBuckets:
         return max(1, math.ceil((1 - self.remaining(caller)) / self._rate))
 
     def take(self, caller: object, tokens: float) -> None:
-        self._buckets[caller] = (self.remaining(caller) - tokens, self._monotonic())
+        self.set_remaining(caller, self.remaining(caller) - tokens)
+
+    def set_remaining(self, caller: object, tokens: float) -> None:
+        self._buckets[caller] = (tokens, self._monotonic())
         self._buckets.move_to_end(caller)
         while len(self._buckets) > 10_000:
             self._buckets.popitem(last=False)
 
 
+class SharedBucket(Record, frozen=True):
+    """Token bucket of a caller in the store."""
+
+    tokens: float
+    """Below 0 after processes that did not know of each other let through too much."""
+    refilled_at: int
+
+
+class SharedBuckets(Record, frozen=True):
+    """Token buckets of a tenant by principal, without full ones."""
+
+    buckets: dict[str, SharedBucket] = msgspec.field(default_factory=dict)
+
+
 class RateLimiter:
-    """Rate limit of records per caller, with bursts."""
+    """Rate limit of records per caller, with bursts. All processes of one store share it, as the module says."""
 
     def __init__(self, rate: float = 20_000, monotonic: Callable[[], float] = time.monotonic) -> None:
         # The default is several times what one process records.
         # Burst size as seconds of the sustained rate, for records queued while the server was unavailable.
-        self._buckets = _CallerBuckets(rate * 10, rate, monotonic)
+        self._rate, self._capacity, self._monotonic = rate, rate * 10, monotonic
+        self._buckets = _CallerBuckets(self._capacity, rate, monotonic)
+        self._unreported: dict[tuple[str, str], int] = {}
+        """Records let through since the last report, by caller."""
+        self._due_tenants: set[str] = set()
+        self._reported_at = float("-inf")
+        self._lock = threading.Lock()
+
+    @property
+    def is_report_due(self) -> bool:
+        return bool(self._due_tenants) and self._monotonic() - self._reported_at >= REPORT_INTERVAL_SECONDS
 
     def take(self, tenant: str, principal: str, records: int) -> None:
         """Take tokens for the records or raise `ApiError`. A caller with tokens left may overdraw by one body."""
         caller = (tenant, principal)
-        if self._buckets.remaining(caller) <= 0:
-            raise rate_limited(self._buckets.retry_after(caller))
-        self._buckets.take(caller, records)
+        with self._lock:
+            if (remaining := self._buckets.remaining(caller)) <= 0:
+                raise rate_limited(self._buckets.retry_after(caller))
+            self._buckets.set_remaining(caller, remaining - records)
+            unreported = self._unreported[caller] = self._unreported.get(caller, 0) + records
+            if unreported >= self._capacity * REPORT_RATIO:
+                self._due_tenants.add(tenant)
+
+    def report(self, key_value_store: KeyValueStore, now: int) -> None:
+        """Subtract from the buckets in the store what this process let through, and copy them.
+
+        While the store is unavailable, this process limits alone.
+        """
+        with self._lock:
+            self._reported_at = self._monotonic()
+            tenants, self._due_tenants = self._due_tenants, set()
+        for tenant in tenants:
+            with self._lock:
+                callers = [caller for caller in self._unreported if caller[0] == tenant]
+                spent_tokens = {caller[1]: self._unreported.pop(caller) for caller in callers}
+            try:
+                buckets = self._update_buckets(key_value_store, tenant, spent_tokens, now)
+            except StoreError:
+                buckets = None
+            with self._lock:
+                if buckets is None:
+                    self._due_tenants.add(tenant)
+                for principal, records in spent_tokens.items():
+                    caller = (tenant, principal)
+                    unreported = self._unreported.get(caller, 0)
+                    if buckets is None:
+                        self._unreported[caller] = unreported + records
+                    else:
+                        self._buckets.set_remaining(caller, buckets[principal].tokens - unreported)
+
+    def _update_buckets(
+        self, key_value_store: KeyValueStore, tenant: str, spent_tokens: Mapping[str, int], now: int
+    ) -> dict[str, SharedBucket] | None:
+        """Subtract the spent tokens in the store. Return the buckets, or `None` if too many processes update them."""
+        buckets: dict[str, SharedBucket] = {}
+
+        def subtract(stored_value: bytes | None) -> bytes:
+            buckets.clear()
+            buckets.update((decode(stored_value, SharedBuckets) if stored_value else SharedBuckets()).buckets)
+            for principal in (*buckets, *(name for name in spent_tokens if name not in buckets)):
+                bucket = buckets.get(principal, SharedBucket(self._capacity, now))
+                # The clocks of processes differ: the latest one refills.
+                refill = max(0, now - bucket.refilled_at) / 1000 * self._rate
+                tokens = min(self._capacity, bucket.tokens + refill) - spent_tokens.get(principal, 0)
+                buckets[principal] = SharedBucket(tokens, max(now, bucket.refilled_at))
+            return encode(
+                SharedBuckets({name: bucket for name, bucket in buckets.items() if bucket.tokens < self._capacity})
+            )
+
+        return buckets if update_entry(key_value_store, tenant, BUCKETS_KEY, subtract) else None
 
 
 class SignInLimiter:
