@@ -101,8 +101,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """The use of memory: off ignores it, tell informs models and applies promoted form changes and approved fixes,
     repair also runs promoted prerequisites."""
     holdout: float = 0.05
-    """The share of runs in which a model is not told a learned fix that models have followed in five runs: it shows
-    what the fix is worth. From 0 to 0.5."""
+    """The share of runs in which a model is not told a learned fix that models have followed in five runs, or not shown
+    its lesson, so that the effect can be measured. From 0 to 0.5. Reminders and repairs have settings of their own."""
     holdout_reminders: float = 0.0
     """The share of sessions without reminders after a compaction, so that their effect can be measured. 0 to 0.5."""
     holdout_repairs: float = 0.0
