@@ -132,7 +132,9 @@ def test_command_shows_what_self_corrections_cost(types):
         calls = [{"old": str(number)}] * (1 + number // 2) + [{"old": str(number), "path": "a"}]
         result = memory.loop(chat_of(memory, "small-1", calls), [edit], "edit it", limit=6)
     memory.flush()
-    facts = json.loads(types("stats", "--json")[1])["model_recovery"]
+    answer = json.loads(types("stats", "--json")[1])
+    facts, total = answer["model_recovery"], answer["total"]
+    assert (total["recovery_tokens"], total["model_recovery_tokens"]) == (0, 4 * 823)
     assert (facts["failures"], facts["recovered_by_model"], facts["unrecovered"]) == (3, 3, 0)
     assert facts["by_attempt"] == {"1": 2, "2": 1, "3": 0, "later": 0}
     assert (facts["turns"], facts["tokens"]) == (4, 4 * 823)

@@ -124,6 +124,9 @@ def test_repairs_of_a_tool_are_held_out_in_a_share_of_runs_if_the_user_says_so(t
     assert {history.steps[-1].outcome for history in runs if history not in untouched} == {"success"}
     text = types("show", untouched[0].run.id)[1]
     assert "> not repaired: held out, to measure the effect of repairs" in text
+    facts = json.loads(types("impact", "--json")[1])
+    [row] = [row for row in facts["summary"] if (row["help"], row["name"]) == ("repair", "failures recovered")]
+    assert (row["with_help"], row["without_help"], row["held_out_cases"]) == ("100 %", "0 %", len(untouched))
     assert not any(map(held_out, play_repairs(0.0, 10)))
 
 
@@ -143,7 +146,7 @@ def test_all_processes_of_a_run_hold_out_the_same():
                 assert worker.trace_id == run.trace_id
 
 
-def test_reminders_are_held_out_by_session_and_recorded():
+def test_reminders_are_held_out_by_session_and_recorded(types):
     memory = mulligan.Mulligan(holdout_reminders=0.5)
 
     @memory.tool(effects="none")
@@ -164,6 +167,9 @@ def test_reminders_are_held_out_by_session_and_recorded():
     for id, text in reminders.items():
         [record] = [record for record in store.run(DEFAULT_TENANT, id).run.advice if record.fix == REMINDER]
         assert record.held_out is (text == "")
+    rows = json.loads(types("impact", "--json")[1])["summary"]
+    assert {row["name"] for row in rows} == {"runs that ended well", "repeated failures per compaction"}
+    assert {row["held_out_cases"] for row in rows} == {sum(not text for text in reminders.values())}
 
 
 def add_search(memory: mulligan.Mulligan, **options: Any) -> Any:
@@ -240,6 +246,8 @@ def test_lesson_that_is_followed_is_not_shown_in_a_share_of_runs(lesson, types):
     text = types("impact", "--agent", "reader")[1]
     assert lesson in text
     assert "mulligan lessons disable ID" in text
+    for words in (text, types("impact", "--agent", "reader", "--markdown")[1]):
+        assert "60 runs." in words  # runs that went well are cases too
 
 
 def test_lessons_at_the_start_of_a_conversation_are_held_out_too(lesson):

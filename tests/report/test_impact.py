@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 import mulligan
-from mulligan.report.impact import ImpactCase, analyze, collect_cases
+from mulligan.report.impact import ImpactCase, analyze
+from mulligan.report.impact_cases import leave_out_earlier
 
 RUNS = 60
 
@@ -98,6 +99,8 @@ def test_command_shows_the_effect_of_a_fix_in_the_users_own_runs(types):
     first = rows["fixed at the first attempt"]
     assert (first["with_help"], first["without_help"], first["verdict"]) == ("100 %", "0 %", "better")
     assert first["cases"] + first["held_out_cases"] <= RUNS
+    assert "; however, fixed at the first attempt +100.0 points (better), " in facts["conclusion"]
+    assert "cost per recovery" not in rows  # no price is known
     tokens = rows["tokens per recovery"]
     assert (tokens["with_help"], tokens["without_help"], tokens["verdict"]) == ("1,000", "2,000", "better")
     [contribution] = facts["contributions"]
@@ -123,4 +126,13 @@ def test_what_is_not_held_out_is_listed_as_incomparable(types):
 
 
 def test_cases_count_from_when_help_was_first_held_out():
-    assert collect_cases([]) == []
+    cases = [ImpactCase("fix", "a", has_help, "s", day, True) for day, has_help in ((1, True), (2, False), (3, True))]
+    assert leave_out_earlier(cases) == cases[1:]
+
+
+def test_heading_says_failed_runs_unless_all_runs_were_read(types):
+    play(mulligan.Mulligan(holdout=0), count=6)
+    with mulligan.Mulligan().run("planner"):
+        pass
+    mulligan.Mulligan().flush()
+    assert "6 runs with failures." in types("impact")[1]

@@ -315,14 +315,14 @@ def stats(
         csv_lines = render_csv(rows, [by, *STATS_SPEC.csv_columns])
         undeclared_kinds = list_undeclared_kinds(answer.total, context.settings.kinds)
         if query.by is None and query.kind is None:
-            answer_facts["model_recovery"] = _sum_up_recoveries(store, query)
+            recovery_costs.add_facts(answer_facts, _read_failed_runs(store, query))
         context.print(answer_facts | {"undeclared_kinds": undeclared_kinds}, csv_lines)
         return
     if query.by is None and query.kind is None:
         tools, agents, series = (
             _compute_stats(store, replace(query, by=by, detail=by == "tool")) for by in ("tool", "agent", "time")
         )
-        model_recovery = _sum_up_recoveries(store, query)
+        model_recovery = recovery_costs.to_facts(_read_failed_runs(store, query))
         print_lines(overview.render_overview(answer, tools, agents, series, context.width, model_recovery))
         if undeclared_kinds := list_undeclared_kinds(answer.total, context.settings.kinds):
             click.echo(f"\nNot declared: {', '.join(map(to_line, undeclared_kinds[:10]))}.")
@@ -356,11 +356,10 @@ def _print_by_dimension(
         click.echo(f"No records with a {query.by} in this period.")
 
 
-def _sum_up_recoveries(store: Store | None, query: StatsQuery) -> dict[str, Any]:
-    runs = recovery_costs.NO_RUNS
-    if store is not None:
-        runs = recovery_costs.read_failed_runs(store, DEFAULT_TENANT, query)
-    return recovery_costs.to_facts(runs)
+def _read_failed_runs(store: Store | None, query: StatsQuery) -> recovery_costs.FailedRuns:
+    return (
+        recovery_costs.read_failed_runs(store, DEFAULT_TENANT, query) if store is not None else recovery_costs.NO_RUNS
+    )
 
 
 def _count_caused(store: Store | None, query: StatsQuery) -> dict[str, int] | None:

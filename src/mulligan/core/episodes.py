@@ -5,7 +5,7 @@ All of it is derived from stored steps, links and advice, so that it covers reco
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from mulligan.core.calls import Call, group_attempts
 from mulligan.core.records import History, Record, Run, Step, encode
@@ -66,6 +66,9 @@ class FailureEpisode(Record, frozen=True):
     @property
     def is_recovered(self) -> bool:
         return self.recovering_call is not None
+
+
+EpisodesByRun = Mapping[str, Sequence[FailureEpisode]]
 
 
 def find_causes(history: History) -> dict[int, FailureCause]:
@@ -136,6 +139,8 @@ def _text(value: object) -> str:
 
 def list_episodes(history: History) -> list[FailureEpisode]:
     """Return the failure episodes of the tool calls of a run, in the order of their first failures."""
+    if not any(step.has_failed and step.type in TOOL_TYPES for step in history.steps):
+        return []
     run_calls = [call for call in group_attempts(history.steps) if call.first.type in (*TOOL_TYPES, "model")]
     calls_by_id = {call.id: call for call in run_calls}
     links = {link.failed_call: link.recovering_call for link in history.links}

@@ -7,6 +7,7 @@ clusters, or sessions where runs have one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import Any, Literal, NamedTuple
@@ -15,7 +16,7 @@ import msgspec
 
 from mulligan.contract.counters import StatsQuery
 from mulligan.contract.store import DAY, FixQuery, RunQuery, Store
-from mulligan.core.episodes import list_episodes
+from mulligan.core.episodes import EpisodesByRun, list_episodes
 from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REPAIR
 from mulligan.core.records import ANY_FIX, Fix, History
 from mulligan.report import memory_text, recovery_costs
@@ -215,12 +216,20 @@ class ImpactReport(NamedTuple):
     incomparable: list[str]
     """What cannot be compared, and why."""
     runs: int
+    """The runs that were read."""
+    failed_runs_only: bool
+    """Whether only runs with a failed tool call were read: all are if lessons or reminders were held out."""
     is_complete: bool
     """Whether all runs of the period were read."""
     model_recovery: dict[str, Any]
     """At which attempt the model fixed failures, by kind and by what it had read, and what that cost."""
     curve: list[dict[str, Any]]
     """Failed and recovered calls of each of the last 30 days, with the median time to recovery."""
+
+    @property
+    def sentences(self) -> list[str]:
+        """The sentences of the conclusion."""
+        return re.split(r"(?<=\.) (?=[A-Z])", self.conclusion)
 
 
 def analyze(cases: Sequence[ImpactCase], names: Mapping[str, str] = {}) -> tuple[list[ImpactRow], list[ImpactRow], str]:
@@ -235,10 +244,12 @@ def analyze(cases: Sequence[ImpactCase], names: Mapping[str, str] = {}) -> tuple
         by_subject.setdefault((case.help, case.subject), []).append(case)
     main = [_measure(group, OUTCOMES[help][0]) for help, group in by_help.items() if group]
     others = [_measure(group, outcome) for help, group in by_help.items() if group for outcome in OUTCOMES[help][1:]]
+    others = [measurement for measurement in others if any(measurement.values)]  # without a price no case has a cost
     main_error, other_error = _divide(MAIN_OUTCOMES_ERROR, main), _divide(OTHER_OUTCOMES_ERROR, others)
     summary = [_build_row(measurement, measurement.outcome.name, main_error) for measurement in main]
-    conclusion = _conclude(by_help, list(zip(main, summary, strict=True)), main_error)
+    results = list(zip(main, summary, strict=True))
     summary += [_build_row(measurement, measurement.outcome.name, other_error) for measurement in others]
+    conclusion = _conclude(by_help, results, summary, main_error)
     summary.sort(key=lambda row: list(HELP_NAMES).index(row.help))
     subjects = [_measure(group, OUTCOMES[help][0]) for (help, _), group in by_subject.items() if help != "reminder"]
     error = _divide(CONTRIBUTIONS_ERROR, subjects)
@@ -256,10 +267,16 @@ def _divide(error: float, measurements: Sequence[_Measurement]) -> float:
 
 
 def _conclude(
-    by_help: Mapping[Help, Sequence[ImpactCase]], results: Sequence[tuple[_Measurement, ImpactRow]], error: float
+    by_help: Mapping[Help, Sequence[ImpactCase]],
+    results: Sequence[tuple[_Measurement, ImpactRow]],
+    summary: Sequence[ImpactRow],
+    error: float,
 ) -> str:
     """Return one sentence for each help that was held out."""
-    sentences = [_conclude_help(by_help[row.help], measurement, row, error) for measurement, row in results]
+    sentences = [
+        f"{_conclude_help(by_help[row.help], measurement, row, error)}{_list_exceptions(row, summary)}."
+        for measurement, row in results
+    ]
     return " ".join(sentences) or (
         "Nothing can be compared yet: no help was held out. A learned fix is held out from some runs after models have "
         f"followed it in {MIN_FOLLOWED_RUNS} runs, and so is its lesson; reminders and repairs are if "
@@ -272,9 +289,9 @@ def _conclude_help(cases: Sequence[ImpactCase], measurement: _Measurement, row: 
     counts = f"{row.with_help} {outcome.name} with them, {row.without_help} without them"
     match row.verdict:
         case "better":
-            return f"{name} help: {counts}, {row.effect}."
+            return f"{name} help: {counts}, {row.effect}"
         case "worse":
-            return f"{name} harm: {counts}, {row.effect}."
+            return f"{name} harm: {counts}, {row.effect}"
     part = sum(map(sum, measurement.values))
     rate = min(max((part + 1) / (len(cases) + 2), 0.1), 0.9)
     effect = EXPECTED_EFFECT if rate < 0.5 else -EXPECTED_EFFECT
@@ -283,8 +300,18 @@ def _conclude_help(cases: Sequence[ImpactCase], measurement: _Measurement, row: 
     missing = max(cases_for_power(rate, effect, share, design_effect, error), 2 * MIN_CASES) - len(cases)
     if missing > 0:
         sessions = max(1, round(missing * len({case.cluster for case in cases}) / len(cases)))
-        return f"{name}: too few cases to tell, about {sessions:,} more sessions needed."
-    return f"{name}: no effect that chance would not explain; {counts}, {row.effect}."
+        return f"{name}: too few cases to tell, about {sessions:,} more sessions needed"
+    return f"{name}: no effect that chance would not explain; {counts}, {row.effect}"
+
+
+def _list_exceptions(main: ImpactRow, summary: Sequence[ImpactRow]) -> str:
+    """Return the outcomes of a help with another clear verdict than the main one, after a semicolon."""
+    exceptions = [
+        f"{row.name} {row.effect.partition(' (')[0]} ({row.verdict})"
+        for row in summary
+        if row.help == main.help and row.verdict in ("better", "worse") and row.verdict != main.verdict
+    ]
+    return f"; however, {', '.join(exceptions)}" if exceptions else ""
 
 
 # The page
@@ -293,10 +320,12 @@ def _conclude_help(cases: Sequence[ImpactCase], measurement: _Measurement, row: 
 def build_report(store: Store, tenant: str, query: RunQuery, now: int) -> ImpactReport:
     """Compare the cases of the runs that match a query."""
     query = msgspec.structs.replace(query, limit=MAX_IMPACT_RUNS)
-    histories = read_runs(store, tenant, query)
+    histories, failed_runs_only = read_runs(store, tenant, query)
     is_complete = len(histories) < MAX_IMPACT_RUNS
     lessons = read_lessons(store, tenant, histories, now)
-    cases = collect_cases(histories, lessons)
+    episodes = {history.run.id: list_episodes(history) for history in histories}
+    failed_runs = [history for history in histories if episodes[history.run.id]]
+    cases = collect_cases(histories, episodes, lessons)
     fixes = {fix.id: fix for fix in store.fixes(tenant, FixQuery(now=now, limit=MAX_FIXES))}
     names = {id: f"{fix.tool}: {memory_text.describe_action(fix)}" for id, fix in fixes.items()}
     names |= {id: f"{lesson.tool}: {lesson.correction}" for id, lesson in lessons.items()}
@@ -305,22 +334,22 @@ def build_report(store: Store, tenant: str, query: RunQuery, now: int) -> Impact
         conclusion,
         summary,
         contributions,
-        list(_list_incomparable(histories, cases, fixes)),
+        list(_list_incomparable(histories, episodes, cases, fixes)),
         len(histories),
+        failed_runs_only,
         is_complete,
-        recovery_costs.to_facts(recovery_costs.FailedRuns(histories, is_complete)),
+        recovery_costs.to_facts(recovery_costs.FailedRuns(failed_runs, is_complete), episodes),
         _build_curve(store, tenant, query, now),
     )
 
 
 def _list_incomparable(
-    histories: Sequence[History], cases: Sequence[ImpactCase], fixes: Mapping[str, Fix]
+    histories: Sequence[History], episodes: EpisodesByRun, cases: Sequence[ImpactCase], fixes: Mapping[str, Fix]
 ) -> Iterator[str]:
     """Yield what helped, or may have, without a group to compare it with."""
     compared = {(case.help, case.subject) for case in cases}
-    episodes = [episode for history in histories for episode in list_episodes(history)]
     counts: dict[str, int] = {}
-    for episode in episodes:
+    for episode in chain.from_iterable(episodes.values()):
         for fix in episode.fixes:
             if ("fix", fix) not in compared and fix not in (ANY_FIX, REPAIR):
                 counts[fix] = counts.get(fix, 0) + 1
@@ -330,12 +359,12 @@ def _list_incomparable(
         followed = f", followed in {followed_runs} of {MIN_FOLLOWED_RUNS} runs" * (followed_runs < MIN_FOLLOWED_RUNS)
         tool = f"{to_line(stored_fix.tool, 40)}: {memory_text.describe_action(stored_fix)}, " if stored_fix else ""
         yield f"{tool}{fix}: shown after {format_count(count, 'failure')}, not held out yet{followed}"
-    repaired = [episode for episode in episodes if episode.by_mulligan]
+    repaired = sum(episode.by_mulligan for episode in chain.from_iterable(episodes.values()))
     if repaired and not any(help == "repair" for help, _ in compared):
-        recovered = format_count(len(repaired), "failed call")
-        yield f"{recovered} recovered by mulligan's own attempts: no hold-out (holdout_repairs is 0), so no comparison"
+        recovered = format_count(repaired, "failed call")
+        yield f"{recovered} recovered by mulligan's own attempts: none held out yet (setting holdout_repairs)"
     if not any(help == "reminder" for help, _ in compared) and any(history.compactions for history in histories):
-        yield "reminders after compactions: no hold-out (holdout_reminders is 0), so no comparison"
+        yield "reminders after compactions: none held out yet (setting holdout_reminders)"
 
 
 def _build_curve(store: Store, tenant: str, query: RunQuery, now: int) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ import msgspec
 from mulligan.contract.counters import find_repeated_calls
 from mulligan.contract.store import RunQuery, Store
 from mulligan.core.calls import Call, group_attempts
-from mulligan.core.episodes import FailureEpisode, list_episodes
+from mulligan.core.episodes import EpisodesByRun, FailureEpisode
 from mulligan.core.holdout import REMINDER, REPAIR, is_lesson_id
 from mulligan.core.records import ANY_FIX, History, Lesson
 from mulligan.core.run_links import derive_status
@@ -44,13 +44,15 @@ class ImpactCase(NamedTuple):
     compactions: int = 0
 
 
-def read_runs(store: Store, tenant: str, query: RunQuery) -> list[History]:
-    """Read the runs from which cases come: those with a failed tool call; all if reminders or lessons were held out."""
+def read_runs(store: Store, tenant: str, query: RunQuery) -> tuple[list[History], bool]:
+    """Read the runs from which cases come: those with a failed tool call; all if reminders or lessons were held out.
+
+    Also return whether they are only those with a failed tool call.
+    """
     histories = store.runs(tenant, msgspec.structs.replace(query, kind="tool/"))
     records = [record for history in histories for record in history.run.advice if record.held_out]
-    if any(record.fix == REMINDER or is_lesson_id(record.fix) for record in records):
-        histories = store.runs(tenant, query)
-    return list(histories)
+    needs_all = any(record.fix == REMINDER or is_lesson_id(record.fix) for record in records)
+    return list(store.runs(tenant, query) if needs_all else histories), not needs_all
 
 
 def read_lessons(store: Store, tenant: str, histories: Iterable[History], now: int) -> dict[str, Lesson]:
@@ -59,10 +61,14 @@ def read_lessons(store: Store, tenant: str, histories: Iterable[History], now: i
     return {id: lesson for id in sorted(ids) if (lesson := store.lesson(tenant, id, now)) is not None}
 
 
-def collect_cases(histories: Iterable[History], lessons: Mapping[str, Lesson] = {}) -> list[ImpactCase]:
+def collect_cases(
+    histories: Iterable[History], episodes: EpisodesByRun, lessons: Mapping[str, Lesson] = {}
+) -> list[ImpactCase]:
     """Return the cases of ended runs that can be compared. A lesson that no longer exists has none."""
     ended = [history for history in histories if history.run.end_reason is not None]
-    return leave_out_earlier([case for history in ended for case in _iter_cases(history, lessons)])
+    return leave_out_earlier(
+        [case for history in ended for case in _iter_cases(history, episodes[history.run.id], lessons)]
+    )
 
 
 def leave_out_earlier(cases: Sequence[ImpactCase]) -> list[ImpactCase]:
@@ -75,8 +81,13 @@ def leave_out_earlier(cases: Sequence[ImpactCase]) -> list[ImpactCase]:
     return [case for case in cases if case.started_at >= first_held_out.get((case.help, case.subject), 2**63)]
 
 
-def _iter_cases(history: History, lessons: Mapping[str, Lesson]) -> Iterator[ImpactCase]:
+def _iter_cases(
+    history: History, episodes: Iterable[FailureEpisode], lessons: Mapping[str, Lesson]
+) -> Iterator[ImpactCase]:
     run = history.run
+    repaired_calls = {step.call for step in history.steps if step.recovery is not None and step.recovery.changes}
+    if not (run.advice or repaired_calls):
+        return
     status = derive_status(run, history.steps, history.links)
     facts: dict[str, Any] = {
         "cluster": run.session or run.id,
@@ -93,7 +104,7 @@ def _iter_cases(history: History, lessons: Mapping[str, Lesson]) -> Iterator[Imp
             compactions = max(1, len(history.compactions))
             counts: dict[str, Any] = {"repeats": repeats, "compactions": compactions}
             yield ImpactCase("reminder", REMINDER, not record.held_out, **facts, **counts)
-    for episode in list_episodes(history):
+    for episode in episodes:
         ending = facts | {
             "is_recovered": episode.is_recovered,
             "model_attempts": episode.model_attempts,
@@ -107,7 +118,7 @@ def _iter_cases(history: History, lessons: Mapping[str, Lesson]) -> Iterator[Imp
                     yield ImpactCase("fix", fix, has_help, **ending)
         if REPAIR in episode.held_out_fixes:
             yield ImpactCase("repair", episode.tool, False, **ending)
-        elif _was_repaired(history, episode):
+        elif repaired_calls.intersection(episode.calls):
             yield ImpactCase("repair", episode.tool, True, **ending)
 
 
@@ -115,10 +126,3 @@ def _is_about(lesson: Lesson, call: Call) -> bool:
     """Return whether a call had the failure that a lesson warns of."""
     failures = [step.failure for step in call.steps if step.has_failed and step.failure is not None]
     return call.first.name == lesson.tool and lesson.fingerprint in [failure.fingerprint for failure in failures]
-
-
-def _was_repaired(history: History, episode: FailureEpisode) -> bool:
-    return any(
-        step.call in episode.calls and step.recovery is not None and bool(step.recovery.changes)
-        for step in history.steps
-    )

@@ -35,9 +35,9 @@ ROW_COLUMNS = (
 
 def render_report(report: ImpactReport, period: str, width: int | None) -> Iterator[str]:
     """Render the page for a terminal."""
-    yield from wrap_text(report.conclusion, width, "")
-    sample = f"{format_count(report.runs, 'run')} with failures{'' if report.is_complete else ', the latest ones'}"
-    yield from wrap_text(f"{period}; {sample}.", width, "")
+    for sentence in report.sentences:
+        yield from wrap_text(sentence, width, "")
+    yield from wrap_text(f"{period}; {describe_sample(report)}.", width, "")
     for help, name in HELP_NAMES.items():
         rows = [row._asdict() for row in report.summary if row.help == help]
         if rows:
@@ -60,6 +60,12 @@ def render_report(report: ImpactReport, period: str, width: int | None) -> Itera
     if report.summary:
         yield ""
         yield from wrap_text(IMPACT_NOTE, width, "")
+
+
+def describe_sample(report: ImpactReport) -> str:
+    """Return which runs were read, and how many."""
+    failures = " with failures" if report.failed_runs_only else ""
+    return f"{format_count(report.runs, 'run')}{failures}{'' if report.is_complete else ', the latest ones'}"
 
 
 def list_attempt_tables(facts: Mapping[str, Any]) -> Iterator[tuple[str, Sequence[TableColumn], list[Fact]]]:
@@ -94,7 +100,7 @@ def render_markdown(report: ImpactReport, period: str) -> Iterator[str]:
     """Render the page as Markdown, to paste it into a message."""
     yield f"**{report.conclusion}**"
     yield ""
-    yield f"{period}; {format_count(report.runs, 'run')} with failures."
+    yield f"{period}; {describe_sample(report)}."
     rows = [(f"{HELP_NAMES[row.help]}: {row.name}", row) for row in report.summary]
     rows += [(f"{row.name} ({row.subject})", row) for row in report.contributions]
     if rows:

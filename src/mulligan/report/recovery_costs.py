@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from mulligan.contract.counters import StatsQuery
 from mulligan.contract.store import RunQuery, Store
-from mulligan.core.episodes import FailureCause, FailureEpisode, find_causes, list_episodes
+from mulligan.core.episodes import EpisodesByRun, FailureCause, FailureEpisode, find_causes, list_episodes
 from mulligan.core.records import History
 from mulligan.report.tables import (
     Fact,
@@ -54,9 +54,23 @@ def count_caused_failures(histories: Iterable[History]) -> dict[str, int]:
     return counts
 
 
-def to_facts(runs: FailedRuns) -> dict[str, Any]:
-    """Return what the recoveries of these runs cost the model, in total, by kind, by cause and by what it was told."""
-    episodes = [(history, episode) for history in runs.histories for episode in list_episodes(history)]
+def add_facts(answer: dict[str, Any], runs: FailedRuns) -> None:
+    """Add what recoveries cost the model to the answer of `stats`.
+
+    Its tokens also stand beside `recovery_tokens`, which are those of mulligan's own attempts.
+    """
+    answer["model_recovery"] = facts = to_facts(runs)
+    answer["total"]["model_recovery_tokens"] = facts["tokens"]
+
+
+def to_facts(runs: FailedRuns, by_run: EpisodesByRun | None = None) -> dict[str, Any]:
+    """Return what the recoveries of these runs cost the model, in total, by kind, by cause and by what it was told.
+
+    `by_run` has the episodes of the runs, if they are known.
+    """
+    if by_run is None:
+        by_run = {history.run.id: list_episodes(history) for history in runs.histories}
+    episodes = [(history, episode) for history in runs.histories for episode in by_run[history.run.id]]
     groups: dict[str, Callable[[FailureEpisode], Mapping[str, str]]] = {
         "by_kind": lambda episode: {"kind": episode.kind},
         "by_cause": _cause_facts,
@@ -85,16 +99,9 @@ def _cause_facts(episode: FailureEpisode) -> dict[str, str]:
 
 def _sum_up(episodes: Sequence[tuple[History, FailureEpisode]]) -> dict[str, Any]:
     """Sum up episodes. A turn that followed two failures is counted once."""
-    turns = {(episode.run, turn): history for history, episode in episodes for turn in episode.turns}
-    steps_by_run: dict[str, set[int]] = {}
-    for run, turn in turns:
-        steps_by_run.setdefault(run, set()).add(turn)
-    steps = [
-        step
-        for history in {history.run.id: history for history, _ in episodes}.values()
-        for step in history.steps
-        if step.seq in steps_by_run.get(history.run.id, ())
-    ]
+    turns = {(episode.run, turn) for _, episode in episodes for turn in episode.turns}
+    histories = {history.run.id: history for history, episode in episodes if episode.turns}
+    steps = [step for run, history in histories.items() for step in history.steps if (run, step.seq) in turns]
     costs = [step.cost_nanos for step in steps if step.cost_nanos is not None]
     by_mulligan = sum(episode.by_mulligan for _, episode in episodes)
     open_episodes = [episode for _, episode in episodes if not (episode.by_mulligan or episode.by_program)]

@@ -259,7 +259,7 @@ def answer_stats(store: Store, tenant: str, values: dict[str, Any], request: Req
         response["most_failing_step"] = _most_failing_step(overview.rank_parts(read_parts("step"), "step"))
         tools, agents = read_parts("tool", detail=True), read_parts("agent")
         response["older_runs"] = stats_report.count_older_runs(store, tenant, query.now, query.since)
-        response["model_recovery"] = recovery_costs.to_facts(recovery_costs.read_failed_runs(store, tenant, query))
+        recovery_costs.add_facts(response, recovery_costs.read_failed_runs(store, tenant, query))
         response["advice"] = stats_report.build_advice(stats.total, tools, agents)
     return json_response(response)
 
