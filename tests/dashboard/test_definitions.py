@@ -9,6 +9,11 @@ import re
 import dashboards
 import pytest
 
+from mulligan.contract.store import DEFAULT_TENANT
+from mulligan.core.events import RunEnded, RunStarted, StepEnded
+from mulligan.core.failure import Failure, Kind, Remedy
+from mulligan.core.records import AdvisedFix, Link, Run, Step
+
 NOW = 1_794_700_000_000
 FAILURE = {"message": "Read timed out after 3 s"}
 RUNS = (
@@ -110,3 +115,25 @@ def test_impact_has_a_page_and_a_route_with_the_commands_figures(asked, types, t
     page = asked.get("/impact?range=all")
     assert page.status == 200
     assert "Nothing can be compared yet" in html.unescape(page.body.decode())
+
+
+def test_impact_page_shows_held_out_cases_with_a_button_for_each_fix(tmp_path):
+    failure = Failure.of(Kind("tool", "timeout", Remedy.RETRY, "unknown"), "too slow")
+    with dashboards.served(tmp_path, groups=(dashboards.build_routes,), clock=lambda: NOW + 5000) as running:
+        for number in range(60):
+            advice = (AdvisedFix(1, "fix_1", held_out=number % 2 == 0),)
+            run = Run(
+                id=f"r-{number}", agent="ann", started_at=NOW, ended_at=NOW + 9, end_reason="finished", advice=advice
+            )
+            times = {"run": run.id, "name": "search", "started_at": NOW}
+            steps = [Step(seq=1, call=1, outcome="failure", failure=failure, links_decided=True, **times)]
+            if number % 2:
+                steps.append(Step(seq=2, call=2, links=(Link(run.id, 1, 2, "agent"),), **times))
+            events = [RunStarted(run), *map(StepEnded, steps), RunEnded(run)]
+            running.store.append(DEFAULT_TENANT, events, "journal_a", number + 1)
+        page = running.person().get("/impact?range=all").body.decode()
+    assert "all time, 60 runs with failures" in page
+    assert "Learned fixes help: 100 % failures recovered with them, 0 % without them" in page
+    assert "Learned fixes</th>" in page
+    form = page.split('action="/fixes/fix_1')[1].split("</form>")[0]
+    assert 'value="revoke">Confirm: disable' in form

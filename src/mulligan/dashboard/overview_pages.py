@@ -42,7 +42,7 @@ from mulligan.report import impact as impact_report
 from mulligan.report import stats as stats_report
 from mulligan.report.changes import find_changes
 from mulligan.report.impact_cases import HELP_NAMES
-from mulligan.report.impact_text import list_attempt_tables
+from mulligan.report.impact_text import describe_sample, list_attempt_tables
 from mulligan.report.resources import AUDIT_SPEC, IMPACT_SPEC, PATTERN_SPEC, STEP_SPEC
 from mulligan.report.tail_reader import START_LOOKBACK_MS, TailReader
 from mulligan.server.routes import decode_cursor, encode_cursor
@@ -231,6 +231,7 @@ def impact(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     report = impact_report.build_report(store, tenant, page_query.query(IMPACT_SPEC), page_query.now)
     return {
         "report": report,
+        "sample": describe_sample(report),
         "help_names": HELP_NAMES,
         "note": impact_report.IMPACT_NOTE,
         "attempt_tables": list(list_attempt_tables(report.model_recovery)),
