@@ -259,6 +259,7 @@ def test_recoveries_of_an_export_never_make_a_fix_automatic(types, tmp_path):
     assert types("import", to_csv(tmp_path / "a.csv", rows), "--store", store)[0] == 0
     (fix,) = json.loads(types("fixes", "--store", store, "--json")[1])
     assert fix["trials"] >= 5
+    assert fix["imported"] == fix["trials"]  # trials of imported logs alone never promote
     assert fix["state"] == "proposed"
 
 
