@@ -221,6 +221,9 @@ COMMANDS: dict[str, tuple[str, Any]] = {
     "tenant remove": ("tenant remove ada --yes --store {store}", None),
     "tenant set": ("tenant set local --keep-failures 90 --store {store}", None),
     "tenant show": ("tenant show local --store {store}", None),
+    "alerts list": ("alerts list --store {store}", None),
+    "alerts set": ("alerts set --quiet-hours 22:00-07:00 --store {store}", None),
+    "alerts test": ("alerts test --store {store}", None),
     "audit": ("audit --store {store}", None),
     "env": ("env --url https://mulligan.example.com --token mul_abcdefgh", None),
     "doctor": ("doctor --store {store}", None),
@@ -239,6 +242,8 @@ COMMANDS: dict[str, tuple[str, Any]] = {
 REPORTS = ("export", "redact")
 """Commands that write data to stdout, and the report about it to stderr."""
 PREPARATIONS = {
+    "alerts list": "alerts set --target command:/bin/true --store {store}",
+    "alerts test": "alerts set --target command:/bin/true --store {store}",
     "audit": "fixes approve {fix} --store {store}",
     "lessons import": "lessons export {folder}/lessons --store {store}",
     "patterns reopen": "patterns resolve {pattern} --store {store}",

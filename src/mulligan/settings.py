@@ -35,6 +35,7 @@ NOT_FOR_PROJECTS = (
     "alert_command",
     "alert_webhook",
     "base_url",
+    "alerts",
 )
 """Settings that a project file cannot set. Its author is not the user: it may tighten redaction, never loosen it, and
 neither send records elsewhere nor run commands."""
@@ -143,6 +144,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
     They replace the shipped prices of these models; see docs/models.md.
     """
+    alerts: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    """Targets and rules of the alerts that `mulligan serve` sends: see docs/server.md."""
     tools: Mapping[str, Mapping[str, Any]] = msgspec.field(default_factory=dict)
     """Options for tools of servers behind `mulligan proxy`, by `server.tool`, `server.*` or `*`."""
 
@@ -172,7 +175,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
 CLASS_SETTINGS = ("control_flow", "injected_types")
 """Settings that name classes. Those of all sources are added up."""
-TABLE_NAMES = ("kinds", "rules", "prices", "tools")
+TABLE_NAMES = ("kinds", "rules", "prices", "alerts", "tools")
 """Tables, for files and `configure` only. They have no environment variables."""
 SETTING_NAMES = (
     tuple(name for name in Settings.__struct_fields__ if name not in ("policy", *TABLE_NAMES)) + POLICY_NAMES
@@ -299,7 +302,7 @@ def check_overrides(arguments: Mapping[str, Any], where: str = "configure") -> t
 def _merge(merged: dict[str, Any], values: dict[str, Any]) -> None:
     """Add the values of a more specific source. Its rules run before the existing ones, its tables and classes are
     added."""
-    for name in ("kinds", "prices", "tools"):
+    for name in ("kinds", "prices", "alerts", "tools"):
         if name in values:
             values[name] = {**merged.get(name, {}), **values[name]}
     for name in ("rules", *CLASS_SETTINGS):
@@ -322,7 +325,7 @@ def _check_values(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 def _check_value(name: str, value: Any, where: str) -> Any:
     if name == "rules" and isinstance(value, list | tuple):
         return tuple(value)
-    if name in ("kinds", "prices", "tools") and isinstance(value, Mapping):
+    if name in ("kinds", "prices", "alerts", "tools") and isinstance(value, Mapping):
         is_tools = name == "tools"
         return {key: _check_tool_options(key, item, where) if is_tools else item for key, item in value.items()}
     if name in TABLE_NAMES:

@@ -422,7 +422,7 @@ OWNER = "is for whoever can open the store itself, and refuses a server"
 ASKED: dict[str, str | list[tuple[str, ...]]] = {
     "demo": NOTHING, "scan": NOTHING, "install": NOTHING, "uninstall": NOTHING, "env": NOTHING, "proxy": NOTHING,
     "classify": NOTHING, "redact": NOTHING, "settings": NOTHING, "completion": NOTHING,
-    "serve": OWNER, "token": OWNER, "tenant": OWNER, "backup": OWNER, "copy": OWNER,
+    "serve": OWNER, "token": OWNER, "alerts": OWNER, "tenant": OWNER, "backup": OWNER, "copy": OWNER,
     "migrate": OWNER,
     "runs": [("--limit", "100"), ("--agent", "{agent}"), ("--tool", "{tool}"), ("--pattern", "{pattern}"),
              ("--session", "{session}"), ("--json",)],
@@ -491,6 +491,7 @@ def test_what_is_the_owners_is_not_done_through_a_server(world, types, monkeypat
             ("remove", OURS, "--yes"),
             ("create", "x"),
         ],
+        "alerts": [("list", "--tenant", OURS), ("test", "--tenant", OURS), ("set", "--tenant", OURS, "--no-targets")],
         "migrate": [()],
         "backup": [(str(tmp_path / "copy.db"),)],
         "copy": [(f"http://127.0.0.1:{world.running.port}", str(tmp_path / "copy.db"), "--tenant", OURS)],

@@ -41,9 +41,10 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
         def do_POST(self) -> None:
             receiver.requests += 1
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            while receiver.hangs.is_set() and not stopping.wait(0.02):
-                pass
-            if receiver.status == 200 and not stopping.is_set():
+            if receiver.hangs.is_set():
+                stopping.wait(60)
+                return
+            if receiver.status == 200:
                 receiver.bodies.append(body)
             with contextlib.suppress(OSError):  # the sender has gone meanwhile
                 self.send_response(receiver.status)

@@ -50,6 +50,7 @@ SECTIONS: dict[str, dict[str, tuple[str, str, str]]] = {
         "serve": ("serve", "serve", "Start the ingest API and the dashboard."),
         "token": ("tenant", "token", "Create, list or revoke server tokens."),
         "tenant": ("tenant", "tenant", "Manage tenants, retention and quotas."),
+        "alerts": ("alerts", "alerts", "Set, test and list the alerts of a server."),
         "audit": ("tenant", "audit", "Show the audit log."),
         "env": ("configuration", "env", "Print OpenTelemetry exporter settings for a server."),
     },

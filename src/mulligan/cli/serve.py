@@ -2,14 +2,11 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import shlex
-import shutil
 import socket
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 import msgspec
@@ -17,16 +14,14 @@ import msgspec
 from mulligan.build import build_classifier, build_kinds, build_redactor
 from mulligan.cli.configuration import DEFAULT_URL
 from mulligan.cli.options import CommandContext, command, now_ms
-from mulligan.contract.store import DAY, DEFAULT_TENANT, Retention, Store
-from mulligan.core.events import AnyEvent
+from mulligan.contract.store import DAY, DEFAULT_TENANT, Retention
 from mulligan.core.failure import INSTALL_EXTRA, MissingExtraError, SettingsError
 from mulligan.core.listening import bind_socket, is_loopback
 from mulligan.core.prices import PriceTable
-from mulligan.core.records import decode, encode
 from mulligan.record.journal_import import recover_journals
 from mulligan.redaction import Redactor
-from mulligan.report.alerts import AlertLog, Alerts, describe_alert
-from mulligan.server.tenants import Tenant, Tenants, update_entry
+from mulligan.report.alerts import parse_alert_settings
+from mulligan.server.tenants import Tenant
 from mulligan.settings import Level
 from mulligan.store.urls import is_postgres, is_remote, journals_of, local_path, open_store
 
@@ -111,6 +106,7 @@ def serve(
     from mulligan.server.payloads import PayloadConverter
     from mulligan.server.routes import ROUTE_GROUPS
     from mulligan.server.search_indexing import SearchIndexer
+    from mulligan.server.tenant_alerts import TenantAlerts
     from mulligan.store.sql import DatabaseStore
 
     trusted_proxies = _parse_proxies(proxies)
@@ -148,7 +144,12 @@ def serve(
     alert_targets = {
         "command": alert_command or settings.alert_command, "webhook": alert_webhook or settings.alert_webhook,
     }  # fmt: skip
-    alerts = TenantAlerts(opened_store, intake.tenants, **alert_targets)
+    alert_settings = parse_alert_settings(settings.alerts)
+    alerts = TenantAlerts(
+        opened_store, intake.tenants, alert_settings, alert_targets["command"], alert_targets["webhook"]
+    )
+    if program := alerts.find_missing_program():
+        raise SettingsError(f"Alert command {program!r} not found. Install it, or change alert_command.")
     server_url = ""
 
     def announce(ticket: str) -> None:
@@ -156,7 +157,7 @@ def serve(
 
     log = partial(click.echo, err=True)
     pruner = Pruner(opened_store, log_line=log) if prunes else None
-    background_work: list[BackgroundWork] = [pruner] if pruner is not None else []
+    background_work: list[BackgroundWork] = [alerts, pruner] if pruner is not None else [alerts]
     if indexes and isinstance(opened_store, DatabaseStore):
         background_work.append(SearchIndexer(opened_store, intake.tenants))
     server = Server(
@@ -164,6 +165,9 @@ def serve(
         background_work=background_work,
     )  # fmt: skip
     server.alert_targets = alert_targets
+    server.alerts = alerts
+    server.on_quota_exhausted = alerts.on_quota_exhausted
+    alerts.check_health = server.find_problem
     if not is_local and not any(token.state(now_ms()) == "active" for token in server.tokens.load_all()):
         server.close()
         raise SettingsError(
@@ -210,7 +214,6 @@ def serve(
         app, ready, on_stopping=server.stop, trusted_proxies=trusted_proxies, drain_seconds=drain_seconds, on_tls=on_tls
     )
     http_server.serve(listening, sock)
-    alerts.close()
 
 
 def _parse_proxies(text: str) -> list[str]:
@@ -264,55 +267,3 @@ def _describe_retention(retention: Retention) -> str:
     ages = {"successful runs": retention.keep_successes, "failed runs": retention.keep_failures}
     phrases = [f"{subject} after {age // DAY} days" for subject, age in ages.items() if age is not None]
     return " and ".join(phrases) or "hourly counters only"
-
-
-class TenantAlerts:
-    """Sends alerts for stored events, to each tenant's own targets. The default tenant falls back to the server's.
-
-    Of several servers on one store, one sends each alert: they share a log of what was sent, one entry per tenant.
-    """
-
-    def __init__(self, store: Store, tenants: Tenants, **server_targets: Any) -> None:
-        self._store = store
-        self._tenants = tenants
-        self._server_targets = server_targets
-        self._alerts_by_tenant: dict[str, tuple[dict[str, Any], Alerts | None]] = {}
-        self.link = ""
-        """Address of the dashboard. Empty beyond loopback: there, clients use a name that the server does not know."""
-        if any(server_targets.values()):
-            Alerts(**server_targets)  # raises now for invalid targets, not at the first failure
-            program = next(iter(shlex.split(server_targets["command"])), None)
-            if program is not None and shutil.which(program) is None:
-                raise SettingsError(f"Alert command {program!r} not found. Install it, or change alert_command.")
-
-    def on_stored(self, tenant: str, events: Sequence[AnyEvent]) -> None:
-        settings = self._tenants.settings_for(tenant)
-        targets: dict[str, Any] = {"command": settings.alert_command, "webhook": settings.alert_webhook}
-        if tenant == DEFAULT_TENANT and not any(targets.values()):
-            targets = self._server_targets
-        previous_targets, alerts = self._alerts_by_tenant.get(tenant, ({}, None))
-        if previous_targets != targets:
-            if alerts is not None:
-                alerts.close()
-            shared: dict[str, Any] = {
-                "find": partial(self._store.pattern, tenant), "update_log": partial(self._update_log, tenant),
-                "describe": partial(describe_alert, self._store, tenant),
-            }  # fmt: skip
-            alerts = Alerts(**targets, **shared, link=self.link) if any(targets.values()) else None
-            self._alerts_by_tenant[tenant] = (targets, alerts)
-        if alerts is not None:
-            alerts.on_stored(events)
-
-    def close(self) -> None:
-        """Send the queued alerts. Give up after a few seconds."""
-        deadline = time.monotonic() + 5.0  # time to send queued alerts when the server stops
-        for _, alerts in self._alerts_by_tenant.values():
-            if alerts is not None:
-                alerts.close(max(0.0, deadline - time.monotonic()))
-
-    def _update_log(self, tenant: str, change: Callable[[AlertLog], AlertLog | None]) -> None:
-        def update(stored_value: bytes | None) -> bytes | None:
-            changed_log = change(decode(stored_value, AlertLog) if stored_value else AlertLog())
-            return encode(changed_log) if changed_log is not None else None
-
-        update_entry(self._store, tenant, "alerts", update)

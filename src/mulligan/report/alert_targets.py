@@ -25,13 +25,17 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import Record, encode
 from mulligan.redaction import sanitize
 
-AlertType = Literal["person_needed", "new_pattern", "high_failure_rate", "circuit_open"]
+AlertType = Literal[
+    "person_needed", "new_pattern", "high_failure_rate", "circuit_open", "regressed_pattern", "budget_exhausted",
+    "server_unhealthy", "test",
+]  # fmt: skip
 
 DELIVERY_TIMEOUT_SECONDS = 10.0
 """Timeout of one command run, request or e-mail."""
 PAGERDUTY_URL = "https://events.pagerduty.com/v2/enqueue"
 SLACK_HOST = "hooks.slack.com"
 TEAMS_HOSTS = (".webhook.office.com", ".logic.azure.com", ".powerplatform.com")
+MAX_GROUPED_TEXTS = 15
 TARGET_FORMS = "slack:URL, teams:URL, webhook:URL, pagerduty:ROUTING_KEY, mail:ADDRESS or command:PROGRAM"
 
 
@@ -53,6 +57,8 @@ class Alert(Record, frozen=True):
     """Earlier alerts that were not sent because of the hourly limit."""
     call: int = 0
     """Number of the failed call in its run."""
+    failed_at: int = 0
+    """When the failed attempt started."""
     tenant: str = ""
     agent: str = ""
     environment: str = ""
@@ -66,11 +72,21 @@ class Alert(Record, frozen=True):
     """What mulligan did about the failed call."""
     pattern_link: str = ""
     """Dashboard URL of the pattern."""
+    resolved: bool = False
+    """Whether this message says that an earlier alert is over."""
+    repeats: int = 0
+    """Alerts about the same since the last one, which were not sent because of the interval."""
+    grouped: tuple[str, ...] = ()
+    """Texts of other alerts that were sent in the same message."""
 
     @property
     def key(self) -> str:
         """Identity of what the alert is about. Alerts with the same key repeat each other."""
-        subject = {"high_failure_rate": "", "circuit_open": self.tool}.get(self.type, f"{self.kind} {self.tool}")
+        subjects = {
+            "high_failure_rate": "", "circuit_open": self.tool, "server_unhealthy": "", "budget_exhausted": "",
+            "regressed_pattern": self.pattern,
+        }  # fmt: skip
+        subject = subjects.get(self.type, f"{self.kind} {self.tool}")
         return hashlib.blake2b(f"{self.type} {subject}".encode(), digest_size=8).hexdigest()
 
 
@@ -111,8 +127,12 @@ def describe_alert(alert: Alert) -> list[tuple[str, str]]:
         "Occurred": _describe_occurrences(alert),
         "mulligan": alert.action,
         "Owner": alert.owner,
+        "Repeated": f"{alert.repeats:,} more since the last message" if alert.repeats else "",
     }
-    return [(label, neutralize_markup(text)) for label, text in facts.items() if text]
+    rows = [*facts.items(), *(("Also", text) for text in alert.grouped[:MAX_GROUPED_TEXTS])]
+    if len(alert.grouped) > MAX_GROUPED_TEXTS:
+        rows.append(("Also", f"{len(alert.grouped) - MAX_GROUPED_TEXTS} more"))
+    return [(label, neutralize_markup(text)) for label, text in rows if text]
 
 
 def _describe_occurrences(alert: Alert) -> str:
@@ -129,7 +149,7 @@ def list_links(alert: Alert) -> list[tuple[str, str]]:
 
 
 def render_title(alert: Alert) -> str:
-    return f"mulligan: {neutralize_markup(alert.text, 400)}"
+    return f"mulligan: {'resolved: ' if alert.resolved else ''}{neutralize_markup(alert.text, 400)}"
 
 
 def render_text(alert: Alert) -> str:
@@ -196,7 +216,7 @@ def build_pagerduty_body(alert: Alert, routing_key: str) -> dict[str, Any]:
     }
     return {
         "routing_key": routing_key,
-        "event_action": "trigger",
+        "event_action": "resolve" if alert.resolved else "trigger",
         "dedup_key": f"mulligan {alert.tenant} {alert.key}",
         "client": "mulligan",
         "payload": payload,

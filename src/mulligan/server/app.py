@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from mulligan.contract import audit
-from mulligan.contract.store import Batch, Store
+from mulligan.contract.store import DEFAULT_TENANT, Batch, Store
 from mulligan.core.failure import StoreError, UnsupportedOperationError, WorkerUnavailableError
 from mulligan.server import access
 from mulligan.server.access import AccessMiddleware, AccessRules, BrowserSessions, Caller, Rejections, RequiredRole
@@ -38,6 +38,7 @@ from mulligan.server.bodies import (
 )
 from mulligan.server.limits import Quotas, RateLimiter, SignInLimiter, StreamLimiter
 from mulligan.server.payloads import PayloadConverter
+from mulligan.server.tenant_alerts import TenantAlerts
 from mulligan.server.tenants import MEASURES, ROLE_PERMISSIONS, SignInSessions, Tokens
 
 log = logging.getLogger(__name__)
@@ -106,6 +107,8 @@ class Server:
         self.background_work = background_work
         self.alert_targets: Mapping[str, str] = {}
         """Alert targets of the server's own settings, for the settings page."""
+        self.alerts = TenantAlerts(store, self.tenants)
+        self.on_quota_exhausted: Callable[[str, str], None] = lambda tenant, message: None
         self.rate_limiter = rate_limiter or RateLimiter()
         self.clock = clock
         self.is_stopping = False
@@ -291,7 +294,20 @@ class Server:
             return
         measured_amounts = {name: amounts[name] for name in MEASURES if name in amounts}
         if not self.quotas.spend_reserved(tenant, measured_amounts, now):
-            await self.run_in_reader(self.quotas.reserve_and_spend, tenant, measured_amounts, now)
+            try:
+                await self.run_in_reader(self.quotas.reserve_and_spend, tenant, measured_amounts, now)
+            except ApiError as error:
+                if error.error == "quota":
+                    self.on_quota_exhausted(caller.tenant, error.message)
+                raise
+
+    def find_problem(self) -> str:
+        """Describe why the server is unhealthy. Empty if it is not."""
+        try:
+            self.store.get(DEFAULT_TENANT, "server", "ready")
+        except StoreError:
+            return "the store is unavailable"
+        return "the store is not writable" if self.committer.has_recent_write_failure else ""
 
     def stop(self) -> None:
         """Stop background work. Requests in progress are still answered."""

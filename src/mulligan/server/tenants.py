@@ -25,6 +25,7 @@ from mulligan.contract.audit import build_entry
 from mulligan.contract.store import DAY, DEFAULT_TENANT, AuditNote, KeyValueStore, Retention
 from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import Record, decode, encode, new_id
+from mulligan.report.alerts import AlertSettings
 
 T = TypeVar("T")
 
@@ -146,6 +147,8 @@ class Tenant(Record, frozen=True):
     """Arguments stored unredacted at level shared, in addition to the server's settings."""
     alert_command: str = ""
     alert_webhook: str = ""
+    alerts: AlertSettings | None = None
+    """Targets and rules of its alerts. `None` means the rules of the server's settings."""
 
     @property
     def retention(self) -> Retention:
