@@ -19,7 +19,7 @@ import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import click
 import jsonschema_rs
@@ -397,6 +397,55 @@ def test_promtool_accepts_rules_queries_and_configuration(tmp_path):
     ]
     (tmp_path / "rules.yml").write_text(json.dumps({"groups": [{"name": "queries", "rules": rules}]}))
     run_promtool("check", "rules", tmp_path / "rules.yml")
+
+
+CITUS_PANELS = {"Workers that answer", "Size of shards"}
+
+
+@pytest.mark.slow
+def test_a_real_prometheus_answers_each_panel(tmp_path):
+    program = shutil.which("prometheus")
+    if program is None:
+        pytest.skip("prometheus is not installed: apt-get install prometheus")
+    with serving("memory:") as process:
+        text = (DEPLOY / "prometheus" / "prometheus.yml").read_text().replace("30s", "1s")
+        text = re.sub(r" *authorization:\n.*\n", "", text)  # the server runs without tokens
+        text = text.replace('"10.0.0.11:4700", "10.0.0.12:4700"', f'"127.0.0.1:{process.port}"')
+        text = text.replace("/etc/prometheus", str(DEPLOY / "prometheus"))
+        (tmp_path / "prometheus.yml").write_text(text)
+        port = free_port()
+        command = [
+            program, f"--config.file={tmp_path}/prometheus.yml", f"--storage.tsdb.path={tmp_path}/data",
+            f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+        ]  # fmt: skip
+        expressions = [item for item in list_expressions() if not item.title.startswith("Mulligan")]
+        unanswered = [item for item in expressions if item.title not in CITUS_PANELS]
+        with subprocess.Popen(command) as prometheus:
+            try:
+                deadline = time.monotonic() + 90
+                while unanswered:
+                    assert time.monotonic() < deadline, unanswered
+                    send_examples(process.port)
+                    time.sleep(1)
+                    unanswered = [item for item in unanswered if not query_prometheus(port, item.query)]
+            finally:
+                prometheus.terminate()
+
+
+def query_prometheus(port: int, query: str) -> list[Any]:
+    """Return the series that a query selects, none while Prometheus starts."""
+    path = f"/api/v1/query?query={quote(fill_variables(query))}"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+    try:
+        connection.request("GET", path)
+        response = connection.getresponse()
+        body = response.read()
+    except OSError:
+        return []
+    finally:
+        connection.close()
+    result: list[Any] = json.loads(body)["data"]["result"] if response.status == 200 else []
+    return result
 
 
 def fill_variables(query: str) -> str:
