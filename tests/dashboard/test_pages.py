@@ -1210,3 +1210,11 @@ def test_the_overview_starts_with_what_changed_and_links_the_first_run(week, per
 
 def test_days_without_a_change_are_quiet(week, person):
     assert "Quiet: no failure pattern is new" in person.get("/?range=24h&tool=find_orders").body.decode()
+
+
+def test_a_run_page_shows_the_metadata_of_its_run(week, person):
+    metadata = {"user": "ada", "tags": ["vip", "beta"]}
+    run = {"id": "run-with-user", "agent": "ann", "end_reason": "finished", "metadata": metadata}
+    assert person.post("/v1/runs", run).status == 200
+    page = words(person.get("/runs/run-with-user"))
+    assert 'user ada · tags ["vip","beta"]' in page, page.partition("Timeline")[0][-300:]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 
+import msgspec
 import pytest
 
 from mulligan.contract.store import DEFAULT_TENANT, RunQuery
@@ -65,7 +66,7 @@ def test_groups_of_more_runs_than_are_read_say_so(limit, value, path, monkeypatc
     groups = run_table.group_runs(store, DEFAULT_TENANT, RunQuery(order="cost"), "version")
     store.close()
     assert (groups.runs, groups.is_cut) == (2, True)
-    assert groups.note == "Groups of the first 2 runs, most expensive first."
+    assert groups.note == "Groups of the first 2 runs only, most expensive first; more match. Set a period for others."
 
 
 def test_the_command_prints_groups_as_text_json_and_csv(path, types):
@@ -104,3 +105,30 @@ def test_two_runs_stand_side_by_side_with_their_differences(path, types):
 def test_long_runs_are_compared_up_to_a_bound():
     comparison = run_table.compare_runs(history(1, "search " * 250), history(2, "search " * 205))
     assert (len(comparison.calls), comparison.hidden_calls) == (200, 55)
+
+
+def test_arguments_that_differ_are_named_with_both_values():
+    first, second = history(1, "search"), history(2, "search")
+    steps = [msgspec.structs.replace(second.steps[0], arguments={"id": 8, "q": "rose"})]
+    comparison = run_table.compare_runs(first, msgspec.structs.replace(second, steps=tuple(steps)))
+    (call,) = comparison.calls
+    assert (call.first, call.second) == (
+        "first attempt; id: 7; q: not sent", 'first attempt; id: 8; q: "rose"',
+    )  # fmt: skip
+    steps = [msgspec.structs.replace(second.steps[0], arguments=dict.fromkeys("abcdefg", 1))]
+    comparison = run_table.compare_runs(first, msgspec.structs.replace(second, steps=tuple(steps)))
+    assert comparison.calls[0].second.endswith("; 5 more arguments differ")
+
+
+@pytest.mark.parametrize(("order", "value"), [("duration", "500 ms"), ("tokens", "0"), ("tool_failures", "1")])
+def test_the_fact_by_which_runs_are_sorted_has_a_column(path, types, order, value):
+    header, row = [line for line in types("runs", "--order", order, "--store", path)[1].splitlines() if line][1:3]
+    label = order.replace("_", " ")
+    assert label in header
+    assert row[: header.index(label) + len(label)].endswith(value)
+
+
+def test_a_warning_says_that_exported_groups_are_cut(path, types, monkeypatch):
+    monkeypatch.setattr(run_table, "MAX_GROUPED_RUNS", 2)
+    for option in ("--csv", "--json"):
+        assert "the first 2 runs only" in types("runs", "--by", "version", option, "--store", path)[2]

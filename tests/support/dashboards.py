@@ -123,5 +123,7 @@ def pages(running: Running, now: int) -> dict[str, str]:
         "audit": "/audit",
         "settings": "/settings",
         "search": "/search?q=limit",
+        "search, narrowed": "/search?q=tool:find_orders&agent=receptionist",
+        "search without a hit": "/search?q=nowhere%3Dx",
         "refused": "/?range=1y",
     }

@@ -27,6 +27,7 @@ from mulligan.cli.options import (
 )
 from mulligan.contract import counters
 from mulligan.contract.counters import Stats, StatsQuery
+from mulligan.contract.run_facts import RUN_FACTS
 from mulligan.contract.store import DEFAULT_TENANT, HASH_KEY, FixQuery, Store
 from mulligan.core.calls import group_attempts
 from mulligan.core.failure import SettingsError, StoreError
@@ -35,9 +36,16 @@ from mulligan.prompt import Prompt
 from mulligan.record.memory_lookup import find_facts
 from mulligan.report import conversation_text, impact_text, memory_text, overview, recovery_costs, run_text
 from mulligan.report import impact as impact_report
-from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC
+from mulligan.report.resources import IMPACT_SPEC, RUN_SPEC, STATS_SPEC, STEP_SPEC, ResourceSpec
 from mulligan.report.run_search import SEARCH_SPEC, describe_facets, render_hit, search_runs, to_search_facts
-from mulligan.report.run_table import RUN_GROUPS, compare_runs, group_runs, render_comparison, render_groups
+from mulligan.report.run_table import (
+    RUN_GROUPS,
+    compare_runs,
+    format_fact,
+    group_runs,
+    render_comparison,
+    render_groups,
+)
 from mulligan.report.stats import compare_groups, count_older_runs, list_undeclared_kinds, started_runs
 from mulligan.report.tables import (
     SHOWN_ID_CHARS,
@@ -86,6 +94,8 @@ def runs(context: CommandContext, limit: int, as_csv: bool, order: str, by: str 
         groups = group_runs(store, DEFAULT_TENANT, RUN_SPEC.build_query(filters, order=order), by)
         csv_lines = render_csv(groups.rows, list(groups.rows[0]) if groups.rows else [by])
         context.print(groups.to_facts(), csv_lines if as_csv else render_groups(groups, context.now, context.width))
+        if groups.is_cut and (as_csv or context.as_json):
+            click.echo(f"warning: {groups.note}", err=True)
         return
     histories = []
     if store is not None:
@@ -98,7 +108,7 @@ def runs(context: CommandContext, limit: int, as_csv: bool, order: str, by: str 
     total = 0
     if store is not None and len(histories) == limit and order == "started" and not has_filters(filters):
         total = started_runs(store.stats(DEFAULT_TENANT, StatsQuery(now=context.now)).total)
-    if not context.print_list(RUN_SPEC, histories, limit, as_csv, run_text.to_summary, total):
+    if not context.print_list(_show_order(order), histories, limit, as_csv, run_text.to_summary, total):
         if store is None:
             click.echo(f"Store {context.where} does not exist yet.")
         else:
@@ -107,6 +117,19 @@ def runs(context: CommandContext, limit: int, as_csv: bool, order: str, by: str 
             click.echo(FIRST_STEPS)
     elif not (context.as_json or as_csv):
         click.echo(f"\nShow one: mulligan show {histories[0].run.id[:SHOWN_ID_CHARS]}{context.suffix}", err=True)
+
+
+def _show_order(order: str) -> ResourceSpec:
+    """Return the list of runs with a column for the fact by which they are sorted."""
+    fact = RUN_FACTS.get(order)
+    if fact is None or fact.name in [column.title for column in RUN_SPEC.columns]:
+        return RUN_SPEC
+
+    def render_cell(row: Mapping[str, Any]) -> str:
+        return "-" if row[fact.field] is None else format_fact(fact, row[fact.field])
+
+    column = TableColumn(fact.label.lower(), render_cell, True, 7)
+    return replace(RUN_SPEC, columns=(*RUN_SPEC.columns[:2], column, *RUN_SPEC.columns[2:]))
 
 
 def _choose_columns(text: str | None) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ COLUMNS = {
 CALLS_PER_PAGE = 100
 ENTRIES_PER_PAGE = 200
 """Limit of messages, failures and recoveries of a conversation per page."""
+MAX_SHOWN_METADATA = 20
 MAX_SESSION_RUNS = 50
 """Latest runs of a session that its page shows."""
 TOOK_EFFECT_LABELS = {
@@ -252,6 +253,7 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     episode_notes = describe_episodes(history)
     return {
         "run": history.run,
+        "metadata": list((history.run.metadata or {}).items())[:MAX_SHOWN_METADATA],
         "status": run_text.status_of(history),
         "lasted": (frame.end - frame.begin) / 1000 if history.run.end_reason is not None else None,
         "calls": len(agent_calls),

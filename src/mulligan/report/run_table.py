@@ -10,7 +10,7 @@ import msgspec
 from mulligan.contract.run_facts import RUN_FACTS, RUN_ORDERS, RunFact, compute_facts
 from mulligan.contract.store import RunQuery, Store
 from mulligan.core.calls import Call, group_attempts
-from mulligan.core.records import History, Run
+from mulligan.core.records import History, Run, encode
 from mulligan.report.run_text import format_status, status_of
 from mulligan.report.tables import (
     TableColumn,
@@ -30,6 +30,8 @@ MAX_GROUPED_STEPS = 4000
 """No further runs are read when so many attempts were."""
 READ_RUNS = 125
 """Runs that are read at once."""
+MAX_COMPARED_ARGUMENTS = 3
+"""Arguments of a call whose values are named where they differ."""
 MAX_COMPARED_CALLS = 200
 """Calls of each run that are compared."""
 
@@ -51,7 +53,9 @@ class RunGroups(NamedTuple):
     def note(self) -> str:
         """State which runs were grouped."""
         runs = format_count(self.runs, "run")
-        return f"Groups of the first {runs}, {RUN_ORDERS[self.order]}." if self.is_cut else f"Groups of {runs}."
+        if not self.is_cut:
+            return f"Groups of {runs}."
+        return f"Groups of the first {runs} only, {RUN_ORDERS[self.order]}; more match. Set a period for others."
 
 
 def group_runs(store: Store, tenant: str, query: RunQuery, by: str) -> RunGroups:
@@ -182,16 +186,31 @@ def _align_calls(left: Sequence[Call], right: Sequence[Call]) -> Iterator[Compar
     ).get_opcodes():
         if tag == "equal":
             for call, other in zip(left[start:end], right[other_start:other_end], strict=True):
-                has_same_arguments = call.first.arguments == other.first.arguments
                 first, second = _describe_call(call), _describe_call(other)
-                note = "" if has_same_arguments else ", other arguments"
-                differs = first != second or not has_same_arguments
-                yield ComparedRow(to_line(call.name, 80), first, second + note, differs)
+                changes = list(_compare_arguments(call.first.arguments, other.first.arguments))
+                notes = [f"; {'; '.join(side)}" if side else "" for side in zip(*changes, strict=True)] or ["", ""]
+                differs = first != second or bool(changes)
+                yield ComparedRow(to_line(call.name, 80), first + notes[0], second + notes[1], differs)
         else:
             for call in left[start:end]:
                 yield ComparedRow(to_line(call.name, 80), _describe_call(call), "", True)
             for call in right[other_start:other_end]:
                 yield ComparedRow(to_line(call.name, 80), "", _describe_call(call), True)
+
+
+def _compare_arguments(left: Any, right: Any) -> Iterator[tuple[str, str]]:
+    """Yield the arguments that differ, as text of each side."""
+    if not (isinstance(left, dict) and isinstance(right, dict)):
+        left, right = {"arguments": left}, {"arguments": right}
+    all_names = {**left, **right}
+    names = [name for name in all_names if (name in left, left.get(name)) != (name in right, right.get(name))]
+    for name in names[:MAX_COMPARED_ARGUMENTS]:
+        sides = (to_line(encode(side[name]).decode(), 60) if name in side else "not sent" for side in (left, right))
+        first, second = (f"{to_line(str(name), 40)}: {text}" for text in sides)
+        yield first, second
+    if len(names) > MAX_COMPARED_ARGUMENTS:
+        more = f"{format_count(len(names) - MAX_COMPARED_ARGUMENTS, 'more argument')} differ"
+        yield more, more
 
 
 def _describe_call(call: Call) -> str:
