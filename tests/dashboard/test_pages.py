@@ -22,7 +22,17 @@ import taught
 from agents_week import fill, histories
 from spans import BEGUN, Made, as_json
 
-from mulligan.contract.store import DAY, DEFAULT_TENANT, FixQuery, LessonQuery, PatternQuery, RunQuery, Store
+from mulligan.contract.audit import AuditQuery
+from mulligan.contract.store import (
+    DAY,
+    DEFAULT_TENANT,
+    FixQuery,
+    ForgetRequest,
+    LessonQuery,
+    PatternQuery,
+    RunQuery,
+    Store,
+)
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Failure, Remedy
 from mulligan.core.kinds import KINDS
@@ -1218,3 +1228,38 @@ def test_a_run_page_shows_the_metadata_of_its_run(week, person):
     assert person.post("/v1/runs", run).status == 200
     page = words(person.get("/runs/run-with-user"))
     assert 'user ada · tags ["vip","beta"]' in page, page.partition("Timeline")[0][-300:]
+
+
+def test_a_search_is_saved_listed_opened_removed_and_forgotten(tmp_path):
+    with dashboards.week(tmp_path) as shown:
+        person = shown.running.person()
+
+        def save(client=person, **fields):
+            home = shown.url("/").rstrip("/")
+            headers = {"Origin": home, "Content-Type": "application/x-www-form-urlencoded"}
+            return client.post("/search", body=urlencode(fields).encode(), **headers)
+
+        query = urlencode({"q": "Hilde Günde -refund", "agent": "receptionist", "range": "30d"})
+        page = person.get(f"/search?{query}").body.decode()
+        address = html.unescape(re.search(r'name="address" value="([^"]+)"', page)[1])
+        saved = save(name="Refused <b>parcels", address=address)
+        assert saved.status == 303, words(saved)[:400]
+        assert save(name="", address=address).status == 400
+        assert save(name="no words", address="/search").status == 400
+        body = person.get("/search").body.decode()
+        assert "Refused &lt;b&gt;parcels" in body or "Refused \u2039b\u203aparcels" in body
+        link = html.unescape(re.search(r'<a href="(/search[^"]+)">Refused', body)[1])
+        assert "agent: receptionist" in words(person.get(link))
+        assert "Hilde Günde -refund" in words(person.get(link))
+        assert save(shown.running.holding("read"), name="mine", address=address).status == 403
+        assert "Refused" not in words(shown.running.holding("read", tenant="elsewhere").get("/search"))
+        shown.running.store.forget(DEFAULT_TENANT, ForgetRequest(text="Hilde Günde"))
+        assert "Refused" not in words(person.get("/search"))
+        save(name="again", address="https://example.org/x?q=rose")
+        body = person.get("/search").body.decode()
+        assert '<a href="/search?q=rose">again</a>' in body
+        id = re.search(r'name="remove" value="([^"]+)"', body)[1]
+        assert save(remove=id).status == 303
+        assert "Saved searches" not in words(person.get("/search"))
+        actions = [entry.action for entry in shown.running.store.audit(DEFAULT_TENANT, AuditQuery(action="search."))]
+        assert actions == ["search.remove", "search.save", "search.save"]

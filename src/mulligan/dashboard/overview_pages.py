@@ -9,13 +9,14 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
-from typing import Any
-from urllib.parse import urlsplit
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 from markupsafe import Markup
 
 from mulligan import __version__
+from mulligan.contract.audit import AuditNote, build_entry
 from mulligan.contract.counters import Cell
 from mulligan.contract.search_terms import MAX_SEARCH_CHARS
 from mulligan.contract.store import (
@@ -31,7 +32,7 @@ from mulligan.contract.store import (
 )
 from mulligan.core.events import RunEnded, StepEnded
 from mulligan.core.failure import SettingsError
-from mulligan.core.records import encode
+from mulligan.core.records import decode, digest, encode
 from mulligan.dashboard import charts, formatting, metric_cards
 from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
 from mulligan.dashboard.page_query import ListPages, PageQuery, parse_date_range
@@ -52,6 +53,10 @@ from mulligan.settings import hook_folder
 MAX_SHOWN_PATTERNS = 10
 MAX_SHOWN_RESULTS = 20
 MAX_SHOWN_HITS = 25
+MAX_SAVED_SEARCHES = 50
+MAX_SAVED_NAME_CHARS = 80
+SAVED_SEARCH_KIND = "saved search"
+"""Kind of the entries with saved searches, by a hash of their name. Forgetting a text removes those that have it."""
 NO_HITS: dict[str, Any] = {"hits": [], "facets": [], "answer": None, "notes": [], "pages": ListPages(None, None)}
 DIMENSIONS = {
     "version": "versions", "agent": "agents", "model": "models", "environment": "environments", "tool": "tools",
@@ -110,11 +115,13 @@ def _list_changes(store: Store, tenant: str, page_query: PageQuery) -> dict[str,
 def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     """Find runs by their words, or the start of their id; patterns and lessons by text, the others by name."""
     text = page_query.other_parameters.get("q", "")
+    saved = _list_saved_searches(store, tenant)
     run_results = _search_in_runs(store, tenant, page_query, text) if text else {**NO_HITS, "problem": ""}
     # The other lists belong to the first page of a text of usual length.
     if not 0 < len(text) <= MAX_SEARCH_CHARS or page_query.other_parameters.get("cursor"):
         names = ("runs", "sessions", "patterns", "lessons", "tools", "agents", "models")
-        return {"q": text, **run_results, "is_empty": not run_results["hits"], **{name: [] for name in names}}
+        no_results: dict[str, Any] = {name: [] for name in names}
+        return {"q": text, **run_results, "is_empty": not run_results["hits"], **no_results, "saved_searches": saved}
     patterns = store.patterns(tenant, PatternQuery(text=text, limit=MAX_SHOWN_RESULTS, order="unrecovered"))
     if not patterns and len(text) > 4 and (pattern := store.pattern(tenant, text)) is not None:
         patterns = [pattern]
@@ -130,7 +137,44 @@ def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
         parts = store.stats(tenant, page_query.stats_query(by=by, since=None, until=None)).parts
         results[name] = sorted(part for part in parts if text.casefold() in part.casefold())[:MAX_SHOWN_RESULTS]
     is_empty = not any(results[name] for name in results if name != "notes" and isinstance(results[name], list))
-    return {"q": text, **results, "is_empty": is_empty}
+    return {"q": text, **results, "is_empty": is_empty, "saved_searches": saved}
+
+
+class SavedSearch(NamedTuple):
+    """A search that people of a tenant gave a name."""
+
+    id: str
+    name: str
+    link: str
+
+
+def _list_saved_searches(store: Store, tenant: str) -> list[SavedSearch]:
+    searches = []
+    for id in store.keys(tenant, SAVED_SEARCH_KIND):
+        if value := store.get(tenant, SAVED_SEARCH_KIND, id):  # empty: it was removed
+            name, parameters = decode(value, tuple[str, dict[str, str]])
+            searches.append(SavedSearch(id, name, f"/search?{urlencode(parameters, errors='replace')}"))
+    return sorted(searches, key=lambda search: search.name.casefold())
+
+
+def save_search(store: Store, tenant: str, now: int, _: str, form: Mapping[str, str]) -> bool:
+    """Save the search of the page under a name, or remove one. Return False if there is none to remove."""
+    name, parameters = form.get("name", "").strip(), dict(parse_qsl(urlsplit(form.get("address", "")).query))
+    if removed_id := form.get("remove", ""):
+        id, action, value = removed_id, "search.remove", b""
+    elif not name or len(name) > MAX_SAVED_NAME_CHARS or "q" not in parameters:
+        raise SettingsError(f"Search for something, and give it a name of at most {MAX_SAVED_NAME_CHARS} characters.")
+    elif len(_list_saved_searches(store, tenant)) >= MAX_SAVED_SEARCHES:
+        raise SettingsError(f"There are {MAX_SAVED_SEARCHES} saved searches. Remove one of them first.")
+    else:
+        # The name is the key: saving it again replaces the search.
+        id, action = digest(name.encode("utf-8", "replace"), 8).hex(), "search.save"
+        value = encode((name, parameters))  # not as an address, in which a text to forget is encoded
+    previous = store.get(tenant, SAVED_SEARCH_KIND, id)
+    if removed_id and not previous:
+        return False
+    note = AuditNote(tenant, build_entry(action, now, id))
+    return store.compare_and_set(tenant, SAVED_SEARCH_KIND, id, previous, value, note)
 
 
 def _search_in_runs(store: Store, tenant: str, page_query: PageQuery, text: str) -> dict[str, Any]:

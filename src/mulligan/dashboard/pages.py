@@ -152,6 +152,7 @@ class Dashboard:
             page = self._page(section, view, detail_template, detail_view)
             yield route(f"/{section}", page, "read")
             yield route(f"/{section}/{{name:path}}", page, "read")
+        yield route("/search", self._decide(overview_pages.save_search, "search"), "admin", "POST")
         yield route("/patterns", self._decide(memory_pages.apply_to_chosen, "patterns"), "admin", "POST")
         yield route("/patterns/{name}", self._decide(memory_pages.apply_command, "patterns"), "admin", "POST")
         for template, (detail_view, change) in learned.items():
