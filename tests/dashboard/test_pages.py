@@ -48,6 +48,7 @@ from mulligan.core.records import (
 )
 from mulligan.dashboard import formatting, overview_pages, run_pages
 from mulligan.report import call_text
+from mulligan.report.alert_targets import Alert
 from mulligan.server.tenants import Tenant
 
 NOW = dashboards.NOW
@@ -1113,7 +1114,13 @@ def test_settings_show_tenants_tokens_quotas_retention_and_alerts_without_secret
             Tenant("acme", quotas={"requests": 1000}, retention_days={"keep_failures": 12}, alert_webhook=webhook)
         )
         server.tenants.refresh()
+        hostile = "<script>alert(2)</script> of acme"
+        server.alerts.add("acme", [Alert(type="new_pattern", text=hostile, at=1_700_000_000_000)])
         ours = shown.running.holding("admin", tenant="acme", name="acme-admin")
+        page = ours.get("/settings").body.decode()
+        assert "alert(2)" in page
+        assert "<script>alert(2)" not in page
+        assert "alert(2)" not in shown.running.holding("admin", name="other").get("/settings").body.decode()
         said, all_said = words(ours.get("/settings")), words(shown.running.person().get("/settings"))
         assert "Tenant acme Retention Runs with failures 12 days" in said
         assert "Requests 1,000" in said

@@ -195,6 +195,16 @@ def test_target_that_refuses_hangs_and_restarts_gets_every_alert_and_ingest_does
     assert tools == ["pay", *(f"tool-{number}" for number in range(20))]
 
 
+def test_target_that_became_invalid_stops_no_other_tenant(tmp_path, caplog):
+    with receiving() as receiver, server_with_alerts(tmp_path) as running:
+        running.server.tenants.create(Tenant("aaa", alerts=AlertSettings(targets=("mail:ann@example.com",))))
+        serving = Serving(running, receiver.url)
+        assert running.holding("admin", tenant="aaa").post("/v1/runs", sent("r0", failure=NO_CREDIT)).status == 200
+        serving.send(sent("r1", failure=NO_CREDIT))
+        receiver.wait_for(1)
+    assert caplog.text.count("Alerts of tenant aaa are not sent") == 1
+
+
 def test_address_that_is_wrong_is_not_asked_again(tmp_path):
     with receiving() as receiver, server_with_alerts(tmp_path) as running:
         receiver.status = 404

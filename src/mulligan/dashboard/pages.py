@@ -35,6 +35,7 @@ from mulligan.server.access import (
 )
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.bodies import ApiError, read_form
+from mulligan.server.tenant_alerts import load_history
 from mulligan.server.tenants import COOKIE_HOURS, ROLE_PERMISSIONS
 
 View = Callable[[Store, str, PageQuery], dict[str, Any]]
@@ -218,9 +219,14 @@ class Dashboard:
 
     def _settings(self, store: Store, tenant: str, page_query: PageQuery, *, is_operator: bool) -> dict[str, Any]:
         server = self._server
-        return overview_pages.settings(
+        page = overview_pages.settings(
             server.tenants, server.tokens, server.alert_targets, tenant, page_query.now, is_operator=is_operator
         )
+        for row in page["tenants"]:
+            name = row["tenant"].name
+            row["alerts"] = [target.label for target in server.alerts.find_targets(name)] or row["alerts"]
+            row["latest_alerts"] = load_history(store, name).alerts[:-11:-1]
+        return page
 
     def _error_response(self, request: Request, error: ApiError) -> Response:
         """Build the response for an error: for browsers a page with the navigation, if they are signed in."""

@@ -106,6 +106,8 @@ class TenantAlerts:
         """Address of the dashboard. Empty beyond loopback: there, clients use a name that the server does not know."""
         self.check_health: Callable[[], str] = lambda: ""
         """Describes why the server is unhealthy; empty if it is not."""
+        self._invalid_tenants: set[str] = set()
+        """Tenants whose targets are invalid, so that each is logged once."""
         self._rules: dict[str, AlertRules] = {}
         self._events: deque[tuple[str, Sequence[AnyEvent] | str]] = deque()
         self._event_count = 0
@@ -132,7 +134,14 @@ class TenantAlerts:
 
     def find_targets(self, tenant: str) -> list[AlertTarget]:
         """Return the targets of a tenant. The default tenant falls back to the server's."""
-        targets = self._build_own_targets(self._tenants.settings_for(tenant))
+        try:
+            targets = self._build_own_targets(self._tenants.settings_for(tenant))
+        except SettingsError as error:  # For example, the server has no mail server any more.
+            if tenant not in self._invalid_tenants:
+                log.warning("Alerts of tenant %s are not sent: %s", tenant, error)
+                self._invalid_tenants.add(tenant)
+            return []
+        self._invalid_tenants.discard(tenant)
         return targets or (self._server_targets if tenant == DEFAULT_TENANT else [])
 
     def _build_own_targets(self, tenant: Tenant) -> list[AlertTarget]:
@@ -244,16 +253,21 @@ class TenantAlerts:
             self._patterns_checked_at = self._scanned_at
         for tenant in self._tenants.load_all_with_default():
             if self.find_targets(tenant.name):
-                history = load_history(self._store, tenant.name)
-                rules = self._find_rules(tenant.name)
-                rules.open_alerts = {
-                    entry.alert.key: entry.alert
-                    for entry in history.alerts
-                    if not (entry.alert.resolved or entry.resolved_at or entry.alert.type == "test")
-                }
-                if checks_patterns:
-                    self._resolve_by_state(tenant.name, rules)
-                self._start_senders(tenant.name, history)
+                try:
+                    self._scan_tenant(tenant.name, checks_patterns)
+                except StoreError as error:  # of a worker that has this tenant; the others go on
+                    log.warning("Alerts wait: %s", error)
+
+    def _scan_tenant(self, tenant: str, checks_patterns: bool) -> None:
+        history, rules = load_history(self._store, tenant), self._find_rules(tenant)
+        rules.open_alerts = {
+            entry.alert.key: entry.alert
+            for entry in history.alerts
+            if not (entry.alert.resolved or entry.resolved_at or entry.alert.type == "test")
+        }
+        if checks_patterns:
+            self._resolve_by_state(tenant, rules)
+        self._start_senders(tenant, history)
 
     def _resolve_by_state(self, tenant: str, rules: AlertRules) -> None:
         """Resolve alerts about patterns that a person resolved or muted, and quotas of earlier days."""
