@@ -19,6 +19,7 @@ class ScriptedLM(DummyLM):
 
     def __init__(self, script: Sequence[Reply]) -> None:
         super().__init__([])
+        self.model = "scripted"
         self.script: list[Any] = []
         self.sent: list[str] = []
         for reply in script:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from llama_index.core.base.llms.types import ChatMessage, ToolCallBlock
+from llama_index.core.base.llms.types import ChatMessage, LLMMetadata, ToolCallBlock
 from llama_index.core.llms.mock import MockFunctionCallingLLM
 from llama_index.core.workflow import Context, HumanResponseEvent, InputRequiredEvent
 
@@ -43,6 +43,14 @@ class Script:
         )
 
 
+class ScriptedLLM(MockFunctionCallingLLM):
+    """The mock of LlamaIndex with a name, as models of providers."""
+
+    @property
+    def metadata(self) -> LLMMetadata:
+        return LLMMetadata(model_name="scripted", is_function_calling_model=True)
+
+
 class LlamaIndexDriver:
     name = "llama_index"
     title = "LlamaIndex"
@@ -53,7 +61,7 @@ class LlamaIndexDriver:
 
     def _agent(self, functions: Sequence[Callable[..., Any]], script: Script, **options: Any) -> Any:
         page = execute_blocks(self.name, 1, 3)
-        model = page["recover_model"](MockFunctionCallingLLM, **options.get("model", {}))(response_generator=script)
+        model = page["recover_model"](ScriptedLLM, **options.get("model", {}))(response_generator=script)
         return page["RecoveringAgent"](tools=decorate(functions, options), llm=model, streaming=False)
 
     def play(
