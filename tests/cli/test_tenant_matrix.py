@@ -304,6 +304,7 @@ def bodies(ids: Ids, fingerprint: str = "f") -> dict[str, list[Any]]:
             for action, text in (("mute", ""), ("resolve", ""), ("assign", "me"), ("comment", "mine"))
         ],
         "/patterns": [{}],
+        "/search": [{}],
         "/v1/prune": [{"keep_failures": 0, "keep_successes": 0, "include_imported": True, "confirm": True}],
         "/v1/revocations": [{"tool": ids.tool}, {"principal": ids.agent}, {"since": 1}],
         "/v1/traces": [export],
