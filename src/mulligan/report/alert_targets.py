@@ -229,7 +229,7 @@ def build_mail(alert: Alert, sender: str, recipient: str) -> EmailMessage:
     mail = EmailMessage()
     mail["Subject"] = render_title(alert)[:200]
     mail["From"], mail["To"] = sender, recipient
-    mail["Message-ID"] = make_msgid(domain="mulligan.invalid")
+    mail["Message-ID"] = make_msgid(domain=sender.rpartition("@")[2])
     mail["Auto-Submitted"] = "auto-generated"
     mail.set_content(f"{render_text(alert)}\n")
     return mail
