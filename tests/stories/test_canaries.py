@@ -87,7 +87,7 @@ PROGRAM = r"""
         everything = repr(dict(os.environ))[:4000]
         raise PermissionError(f"badge {{badge}} with {{pin}}, card {{SHAPED['card']}}: {{everything}}")
 
-    @mulligan.model
+    @mulligan.model(policy=mulligan.Policy(attempts=2))
     def model(messages):
         raise TimeoutError("no answer to " + str(messages))
 
