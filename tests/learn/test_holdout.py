@@ -23,7 +23,7 @@ RUNS = 60
 def play():
     """Return a function that plays runs in which a model says "fast" for "slow", and follows what it reads."""
 
-    def play_runs(holdout: float, count: int = RUNS) -> list[tuple[str, list[str]]]:
+    def play_runs(holdout: float, count: int = RUNS, **options: Any) -> list[tuple[str, list[str]]]:
         memory = mulligan.Mulligan(holdout=holdout)
 
         @memory.tool(effects="none")
@@ -35,7 +35,7 @@ def play():
         runs = []
         for number in range(count):
             arguments = {"job": f"job {number}", "queue": "fast"}
-            with memory.run("planner") as run:
+            with memory.run("planner", **options) as run:
                 [failed, _] = [
                     turn.call([start], "start", {**arguments, "queue": queue})
                     for turn, queue in zip(memory.turns(limit=2), ("fast", "slow"), strict=True)
@@ -172,6 +172,32 @@ def test_reminders_are_held_out_by_session_and_recorded(types):
     assert {row["held_out_cases"] for row in rows} == {sum(not text for text in reminders.values())}
 
 
+@pytest.mark.parametrize("options", [{}, {"holdout": False}, {"record": "off"}, None], ids=str)
+def test_reminders_are_held_out_only_from_runs_that_measure_it(options):
+    memory = mulligan.Mulligan(holdout_reminders=0.5)
+
+    @memory.tool(effects="none")
+    def search(k: int) -> str:
+        raise ValueError("k must be 10 or less")
+
+    reminders = []
+    for number in range(12):
+        with memory.session(f"chat-{number}") as session:
+            with memory.run("planner", session=session), contextlib.suppress(ValueError):
+                search(k=50)
+            session.mark_turn()
+            session.mark_compacted()
+            with contextlib.nullcontext() if options is None else memory.run("planner", session=session, **options):
+                reminders.append(session.reminder())
+    assert all(reminders) is (options != {})
+
+
+def test_fixes_are_not_held_out_from_runs_that_are_not_recorded(play):
+    play(holdout=0.5, count=20)
+    runs = play(holdout=0.5, count=20, record="off")
+    assert sum(bool(notes) for _, notes in runs) > 15  # a lookup may take too long
+
+
 def add_search(memory: mulligan.Mulligan, **options: Any) -> Any:
     @memory.tool(effects="none", mode="suggest", **options)
     def search(query: str, top_k: int = 5) -> str:
@@ -242,7 +268,7 @@ def test_lesson_that_is_followed_is_not_shown_in_a_share_of_runs(lesson, types):
     # Cases count from the first run that goes without the lesson.
     assert row["held_out_cases"] == len(without)
     assert row["cases"] <= len(runs) - len(without)
-    assert "Lessons help: 100 % runs without the failure with them, 0 % without them" in facts["conclusion"]
+    assert "Lessons help: 100 % of runs did not have the failure with them, 0 % without them" in facts["conclusion"]
     text = types("impact", "--agent", "reader")[1]
     assert lesson in text
     assert "mulligan lessons disable ID" in text
