@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import mulligan
+from mulligan.capture.call_memory import MAX_ADVISED_PRECEDENTS, CallMemory
 from mulligan.contract.store import DEFAULT_TENANT
+from mulligan.core.failure import Failure, Kind
 from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REMINDER, REPAIR, can_hold_out_lesson, is_fix_held_out
 from mulligan.core.records import RUN_SPECIFIC, Change, Lesson, Precedent
+from mulligan.recover.policy import Tool
 from mulligan.settings import load_settings
 from mulligan.store.sqlite import SqliteStore
 from mulligan.testing import ScriptedModel
@@ -90,6 +94,31 @@ def test_share_of_runs_is_the_one_that_was_set():
     held_out = [is_fix_held_out(precedent, f"run_{number}", 0.05) for number in range(4000)]
     assert 120 < sum(held_out) < 280
     assert held_out == [is_fix_held_out(precedent, f"run_{number}", 0.05) for number in range(4000)]
+
+
+def test_only_what_would_be_told_is_held_out():
+    """Else cases without a fix would be others than those with it."""
+    precedents = [Precedent(method="agent", fix=f"fix_{number}", followed=99) for number in range(9)]
+    for number in range(20):
+        told, held_out = ask_precedents(0.5, f"run_{number}", precedents)
+        assert sorted((*told, *held_out)) == ["fix_0", "fix_1", "fix_2"]
+
+
+def ask_precedents(share: float, trace: str, precedents: list[Precedent]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the fixes that a failed call of a run is told, and those that are held out from it."""
+
+    class Memory(CallMemory):
+        def find_precedents(self, failure: Failure) -> list[Precedent]:
+            return precedents
+
+    options = SimpleNamespace(holdout=True)
+    run = SimpleNamespace(trace_id=trace, allows_holdout=True, options=options)
+    capture = SimpleNamespace(holdout=share, lookup_facts=None, is_recording_off=False)
+    call = SimpleNamespace(capture=capture, run=run, wrapped=SimpleNamespace(options=options))
+    memory = Memory(SimpleNamespace(tool=Tool(name="search"), call=call), SimpleNamespace(arguments={}))  # type: ignore
+    failure = Failure.of(Kind.from_name("tool/invalid_arguments"), "k must be 10 or less")
+    told = memory.lookup_precedents(failure, "", ())
+    return [precedent.fix for precedent in told[:MAX_ADVISED_PRECEDENTS]], memory.held_out_fixes
 
 
 def play_repairs(share: float, count: int = 40, tool: dict[str, Any] | None = None, **options: Any) -> list[Any]:
