@@ -339,7 +339,7 @@ class StatComparison(NamedTuple):
             return f"{name} is {'; '.join(sentences)}."
         if all(row.verdict in ("", TOO_FEW_SAMPLES) for row in self.differences):
             return f"{name}: too few cases to tell."
-        return f"{name}: no difference that chance would not explain."
+        return f"{name}: no clear difference."
 
 
 RUN_FILTERS = ("agent", "version", "environment", "tool", "model", "kind")
