@@ -299,11 +299,11 @@ class SqliteStore(DatabaseStore):
                 if free_pages >= before:
                     return
 
-    def _propose_runs(self, connection: Any, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
+    def _propose_runs(self, connection: Any, tenant: str, terms: Sequence[SearchTerm]) -> queries.ProposedRuns:
         from mulligan.store import sqlite_search  # lazy: for searches only
 
         is_attached = sqlite_search.attach(connection, self.path)
-        return sqlite_search.propose_runs(terms) if is_attached else queries.NO_CONDITION
+        return sqlite_search.propose_runs(connection, terms) if is_attached else queries.ALL_RUNS
 
     def update_search(self, tenant: str, progress: Progress | None = None) -> int:
         from mulligan.store import sqlite_search  # lazy: for searches only
