@@ -163,6 +163,8 @@ def _narrowest_slice(query: StatsQuery, filters: list[str]) -> tuple[Slice, tupl
             return "step", tuple(f"{type} {query.tool}" for type in TOOLS)
         case ["agent", "version"]:
             return "version", (_join(query.agent or "", query.version or ""),)
+        case ["version"]:  # of all agents: far fewer rollups than there are places
+            return "version", None
         case _:
             return "place", None
 
@@ -200,6 +202,8 @@ def answer(query: StatsQuery, main_rows: Iterable[Row], part_rows: Iterable[Row]
     for row in main_rows:
         key = CounterKey(0, *row.value.split(_SEPARATOR)) if reading.slice == "place" else None
         if key is not None and not _matches(query, key):
+            continue
+        if reading.slice == "version" and row.value.rpartition(_SEPARATOR)[2] != query.version:
             continue
         cell = filter_by_kind(row.cell, query.kind) if query.kind else row.cell
         merge(total, cell)
