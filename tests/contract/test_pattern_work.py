@@ -21,7 +21,7 @@ from mulligan.contract.store import (
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError
 from mulligan.core.records import Pattern, Run, Step, pattern_id
-from mulligan.learn.pattern_decisions import compute_version_key
+from mulligan.core.version_order import compute_version_key
 
 SLOW = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")
 ID = pattern_id("search", "f-slow")
