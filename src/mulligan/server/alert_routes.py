@@ -38,7 +38,7 @@ class AlertRulesPayload(Payload, frozen=True):
     ] = None
     remove_targets: Annotated[
         Annotated[list[TargetText], Meta(max_length=MAX_TARGETS)] | None,
-        Meta(description="Ids or labels of targets, from the response of GET /v1/alerts."),
+        Meta(description="Ids of targets, from the response of GET /v1/alerts."),
     ] = None
     types: Annotated[list[SelectableType] | None, Meta(description="Types that are sent. Empty means all.")] = None
     failure_rate: Annotated[

@@ -141,7 +141,7 @@ class TenantAlerts:
         added_targets: Sequence[str] = (),
         removed_targets: Iterable[str] = (),
     ) -> AlertSettings:
-        """Change rules of a tenant, add targets, and remove those with an id or a label.
+        """Change rules of a tenant, add targets, and remove those with these ids.
 
         Raise `SettingsError` for an invalid value, an unknown target or tenant.
         """
@@ -149,10 +149,10 @@ class TenantAlerts:
 
         def change(before: Tenant) -> Tenant:
             current = before.alerts or replace(self._settings, targets=())
-            names = {target: _name_target(target) for target in changes.get("targets", current.targets)}
-            if unknown := removed - {name for own_names in names.values() for name in own_names}:
+            ids = {target: parse_stored_target(target).id for target in changes.get("targets", current.targets)}
+            if unknown := removed - set(ids.values()):
                 raise SettingsError(f"No target {min(unknown)[:80]!r} of this tenant.")
-            kept = [target for target, own_names in names.items() if not removed & own_names]
+            kept = [target for target, id in ids.items() if id not in removed]
             targets = tuple(dict.fromkeys((*kept, *added_targets)))
             new_settings = replace(current, **{**changes, "targets": targets}, smtp=self._settings.smtp).check()
             return replace(before, alerts=replace(new_settings, smtp=""))  # the mail server of the server counts
@@ -565,11 +565,6 @@ _ANY_SMTP = "smtp://host/?from=mulligan@localhost"
 def parse_stored_target(target: str) -> AlertTarget:
     """Parse a target to name it. Whether there is a mail server does not matter."""
     return parse_target(target, _ANY_SMTP)
-
-
-def _name_target(target: str) -> set[str]:
-    parsed_target = parse_stored_target(target)
-    return {parsed_target.id, parsed_target.label}
 
 
 def settings_facts(settings: AlertSettings) -> dict[str, Any]:
