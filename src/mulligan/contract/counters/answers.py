@@ -220,7 +220,7 @@ def answer(query: StatsQuery, main_rows: Iterable[Row], part_rows: Iterable[Row]
         elif part := _part_of_model(query, key, cell) if query.by == "model" else cell:
             add_part(_find_label(query.by, key), part)
     for row in part_rows if parts_reading is not None else ():
-        if parts_reading is not None and parts_reading.slice == "place":
+        if query.by is not None and parts_reading is not None and parts_reading.slice == "place":
             key = CounterKey(0, *row.value.split(_SEPARATOR))
             part = _part_of_model(query, key, row.cell) if query.by == "model" else row.cell
             if part is not None and _matches(query, key):
