@@ -29,6 +29,7 @@ from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.episodes import list_requests
 from mulligan.core.failure import KIND_PROPERTIES, Kind
 from mulligan.core.records import History
+from mulligan.core.version_order import compute_version_key
 from mulligan.report.differences import (
     ERROR_RATE,
     GroupDifference,
@@ -349,8 +350,12 @@ RUN_FILTERS = ("agent", "version", "environment", "tool", "model", "kind")
 def compare_groups(
     store: Store, tenant: str, names: tuple[str, str], queries: tuple[StatsQuery, StatsQuery]
 ) -> StatComparison:
-    """Compare the stats of two queries. The groups are ordered by when the first run of each started."""
+    """Compare the stats of two queries, the older one first.
+
+    That is the one with the first call; of two versions that began on the same day, the one with the lower number.
+    """
     groups = []
+    numbers = _rank_versions([query.version for query in queries])
     for name, query in zip(names, queries, strict=True):
         fields = {
             field: getattr(query, field) for field in ("agent", "version", "environment", "tool", "model", "kind")
@@ -364,7 +369,7 @@ def compare_groups(
         first_day = min((int(day) for day, cell in days.items() if cell.calls or started_runs(cell)), default=query.now)
         first_run = min((history.run.started_at for history in histories), default=query.now)
         is_period = query.since is not None and query.until is not None and queries[0].since != queries[1].since
-        order = (query.since,) if is_period else (first_day, first_run)
+        order = (query.since,) if is_period else (first_day, numbers.get(query.version or "", 0), first_run)
         groups.append((order, name, store.stats(tenant, query), _clusters_of(histories, query), histories))
     baseline, candidate = sorted(groups, key=lambda group: group[0])
     cells = baseline[2].total, candidate[2].total
@@ -375,6 +380,16 @@ def compare_groups(
         more_rates = [ComparedRate(REQUESTED_CALLS, counts[0], counts[1], False, design_effects(first, second))]
     differences = compare_stats(*cells, (baseline[3], candidate[3]), more_rates)
     return StatComparison((baseline[1], candidate[1]), (baseline[2], candidate[2]), differences)
+
+
+def _rank_versions(versions: Sequence[str | None]) -> dict[str, int]:
+    """Return the ranks of versions whose numbers can be compared; of others, none."""
+    keys = [(version, compute_version_key(version)) for version in versions if version]
+    known = {version: key for version, key in keys if key is not None}
+    if len(known) < len(keys) or len({prefix for prefix, *_ in known.values()}) != 1:
+        return {}
+    ordered = sorted(known.values())
+    return {version: ordered.index(key) for version, key in known.items()}
 
 
 def _clusters_of(histories: Iterable[History], query: StatsQuery) -> list[Cell]:
