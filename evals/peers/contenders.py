@@ -76,7 +76,6 @@ class Contender:
     """No recovery: one request for each call, and the model reads what went wrong."""
 
     name = "nothing"
-    setting = "OpenAI(max_retries=0)"
 
     def __init__(self, url: str, tools: Tools, *, needs_json: bool) -> None:
         self.url, self.tools, self.needs_json = url, tools, needs_json
@@ -136,7 +135,6 @@ class Tenacity(Contender):
     """Tenacity around tools and model calls, as OpenAI's cookbook has it."""
 
     name = "tenacity"
-    setting = "wait_random_exponential(min=1, max=60), stop_after_attempt(6), retry_if_exception(is_transient)"
 
     def wrap_tool(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
         return self.retry(find_retryable(name))(function)
@@ -157,7 +155,6 @@ class Stamina(Tenacity):
     """Stamina around tools and model calls: its defaults, and a backoff hook that reads Retry-After."""
 
     name = "stamina"
-    setting = "retry(on=hook): 10 attempts within 45 s; the hook returns a stated Retry-After"
 
     def retry(self, is_retryable: Callable[[BaseException], bool]) -> Any:
         def decide(error: Exception) -> bool | float:
@@ -172,7 +169,6 @@ class OpenAIClient(Contender):
     """OpenAI's client as it comes."""
 
     name = "OpenAI client"
-    setting = "OpenAI(): 2 retries"
 
     @property
     def client(self) -> Any:
@@ -183,7 +179,6 @@ class AnthropicClient(Contender):
     """Anthropic's client as it comes."""
 
     name = "Anthropic client"
-    setting = "Anthropic(): 2 retries"
 
     def request(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
         tools: list[Any] = [
@@ -206,7 +201,6 @@ class LiteLLMRouter(Contender):
     """LiteLLM's router over two deployments of the model, and one with a larger window for conversations too long."""
 
     name = "LiteLLM router"
-    setting = "Router(two deployments, num_retries=3, retry_policy of 3 each, context_window_fallbacks)"
 
     def start(self) -> None:
         super().start()
@@ -244,7 +238,6 @@ class LangChain(Contender):
     """LangChain's agent with its retry middlewares, set by tool, and its pattern for errors of tools."""
 
     name = "LangChain"
-    setting = "ToolRetryMiddleware by tool, ModelRetryMiddleware(), errors shown by wrap_tool_call"
 
     def start(self) -> None:
         super().start()
@@ -279,7 +272,6 @@ class LangChainDefaults(LangChain):
     """The same as its documentation begins: both middlewares without arguments, for every tool."""
 
     name = "LangChain, as it comes"
-    setting = "ToolRetryMiddleware(), ModelRetryMiddleware()"
 
     def middleware(self) -> list[Any]:
         return [langchain_middleware.ToolRetryMiddleware(), langchain_middleware.ModelRetryMiddleware()]
@@ -289,7 +281,6 @@ class PydanticAI(Contender):
     """PydanticAI's agent: tools ask for a retry by ModelRetry, requests of the model go through its transport."""
 
     name = "PydanticAI"
-    setting = "Agent(retries=3), ModelRetry from tools, AsyncTenacityTransport with wait_retry_after, 5 attempts"
 
     def start(self) -> None:
         super().start()
@@ -324,7 +315,6 @@ class MulliganDefaults(Contender):
     """Mulligan as it comes, in its own loop over turns."""
 
     name = "mulligan"
-    setting = "tool(effects=...), wrap_client(OpenAI()), turns, session.reminder() after a compaction"
 
     def start(self) -> None:
         self.home = tempfile.mkdtemp(prefix="mulligan-peers-")

@@ -124,15 +124,18 @@ def print_worlds(worlds: Sequence[World], results: Results) -> None:
 
 def print_totals(worlds: Sequence[World], results: Results) -> None:
     names = list(results[worlds[0].name])
-    best = {world.name: find_best(results[world.name]) for world in worlds}
+    rows = [results[world.name] for world in worlds]
+    best = [find_best(row) for row in rows]
     columns = (
         "tasks done", "effects repeated", "wrong results", "model turns", "tokens", "requests", "waiting, s",
-        "none is better in", "best alone in",
+        "none is better in", "best alone in", "better than mulligan in",
     )  # fmt: skip
     print("\n| all worlds | " + " | ".join(columns) + " |")
     print("| --- |" + " ---: |" * len(columns))
     for name in names:
-        total = sum((results[world.name][name] for world in worlds), Result())
-        shared, alone = (sum(name in row and len(row) <= most for row in best.values()) for most in (len(names), 1))
+        total = sum((row[name] for row in rows), Result())
+        shared, alone = (sum(name in row and len(row) <= most for row in best) for most in (len(names), 1))
         counts = f"{total.repeated} | {total.wrong} | {total.turns:,} | {total.tokens:,} | {total.requests:,}"
-        print(f"| {name} | {total.done} of {total.tasks} | {counts} | {total.waited:,.0f} | {shared} | {alone} |")
+        ahead = sum(row[name].rank < row["mulligan"].rank for row in rows if "mulligan" in row)
+        ranks = f"{shared} | {alone} | {ahead}"
+        print(f"| {name} | {total.done} of {total.tasks} | {counts} | {total.waited:,.0f} | {ranks} |")

@@ -47,8 +47,6 @@ class Fault:
     times: int = 0
     until: float = 0.0
     """Seconds since the start of the world."""
-    after: int = 0
-    """Requests that succeed before the fault begins."""
     rate: float = 0.0
     limit: tuple[int, float] = (0, 0.0)
     """Requests, and the seconds in which no more are answered."""
@@ -111,9 +109,6 @@ class FaultScript:
     def _applies(self, number: int, fault: Fault) -> bool:
         now = clock.elapsed - self._started
         self._counts[number] += 1
-        count = self._counts[number] - fault.after
-        if count <= 0:
-            return False
         if fault.limit[0]:
             requests, seconds = fault.limit
             recent = [at for at in self._answered[number] if now - at < seconds]
@@ -121,7 +116,7 @@ class FaultScript:
             return len(recent) >= requests
         if fault.rate:
             return self._random.random() < fault.rate
-        return count <= fault.times or now < fault.until
+        return self._counts[number] <= fault.times or now < fault.until
 
 
 def build_error(error: str) -> Exception:
