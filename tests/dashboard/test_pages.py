@@ -1018,7 +1018,7 @@ def test_navigation_has_groups_and_a_menu_of_what_the_caller_may_open(week, pers
     assert groups == [
         ["Overview", "Patterns", "Runs"], ["Tools", "Agents", "Models"], ["Sessions", "Learned", "Live"],
     ]  # fmt: skip
-    assert "More Impact Compare Health Audit Settings" in words(person.get("/"))
+    assert "More Impact Compare Health Alerts Audit Settings" in words(person.get("/"))
     reader = week.running.holding("read")
     assert "More Impact Compare Health" in words(reader.get("/"))
     assert "Settings" not in words(reader.get("/"))

@@ -243,6 +243,9 @@ def test_each_example_of_the_document_is_accepted(world, admin):
                 sent = dict(example["value"])
                 sent |= {"into": other["id"]} if "into" in sent else {"fix_id": fix["id"]} if "fix_id" in sent else {}
                 sent |= {"ids": [pattern["id"]]} if "ids" in sent else {}
+                if path == "/v1/alerts/test":  # no target is set here: a real one would be sent a message
+                    assert "No target" in admin.post(path, sent).json["message"]
+                    continue
                 post(admin, path.replace("{id}", ids.get(path.split("/")[2], "")), sent)
     assert tags == {tag for methods in document["paths"].values() for each in methods.values() for tag in each["tags"]}
     assert set(openapi.EXAMPLES) <= set(document["paths"])
