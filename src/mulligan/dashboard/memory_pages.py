@@ -95,6 +95,7 @@ def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
         "rows": build_pattern_rows(store, tenant, page_query, matches),
         "order": order,
         "order_label": ORDERS[order],
+        "pattern_start": page_query.pattern_start,
         "states": get_args(PatternStatus),
         "actions": BULK_ACTIONS,
         "pages": pages,

@@ -115,7 +115,11 @@ def find_merge_root(id: str, decisions: Mapping[str, PatternDecision]) -> str:
 
 
 def merge_patterns(
-    parts: Iterable[Pattern], decisions: Mapping[str, PatternDecision], occurrences: Occurrences, now: int
+    parts: Iterable[Pattern],
+    decisions: Mapping[str, PatternDecision],
+    occurrences: Occurrences,
+    now: int,
+    since: int | None = None,
 ) -> list[Pattern]:
     """Combine merged patterns and set the state of each resulting pattern at this time."""
     patterns_by_id = {part.id: part for part in parts}
@@ -127,7 +131,7 @@ def merge_patterns(
             groups.setdefault(root_ids[id] if root_ids[id] in patterns_by_id else id, []).append(part)
     merged_patterns = {id: _merge_group(id, group) for id, group in groups.items()}
     return [
-        apply_decision(decisions.get(id, PatternDecision()), pattern, occurrences, now)
+        apply_decision(decisions.get(id, PatternDecision()), pattern, occurrences, now, since)
         for id, pattern in merged_patterns.items()
     ]
 

@@ -155,7 +155,8 @@ class ResourceSpec(msgspec.Struct):
 
     def choose_columns(self, text: str) -> tuple[str, ...]:
         """Return the columns that a text names, separated by commas. Raise `ValueError` if one does not exist."""
-        names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+        fields = {fact.name: fact.field for fact in RUN_FACTS.values() if fact.field in self.csv_columns}
+        names = tuple(dict.fromkeys(fields.get(name, name) for part in text.split(",") if (name := part.strip())))
         if not names or not set(names) <= set(self.csv_columns):
             raise ValueError(f"Invalid columns. Use some of: {', '.join(self.csv_columns)}.")
         return names
@@ -350,7 +351,10 @@ PATTERN_SPEC = ResourceSpec(
     PatternQuery,
     (
         Parameter(
-            "state", "Only patterns in this state. Default: all except muted.", "choice", get_args(PatternStatus)
+            "state",
+            "Only patterns in this state (new: since the period began, or for 48 hours). Default: all except muted.",
+            "choice",
+            get_args(PatternStatus),
         ),
         TOOL,
         KIND,
