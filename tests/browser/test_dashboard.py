@@ -382,8 +382,8 @@ def test_a_page_that_waits_for_the_first_run_shows_it_by_itself(browser, tmp_pat
 def test_two_versions_are_compared_by_choosing_them(browser, week):
     with Visit(browser, week) as visit:
         tab = visit.go("/compare")
-        tab.fill("input[name=a]", "2.1")
-        tab.fill("input[name=b]", "2.0")
+        tab.select_option("select[name=a]", "2.1")
+        tab.select_option("select[name=b]", "2.0")
         tab.click("button:has-text('Compare')")
         tab.wait_for_url(re.compile("a=2.1"))
         assert tab.is_visible("td:has-text('first-try success')")

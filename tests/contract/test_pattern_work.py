@@ -77,7 +77,7 @@ def test_a_pattern_is_muted_until_a_time_or_while_it_is_rare(store, write):
     fail(write, 1000, times=3)
     assert decide(store, "mute", at=2000, until=now() + DAY).muted_until is not None
     assert find(store) == []
-    assert decide(store, "mute", at=2000, until=3000).status == "new"
+    assert decide(store, "mute", at=2000, until=3000).status == "active"
 
     assert decide(store, "mute", at=2000, max_per_day=2).state == "muted"
     fail(write, 3000, times=2)
