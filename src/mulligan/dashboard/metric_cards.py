@@ -261,6 +261,7 @@ def metric_context(store: Store, tenant: str, page_query: PageQuery, series: Sta
     return {
         "cell": cell,
         "cards": cards(page_query, cell, before, differences),
+        "worse": [difference.name for difference in differences if difference.verdict == "worse"],
         "chart": outcomes(page_query, series),
         "latency": latency(page_query, series),
         "kinds": kinds(cell),

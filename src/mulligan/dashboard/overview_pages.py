@@ -90,7 +90,7 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     return {
         "empty": None,
         "older": metric_cards.find_older_runs(store, tenant, page_query),
-        "changes": _list_changes(store, tenant, page_query, metrics["cards"]),
+        "changes": _list_changes(store, tenant, page_query, metrics["worse"]),
         "runs": stats_report.started_runs(cell),
         "running": cell.running,
         "has_runs": metric_cards.has_runs(page_query),
@@ -105,9 +105,7 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     }
 
 
-def _list_changes(
-    store: Store, tenant: str, page_query: PageQuery, cards: Iterable[metric_cards.Card]
-) -> dict[str, Any] | None:
+def _list_changes(store: Store, tenant: str, page_query: PageQuery, worse: Iterable[str]) -> dict[str, Any] | None:
     """Return the patterns that changed in the period, or in the last 7 days of all time; None for past days."""
     if page_query.until is not None and page_query.until <= page_query.now:
         return None
@@ -120,7 +118,7 @@ def _list_changes(
     first, second = _format_period(earlier.since or 0, page_query.since), _format_period(page_query.since, end)
     return {
         "rows": changes.rows, "short_history": changes.short_history, "new_link": new_link, "label": label,
-        "worse": [card["title"] for card in cards if card["trend"] and card["trend"]["look"] == "worse"],
+        "worse": worse,
         "compare_link": page_query.link("/compare", by="time", a=first, b=second),
     }  # fmt: skip
 
