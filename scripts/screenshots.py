@@ -22,8 +22,8 @@ COLOURS = 160
 """Enough for a page, and a quarter of the bytes."""
 PAGES = (
     "overview", "patterns", "pattern", "runs", "run", "tools", "tool", "agents", "agent", "models", "model",
-    "sessions", "session", "learned", "lesson", "fix", "impact", "compare", "live", "health", "audit", "settings",
-    "search",
+    "sessions", "session", "learned", "lesson", "fix", "impact", "compare", "live", "health", "alerts", "audit",
+    "settings", "search",
 )  # fmt: skip
 
 

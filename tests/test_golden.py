@@ -331,7 +331,8 @@ def type_command(words: str, given: str | None = None) -> Result:
 QUERIES = (
     "/healthz", "/readyz", "/v1/runs?since=all", "/v1/runs/{run}", "/v1/stats?since=all", "/v1/stats?since=all&by=tool",
     "/v1/patterns", "/v1/patterns/{pattern}", "/v1/fixes", "/v1/fixes/{fix}", "/v1/lessons", "/v1/lessons/{lesson}",
-    "/v1/tools?since=all", "/v1/agents?since=all", "/v1/audit", "/v1/impact?since=all", "/v1/search?q=shop",
+    "/v1/tools?since=all", "/v1/agents?since=all", "/v1/audit", "/v1/alerts", "/v1/impact?since=all",
+    "/v1/search?q=shop",
     "/v1/run-groups?since=all&by=version", "/v1/runs?since=all&limit=2&columns=id,cost_usd",
     "/v1/compare?since=all&by=agent&a=shop&b=weather",
 )  # fmt: skip

@@ -547,11 +547,17 @@ class Mulligan:
             self._components.settings.holdout_reminders if self._components is not None else 0.0,
         )
 
-    def _note_reminder(self, tools: Iterable[str], is_held_out: bool) -> None:
-        """Note a reminder about these tools, or that the run does not read it."""
+    def _note_reminder(self, tools: Iterable[str], is_held_out: bool) -> bool:
+        """Note a reminder about these tools, or that the run does not read it. Return whether it does not.
+
+        Without a run that can record it, a reminder is not held out: that would measure nothing.
+        """
         run = current_run(self.capture_context())
-        if run is not None:
-            run.judge.note_reminder(tools, is_held_out)
+        if run is None:
+            return False
+        is_withheld = is_held_out and run.allows_holdout
+        run.judge.note_reminder(tools, is_withheld)
+        return is_withheld
 
     def _event_stream(self) -> EventStream:
         self._capture()

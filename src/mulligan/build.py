@@ -153,7 +153,7 @@ class Components:
             prices=settings.prices,
         )
         self._location = location if has_journal else None
-        self._max_lookup_seconds = max_lookup_seconds
+        self._max_lookup_seconds, self._base_url = max_lookup_seconds, settings.base_url
         self._prompt_fixes: dict[str, tuple[str, ...]] = {}
         self.stream.set_sink(self.recorder)
         if settings.log != "off":
@@ -206,6 +206,7 @@ class Components:
                 agent=self._current_agent,
                 max_delay_seconds=self._max_lookup_seconds,
                 prompt_fixes=self._prompt_fixes,
+                base_url=self._base_url,
             )
 
     @lazy_property

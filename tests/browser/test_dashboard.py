@@ -15,6 +15,7 @@ pytest.importorskip("jinja2", reason="needs the extra: pip install 'mulligan[ser
 import dashboards
 import taught
 from agents_week import fill, histories
+from alert_receiver import receiving
 from colours import contrast, luminance
 from hostile_texts import FAMILIES
 
@@ -379,6 +380,35 @@ def test_a_page_that_waits_for_the_first_run_shows_it_by_itself(browser, tmp_pat
         assert visit.ills == []
 
 
+def test_on_call_sees_what_broke_takes_it_and_has_it_told_in_a_chat(browser, tmp_path):
+    with receiving() as chat, dashboards.week(tmp_path) as week, Visit(browser, week) as visit:
+        tab = visit.go("/")
+        tab.click(".changes tbody tr >> nth=0 >> a:text-matches('^(first|newest)$')")
+        tab.wait_for_selector("tr:has(#first-failure:target)")
+        tab = visit.go("/")
+        tab.click(".changes tbody a.said >> nth=0")
+        tab.fill("#owner", "me")
+        tab.click("button:has-text('Assign')")
+        tab.wait_for_selector("dt:has-text('owner')")
+        tab.goto(week.url("/patterns"))
+        tab.click("a:has-text('mine')")
+        tab.wait_for_url(re.compile("owner=me"))
+        assert tab.locator("tbody tr").count() == 1
+
+        tab = visit.go("/alerts")
+        tab.fill("input[name=target]", f"slack:{chat.url}")
+        tab.click("button:has-text('Add target')")
+        week.running.server.alerts.start()
+        tab.click("button:has-text('Send a test message')")
+        tab.wait_for_selector("#history .pill.sent")  # without a click: the page waits for it
+        assert "this target works" in chat.wait_for(1)[0]["text"]
+        tab.uncheck("label:has-text('a failure pattern is new') input")
+        tab.click("button:has-text('Save rules')")
+        tab.wait_for_selector("label:has-text('a failure pattern is new') input:not(:checked)")
+        assert visit.ills == []
+        week.running.server.alerts.close()
+
+
 def test_two_versions_are_compared_by_choosing_them(browser, week):
     with Visit(browser, week) as visit:
         tab = visit.go("/compare")
@@ -456,6 +486,7 @@ def test_hostile_texts_open_no_dialog_break_no_policy_and_reach_nobody(browser, 
         "/learned",
         "/live",
         "/health",
+        "/alerts",
         "/audit",
         "/settings",
     ]

@@ -77,6 +77,7 @@ NODE_CRASH = (
 )
 LONG_COMMAND = f"pytest tests\n{'echo not found; ' * 90}"
 KILLED = f"The last command <command>{LONG_COMMAND}</command> timed out and has been killed.\n1 failed, 3 passed"
+UNREADABLE = SyntaxError("invalid syntax", ("<unknown>", 1, 3, "x ="))
 STREAM_ERROR = '{"internalServerException":{"message":"The system encountered an unexpected error during processing."}}'
 
 
@@ -102,6 +103,16 @@ STREAM_ERROR = '{"internalServerException":{"message":"The system encountered an
         ),
         (
             {"error": SyntaxError("invalid syntax", ("<string>", 1, 3, "x =")), "tool": "python"},
+            "model/invalid_output",
+            Remedy.REPLAN,
+        ),
+        (
+            {"error": UNREADABLE, "tool": "summarize", "arguments": {"id": "a-1", "days": 2}},
+            "orchestration/uncaught_exception",
+            Remedy.STOP,
+        ),
+        (
+            {"error": UNREADABLE, "tool": "python", "arguments": {"code": "x ="}},
             "model/invalid_output",
             Remedy.REPLAN,
         ),
@@ -137,6 +148,38 @@ STREAM_ERROR = '{"internalServerException":{"message":"The system encountered an
 def test_an_error_that_looks_like_another_kind_is_told_apart(facts: dict[str, Any], kind: str, remedy: Remedy) -> None:
     failure = classify(**facts)
     assert (failure.kind, failure.remedy) == (kind, remedy)
+
+
+@pytest.mark.parametrize(
+    ("facts", "kind"),
+    [
+        ({"text": "It did not report a position within the allotted 20 s; the move may be completed"}, "tool/timeout"),
+        ({"text": "All 12 workers are occupied; your job was not admitted"}, "tool/unavailable"),
+        ({"text": "leader election in progress, no node accepts writes yet"}, "tool/unavailable"),
+        ({"text": "The pricing backend is not answering"}, "tool/unavailable"),
+        ({"text": "Throughput exceeds the current capacity of your table or index"}, "tool/rate_limit"),
+        ({"text": "Unterminated string starting at: line 1 column 5120 (char 5119)"}, "tool/invalid_response"),
+        ({"text": "Could not find a function called serch among the registered functions."}, "tool/unknown_tool"),
+        ({"text": "Row version 14 is out of date, the record is now at 17"}, "tool/conflict"),
+        ({"text": "No patient is registered under number 55-1034."}, "tool/not_found"),
+        ({"text": "Operation blocked by organization policy x/y"}, "tool/permission_denied"),
+        ({"text": "Publishing is reserved for editors."}, "tool/permission_denied"),
+        ({"text": "Code: 241. DB::Exception: Memory limit (for query) exceeded"}, "tool/output_too_large"),
+        ({"text": "Uncaught exception in REPL cell 4: MethodError"}, "tool/execution_failed"),
+        ({"text": "Da ist etwas schiefgelaufen. Bitte wenden Sie sich an uns."}, "tool/api_error"),
+        ({"text": "gone", "status": 410, "source": "model"}, "model/not_found"),
+        (
+            {"text": "We cannot help: caught by the safety layer", "status": 400, "source": "model"},
+            "model/content_policy",
+        ),
+        (
+            {"text": "The prompt plus max_new_tokens (8192+1024) must not exceed 8192", "source": "model"},
+            "model/context_length_exceeded",
+        ),
+    ],
+)
+def test_a_sentence_in_the_words_of_a_service_has_its_kind(facts: dict[str, Any], kind: str) -> None:
+    assert classify(is_error=True, **facts).kind == kind
 
 
 @pytest.mark.parametrize("status", [400, 422])

@@ -79,6 +79,7 @@ NEW_YEAR = 1735689600.0
     [
         ('"quotaResetTimeStamp": "2025-01-01T08:44:31Z"', 31471.0),
         ('"resets_at": 1735700000', 10400.0),
+        ("AI usage limit reached|1735700000", 10400.0),
         ("try again at 2025-01-01 08:44:00 UTC", 31440.0),
         ("Retry after 2025-01-01 00:10:00", 600.0),
         ("retry-after: Wed, 01 Jan 2025 00:01:00 GMT", 60.0),

@@ -26,6 +26,9 @@ OTHERS = [
     'The label reads "access denied" in red letters.',
     "Deleted 4 failed jobs.",
     "No results found.",
+    "We never fail our customers and you know it.",
+    "Dear Ms Okafor, your application was rejected, since your quota is exhausted.",
+    "HTTP 429 means that you sent too many requests and must wait.",
     "throw new Error(`card expired`);",
     "src/a.py:4:    raise ValueError('invalid')",
 ]

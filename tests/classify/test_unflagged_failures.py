@@ -45,6 +45,9 @@ CONTENT: list[tuple[ToolCategory, str, dict[str, Any]]] = [
     ("shell", '{"error": "invalid api key"}', {"command": "cat fixture.json"}),
     ("shell", "total 8\n-rw-r--r-- 1 a a 12 error.log\ndrwxr-xr-x failed_jobs", {"command": "ls -l"}),
     ("fetch", "<html><head><title>How to fix 403 errors</title></head><body>Access denied</body></html>", {}),
+    ("fetch", "<h1>404 pages: design inspiration</h1><p>Thirty lovely screens.</p>", {}),
+    ("fetch", "<html><title>Access denied: a history</title><article><p>In 2011 ...</p></article></html>", {}),
+    ("search", "HTTP 429 means that a client has sent too many requests.", {}),
     ("fetch", "<html><title>Fix login problems</title><p>Enter your password</p></html>", {}),
     (
         "fetch",

@@ -15,7 +15,7 @@ import taught
 import mulligan
 from mulligan import settings
 from mulligan.cli.prompt import BEGIN, END
-from mulligan.contract.store import DEFAULT_TENANT
+from mulligan.contract.store import DEFAULT_TENANT, LessonQuery
 from mulligan.core.failure import SettingsError
 from mulligan.prompt import Prompt, estimate_prompt_tokens, section_title, skill_front_matter
 from mulligan.store.urls import open_store
@@ -274,6 +274,19 @@ def test_switched_off_it_says_nothing_and_with_a_broken_store_what_mulligan_is(t
     broken = tmp_path / "broken.db"
     broken.write_bytes(b"no database" * 1000)
     assert mulligan.Mulligan(store=str(broken)).render_lessons().startswith("mulligan records")
+
+
+def test_lessons_and_prompts_link_to_the_dashboard_that_the_settings_name(kept, types, monkeypatch):
+    assert "example.com" not in types("prompt")[1]
+    monkeypatch.setenv("MULLIGAN_BASE_URL", "https://mulligan.example.com/")
+    link = "All lessons and their evidence: https://mulligan.example.com/learned"
+    assert types("prompt", "--tool", "search")[1].rstrip("\n").endswith(link)
+    assert mulligan.Mulligan().render_lessons("search").endswith(link)
+    lesson = kept.lessons(DEFAULT_TENANT, LessonQuery(source="learned", now=int(time.time() * 1000)))[0]
+    _, said, _ = types("lessons", "show", lesson.id)
+    assert said.rstrip("\n").endswith(f"Open the lesson: https://mulligan.example.com/lessons/{lesson.id}")
+    facts = json.loads(types("lessons", "show", lesson.id, "--json")[1])
+    assert facts["page"] == f"https://mulligan.example.com/lessons/{lesson.id}"
 
 
 @pytest.mark.slow

@@ -100,6 +100,7 @@ def test_the_canaries_are_where_they_are_looked_for(world):
     """Or the tests below would find none because there is none."""
     us = world.running.holding("admin", tenant=OURS)
     for path in ("/v1/runs", "/v1/tools?since=all", "/v1/agents?since=all", "/v1/patterns", "/v1/fixes", "/metrics",
+                 "/v1/alerts", "/alerts",
                  "/v1/stats?since=all&by=model", "/runs", "/patterns", "/tools", "/agents", "/learned", "/choices",
                  "/models?range=all", "/sessions?range=all",
                  f"/search?q={CANARY}", f"/v1/runs/{world.ids.run}", f"/runs/{world.ids.run}",
@@ -303,6 +304,9 @@ def bodies(ids: Ids, fingerprint: str = "f") -> dict[str, list[Any]]:
             {"ids": [ids.pattern], "action": action, "text": text}
             for action, text in (("mute", ""), ("resolve", ""), ("assign", "me"), ("comment", "mine"))
         ],
+        "/v1/alerts": [{}, {"remove_targets": ["pagerduty"]}, {"types": ["person_needed"]}],
+        "/v1/alerts/test": [{}],
+        "/alerts": [{}],
         "/patterns": [{}],
         "/search": [{}],
         "/v1/prune": [{"keep_failures": 0, "keep_successes": 0, "include_imported": True, "confirm": True}],

@@ -21,7 +21,6 @@ from mulligan.contract.store import (
 from mulligan.core.events import RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, Remedy, StoreError
 from mulligan.core.records import Pattern, Run, Step, pattern_id
-from mulligan.learn.pattern_decisions import compute_version_key
 
 SLOW = Failure.of(Kind("tool", "timeout", Remedy.RETRY), "too slow", fingerprint="f-slow")
 ID = pattern_id("search", "f-slow")
@@ -139,14 +138,3 @@ def test_a_forgotten_text_is_gone_from_owner_link_and_comments(store, write):
     store.forget(DEFAULT_TENANT, ForgetRequest(tool="search"))
     fail(write, 5000)
     assert store.pattern(DEFAULT_TENANT, ID).history == ()
-
-
-def test_versions_with_numbers_are_compared_by_their_numbers():
-    ordered = ("1.0.0-rc1", "1.0.0", "v1.0.1", "1.2", "1.10.0+build.7", "2026.11.19")
-    keys = [compute_version_key(version) for version in ordered]
-    assert keys == sorted(keys)
-    assert len(set(keys)) == len(keys)
-    assert compute_version_key("agent@1.2") < compute_version_key("agent@1.10")
-    assert compute_version_key("1.0") == compute_version_key("1.0.0")
-    assert compute_version_key("b41f9e2") is None
-    assert compute_version_key("nightly") is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import sqlite3
 import string
@@ -22,7 +23,7 @@ from mulligan.core.events import RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import Failure, Kind, SettingsError, StoreError
 from mulligan.core.records import MessagePart, RecordedMessage, Run, Step
 from mulligan.redaction.redactor import Redactor
-from mulligan.store import run_texts
+from mulligan.store import run_texts, sqlite_search
 from mulligan.store.sql import DatabaseStore
 from mulligan.store.sqlite import SqliteStore
 
@@ -180,6 +181,57 @@ def test_an_attempt_that_arrives_after_its_run_was_indexed_is_found(filled, writ
     filled.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     update_index(filled)
     assert found(filled, "faro") == []
+
+
+@pytest.mark.parametrize("limits", [(20_000, 2000), (20_000, 0), (0, 0)])
+def test_filters_and_orders_select_the_same_runs_however_many_have_the_words(filled, monkeypatch, limits):
+    monkeypatch.setattr(sqlite_search, "MAX_LISTED_RUNS", limits[0])
+    monkeypatch.setattr(sqlite_search, "MAX_SELECTED_RUNS", limits[1])
+    for text, filters, runs in (
+        ("cus_81", {}, ["run_3", "run_2", "run_1"]),
+        ("cus_81", {"tool": "lookup", "agent": "billing"}, ["run_3"]),
+        ("81", {"tool": "track_order"}, ["run_4"]),
+        ("cus_81", {"kind": "tool/timeout"}, ["run_3"]),
+        ("cus_81", {"kind": "tool/", "agent": "billing"}, ["run_3"]),
+        ("cus_81", {"order": "attempts", "limit": 1}, ["run_3"]),
+        ("cus_81", {"tool": "lookup", "order": "attempts", "limit": 1}, ["run_3"]),
+        ("cus_81", {"limit": 1, "before": (1002, "run_2")}, ["run_1"]),
+    ):
+        assert found(filled, text, **filters) == runs
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"], indirect=True)
+def test_a_search_ends_when_too_many_runs_lack_what_it_asks(store, write, monkeypatch):
+    monkeypatch.setattr(run_texts, "MAX_MISSED_RUNS", 2)
+    monkeypatch.setattr(run_texts, "MIN_PAGE_RUNS", 1)
+    for number in range(1, 5):
+        write_run(write, f"run_{number}", lookup({"customer_id": f"cus_{number}"}))
+    assert found(store, "customer_id:lookup", limit=1) == []  # not indexed: all are read
+    update_index(store)
+    with pytest.raises(SettingsError, match="2 runs were read"):
+        found(store, "customer_id:lookup", limit=1)
+
+
+def test_runs_with_more_words_than_a_row_of_an_index_holds_are_found(store, write):
+    product = itertools.product(map(chr, range(0x431, 0x43B)), repeat=6)
+    words = ["".join(letters) for letters in itertools.islice(product, 100_000)]
+    write_run(write, "run_1", lookup({"text": " ".join(words)}), agent="Hildegunde")
+    write_run(write, "run_2", lookup({"text": "Theoderich"}))
+    for _ in range(2):
+        assert found(store, "hildegunde") == found(store, words[999]) == ["run_1"]
+        assert found(store, "theoderich") == ["run_2"]
+        update_index(store)
+
+
+def test_values_that_look_like_recorded_times_and_keys_are_found(store, write):
+    write_run(write, "run_1", lookup({"duration_seconds": 777, "started_at": 4711, "list": ["a,", 815, ":b"]}))
+    write_run(write, "run_2", lookup({"text": "\u017ftra\u017f\u017fe \u0131stan \u03bb\u03cc\u03b3\u03bf\u03c2"}))
+    for _ in range(2):
+        assert found(store, "777") == found(store, "started_at:4711") == found(store, "815") == ["run_1"]
+        assert (
+            found(store, "strasse istan \u03bb\u03bf\u03b3\u03bf\u03c3") == found(store, "\u0131\u017ftan") == ["run_2"]
+        )
+        update_index(store)
 
 
 INDEXING = """

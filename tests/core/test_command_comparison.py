@@ -47,6 +47,8 @@ SAME = [
     ("pytest tests | tail -5", "pytest tests", TEST_FAILED),
     ("sleep 60", "timeout 90 sleep 60", "Command timed out after 60 s"),
     ("make build", "make build 2>&1", "make: *** [build] Error 1"),
+    ("make biuld", "make build", "make: *** No rule to make target 'biuld'.  Stop."),
+    ("npm run test:uint", "npm run test:unit", "npm error Missing script: \"test:uint\""),
 ]  # fmt: skip
 
 
@@ -96,6 +98,22 @@ OTHER = [
     ("pytest tests", "cd other && pytest tests", TEST_FAILED),
     ("go test ./...", "go test -short ./...", "--- FAIL: TestA (0.00s)\nFAIL"),
     ("git commit --amend -m x", "git commit -m x", "fatal: You have nothing to amend."),
+    ("git checkout next", "git checkout -b next", "error: pathspec 'next' did not match any file(s) known to git"),
+    ("git switch next", "git switch -c next", "fatal: invalid reference: next"),
+    ("rm a.lock", "rm -f a.lock", f"rm: cannot remove 'a.lock': {NO_FILE}"),
+    # Names that only resemble each other.
+    ("rm notes", "rm ntoes", f"rm: cannot remove 'notes': {NO_FILE}"),
+    ("npm run test:e2", "npm run test:e3", "npm error Missing script: \"test:e2\""),
+    ("make test-a-x", "make test-b-x", "make: *** No rule to make target 'test-a-x'.  Stop."),
+    # A check is switched off.
+    ("curl -sf https://a", "curl -sf -k https://a", "curl: (60) SSL certificate problem: self-signed certificate"),
+    ("curl -sf https://a", "curl -sf --insecure https://a", "curl: (60) SSL certificate problem: try --insecure"),
+    ("ssh a ls", "ssh -o StrictHostKeyChecking=no a ls", "Host key verification failed."),
+    ("git pull", "git -c http.sslVerify=false pull", "fatal: SSL certificate problem"),
+    ("git commit -m x", "git commit --no-verify -m x", "pre-commit hook failed: trailing space"),
+    ("npm run build", "SKIP_TYPECHECK=1 npm run build", "src/a.ts:1:1 - error TS2322: Type 'string' is not assignable"),
+    ("npm run build", "CI=false npm run build", "Treating warnings as errors because process.env.CI = true."),
+    ("gcc -Werror a.c", "gcc a.c", "a.c:3:5: error: unused variable 'x' [-Werror=unused-variable]"),
     # Success proves nothing.
     ("pytest tests", "pytest tests || true", TEST_FAILED),
     ("pytest tests", "pytest tests | tail -5", TEST_FAILED),

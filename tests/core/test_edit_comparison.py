@@ -18,6 +18,7 @@ SAME = {
     "less context": (("def f():\n    x = 1\n    return x", "def f():\n    x = 2\n    return x"), ("x = 1", "x = 2")),
     "context on the other side": (("a()\nx = 1", "a()\nx = 2"), ("x = 1\nb()", "x = 2\nb()")),
     "inserted": (("import a", "import a\nimport b"), ("import os\nimport a", "import os\nimport a\nimport b")),
+    "more context of a part of a word": (("timeout=10", "timeout=30"), ("open(timeout=10)", "open(timeout=30)")),
     "outdated text": (("total = price * 2 # twice", "total = 0"), ("total = cost * 2 # twice", "total = 0")),
     "outdated context": (
         ("def f(a, b):\n    y = a\n    x = 1\n    return y", "def f(a, b):\n    y = a\n    x = 2\n    return y"),
@@ -29,6 +30,30 @@ OTHER = {
     "another function": (
         ("def f():\n    return 1\n", "def f():\n    return 2\n"),
         ("def g():\n    return 1\n", "def g():\n    return 2\n"),
+    ),
+    "another class with the same body": (
+        (
+            "class A:\n    def run(self):\n        self.x = 1\n        return self.x",
+            "class A:\n    def run(self):\n        self.x = 2\n        return self.x",
+        ),
+        (
+            "class B:\n    def run(self):\n        self.x = 1\n        return self.x",
+            "class B:\n    def run(self):\n        self.x = 2\n        return self.x",
+        ),
+    ),
+    "another test with the same body": (
+        (
+            "it('adds', () => {\n  const a = make();\n  run(a);\n  use(1);",
+            "it('adds', () => {\n  const a = make();\n  run(a);\n  use(2);",
+        ),
+        (
+            "it('sends', () => {\n  const a = make();\n  run(a);\n  use(1);",
+            "it('sends', () => {\n  const a = make();\n  run(a);\n  use(2);",
+        ),
+    ),
+    "another key with the same values": (
+        ("web:\n  image: one\n  port: 80\n  limit: 1", "web:\n  image: one\n  port: 80\n  limit: 2"),
+        ("api:\n  image: one\n  port: 80\n  limit: 1", "api:\n  image: one\n  port: 80\n  limit: 2"),
     ),
     "another change of the same text": (("x = 1", "x = 2"), ("x = 1", "x = 3")),
     "the same insertion elsewhere": (("import a", "import a\nimport b"), ("import z", "import z\nimport b")),

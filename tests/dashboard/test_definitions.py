@@ -133,7 +133,7 @@ def test_impact_page_shows_held_out_cases_with_a_button_for_each_fix(tmp_path):
             running.store.append(DEFAULT_TENANT, events, "journal_a", number + 1)
         page = running.person().get("/impact?range=all").body.decode()
     assert "all time, 60 runs with failures" in page
-    assert "Learned fixes help: 100 % failures recovered with them, 0 % without them" in page
+    assert "Learned fixes help: 100 % of failures recovered with them, 0 % without them" in page
     assert "Learned fixes</th>" in page
     form = page.split('action="/fixes/fix_1')[1].split("</form>")[0]
     assert 'value="revoke">Confirm: disable' in form

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import mulligan
+from mulligan.capture.call_memory import MAX_ADVISED_PRECEDENTS, CallMemory
 from mulligan.contract.store import DEFAULT_TENANT
+from mulligan.core.failure import Failure, Kind
 from mulligan.core.holdout import MIN_FOLLOWED_RUNS, REMINDER, REPAIR, can_hold_out_lesson, is_fix_held_out
 from mulligan.core.records import RUN_SPECIFIC, Change, Lesson, Precedent
+from mulligan.recover.policy import Tool
 from mulligan.settings import load_settings
 from mulligan.store.sqlite import SqliteStore
 from mulligan.testing import ScriptedModel
@@ -23,7 +27,7 @@ RUNS = 60
 def play():
     """Return a function that plays runs in which a model says "fast" for "slow", and follows what it reads."""
 
-    def play_runs(holdout: float, count: int = RUNS) -> list[tuple[str, list[str]]]:
+    def play_runs(holdout: float, count: int = RUNS, **options: Any) -> list[tuple[str, list[str]]]:
         memory = mulligan.Mulligan(holdout=holdout)
 
         @memory.tool(effects="none")
@@ -35,7 +39,7 @@ def play():
         runs = []
         for number in range(count):
             arguments = {"job": f"job {number}", "queue": "fast"}
-            with memory.run("planner") as run:
+            with memory.run("planner", **options) as run:
                 [failed, _] = [
                     turn.call([start], "start", {**arguments, "queue": queue})
                     for turn, queue in zip(memory.turns(limit=2), ("fast", "slow"), strict=True)
@@ -90,6 +94,31 @@ def test_share_of_runs_is_the_one_that_was_set():
     held_out = [is_fix_held_out(precedent, f"run_{number}", 0.05) for number in range(4000)]
     assert 120 < sum(held_out) < 280
     assert held_out == [is_fix_held_out(precedent, f"run_{number}", 0.05) for number in range(4000)]
+
+
+def test_only_what_would_be_told_is_held_out():
+    """Else cases without a fix would be others than those with it."""
+    precedents = [Precedent(method="agent", fix=f"fix_{number}", followed=99) for number in range(9)]
+    for number in range(20):
+        told, held_out = ask_precedents(0.5, f"run_{number}", precedents)
+        assert sorted((*told, *held_out)) == ["fix_0", "fix_1", "fix_2"]
+
+
+def ask_precedents(share: float, trace: str, precedents: list[Precedent]) -> tuple[list[str], tuple[str, ...]]:
+    """Return the fixes that a failed call of a run is told, and those that are held out from it."""
+
+    class Memory(CallMemory):
+        def find_precedents(self, failure: Failure) -> list[Precedent]:
+            return precedents
+
+    options = SimpleNamespace(holdout=True)
+    run = SimpleNamespace(trace_id=trace, allows_holdout=True, options=options)
+    capture = SimpleNamespace(holdout=share, lookup_facts=None, is_recording_off=False)
+    call = SimpleNamespace(capture=capture, run=run, wrapped=SimpleNamespace(options=options))
+    memory = Memory(SimpleNamespace(tool=Tool(name="search"), call=call), SimpleNamespace(arguments={}))  # type: ignore
+    failure = Failure.of(Kind.from_name("tool/invalid_arguments"), "k must be 10 or less")
+    told = memory.lookup_precedents(failure, "", ())
+    return [precedent.fix for precedent in told[:MAX_ADVISED_PRECEDENTS]], memory.held_out_fixes
 
 
 def play_repairs(share: float, count: int = 40, tool: dict[str, Any] | None = None, **options: Any) -> list[Any]:
@@ -172,6 +201,32 @@ def test_reminders_are_held_out_by_session_and_recorded(types):
     assert {row["held_out_cases"] for row in rows} == {sum(not text for text in reminders.values())}
 
 
+@pytest.mark.parametrize("options", [{}, {"holdout": False}, {"record": "off"}, None], ids=str)
+def test_reminders_are_held_out_only_from_runs_that_measure_it(options):
+    memory = mulligan.Mulligan(holdout_reminders=0.5)
+
+    @memory.tool(effects="none")
+    def search(k: int) -> str:
+        raise ValueError("k must be 10 or less")
+
+    reminders = []
+    for number in range(12):
+        with memory.session(f"chat-{number}") as session:
+            with memory.run("planner", session=session), contextlib.suppress(ValueError):
+                search(k=50)
+            session.mark_turn()
+            session.mark_compacted()
+            with contextlib.nullcontext() if options is None else memory.run("planner", session=session, **options):
+                reminders.append(session.reminder())
+    assert all(reminders) is (options != {})
+
+
+def test_fixes_are_not_held_out_from_runs_that_are_not_recorded(play):
+    play(holdout=0.5, count=20)
+    runs = play(holdout=0.5, count=20, record="off")
+    assert sum(bool(notes) for _, notes in runs) > 15  # a lookup may take too long
+
+
 def add_search(memory: mulligan.Mulligan, **options: Any) -> Any:
     @memory.tool(effects="none", mode="suggest", **options)
     def search(query: str, top_k: int = 5) -> str:
@@ -242,7 +297,7 @@ def test_lesson_that_is_followed_is_not_shown_in_a_share_of_runs(lesson, types):
     # Cases count from the first run that goes without the lesson.
     assert row["held_out_cases"] == len(without)
     assert row["cases"] <= len(runs) - len(without)
-    assert "Lessons help: 100 % runs without the failure with them, 0 % without them" in facts["conclusion"]
+    assert "Lessons help: 100 % of runs did not have the failure with them, 0 % without them" in facts["conclusion"]
     text = types("impact", "--agent", "reader")[1]
     assert lesson in text
     assert "mulligan lessons disable ID" in text

@@ -517,6 +517,14 @@ def test_reminder_names_the_calls_after_which_the_same_call_worked():
     assert "What worked" not in reminder_after(failed, unknown, again)
 
 
+def test_reminder_asks_before_a_command_that_changes_more_than_the_folder_is_repeated():
+    failed, ask = shell(1, "git push", "Exit code 1\nerror: failed to push some refs"), " Ask before you do it again."
+    pulled, again = shell(2, "git stash"), shell(3, "git push", links=(link("prerequisite", "Bash"),))
+    assert ask in reminder_after(failed, shell(3, "git push --force", links=(link("agent"),)))
+    assert ask in reminder_after(failed, pulled, again)
+    assert ask not in reminder_after(failed, shell(2, "sh setup.sh"), again)
+
+
 def test_failure_that_names_nothing_to_avoid_is_not_in_a_reminder():
     failed = shell(1, "", "Exit code 1")
     assert reminder_after(failed) == ""

@@ -7,7 +7,7 @@ import pytest
 import mulligan
 from mulligan.core.records import Link, Step
 from mulligan.core.run_links import link_recoveries
-from mulligan.learn.working_calls import PastFailure, changes_state, find_working_call
+from mulligan.learn.working_calls import PastFailure, find_working_call
 
 MISSING = "Exit code 1\nrun.sh: config.json is missing"
 
@@ -92,8 +92,20 @@ def test_what_a_person_decided_counts_more_than_sessions():
     assert find(revoked) is None
 
 
-def test_commands_that_change_more_than_the_folder_are_recognized():
-    for command in ("npm install", "git push --force", "rm -rf out", "sudo make", "git commit --no-verify -m x"):
-        assert changes_state(command), command
-    for command in ("sh setup.sh", "python3 app.py", "npm test", "make build", "sh install.sh"):
-        assert not changes_state(command), command
+@pytest.mark.parametrize(
+    ("failed", "later"),
+    [
+        ("ModuleNotFoundError: No module named 'flask'", "ModuleNotFoundError: No module named 'requests'"),
+        ("Could not connect to flask-db on port 5432", "Could not connect to web-db on port 5432"),
+    ],
+)
+def test_what_worked_for_another_value_is_not_said(failed, later):
+    install = ("pip install flask" if "Module" in failed else "docker start flask-db", "")
+    past = remember(*[[("sh run.sh", failed), ("sh run.sh", failed), install, ("sh run.sh", "")]] * 5)
+    assert find(past, error=failed) == (install[0], True, 5)
+    assert find(past, error=later) is None
+
+
+def test_first_line_of_several_is_not_said_to_have_worked():
+    script = ("python3 - <<'EOF'\nopen('config.json', 'w')\nEOF", "")
+    assert find(remember(*[[RUN, RUN, script, ("sh run.sh", "")]] * 5)) is None

@@ -12,6 +12,7 @@ import threading
 import pytest
 from alert_receiver import receiving
 from hostile_texts import CHAT_FAMILIES, FAMILIES
+from msgspec.structs import replace
 
 from mulligan.core.failure import SettingsError
 from mulligan.report.alert_targets import (
@@ -79,6 +80,12 @@ def test_every_form_names_what_a_person_on_call_needs_with_links_to_pattern_and_
 def test_text_reads_as_a_person_would_write_it():
     assert render_text(FACTS).splitlines()[0] == "mulligan: tool/auth_error in pay_api2: a person must act"
     assert "Where: agent cashier, version 1.4, environment production, tenant acme" in render_text(FACTS)
+
+
+def test_an_alert_about_many_calls_names_the_latest_failure():
+    alert = replace(FACTS, type="high_failure_rate", text="23 of the last 30 calls are unrecovered")
+    assert "Failure: tool/auth_error in pay_api2" in render_text(alert)
+    assert "Failure: " not in render_text(FACTS)
 
 
 @pytest.mark.parametrize("text", [*FAMILIES, *CHAT_FAMILIES])

@@ -130,9 +130,10 @@ def test_a_version_that_fails_twice_as_often_is_called_worse():
     assert count_pages(0.3) >= 0.8 * WORLDS
 
 
-def test_the_older_version_is_the_baseline_whichever_is_named_first_or_has_more_calls():
+@pytest.mark.parametrize("days", [(5, 2), (2, 2)])
+def test_the_older_version_is_the_baseline_whichever_is_named_first_or_has_more_calls(days):
     append = Writer(MemoryStore())
-    for version, day, count in (("2.0", 5, 40), ("1.9", 2, 12)):
+    for version, day, count in (("2.0", days[0], 40), ("1.9", days[1], 12)):
         for number in range(count):
             run = Run(id=f"{version}-{number}", agent="a", version=version, started_at=day * DAY + number)
             step = Step(run=run.id, seq=1, call=1, name="search", started_at=run.started_at)
@@ -141,4 +142,4 @@ def test_the_older_version_is_the_baseline_whichever_is_named_first_or_has_more_
     comparison = stats.compare_groups(append.store, DEFAULT_TENANT, ("2.0", "1.9"), queries)
     assert comparison.names == ("1.9", "2.0")
     assert [side.total.calls for side in comparison.stats] == [12, 40]
-    assert comparison.conclusion == "2.0: no difference that chance would not explain."
+    assert comparison.conclusion == "2.0: no clear difference."

@@ -52,10 +52,18 @@ def test_harmful_fix_is_ranked_first():
     assert first.count("harmful") >= 18
 
 
+def test_conclusion_names_what_harms_first():
+    effects = {"start": 0.2, "lookup": 0.2, "harmful": -0.5}
+    _, contributions, conclusion = analyze(build_cases(random.Random(1), effects, 500, 0.3), {"harmful": "a: b=c"})
+    assert [row.verdict for row in contributions].count("worse") == 1
+    assert conclusion.startswith("Harmful: a: b=c (harmful), -")
+    assert "). Learned fixes " in conclusion
+
+
 def test_too_few_cases_say_how_many_sessions_are_missing():
     _, _, conclusion = analyze(build_cases(random.Random(1), {"a": 0.2}, 12, 0.2))
     assert conclusion.startswith("Learned fixes: too few cases to tell, about ")
-    assert conclusion.endswith(" more sessions needed.")
+    assert conclusion.endswith(" more sessions with such failures needed.")
 
 
 def test_nothing_held_out_says_what_would_be():
@@ -123,6 +131,29 @@ def test_what_is_not_held_out_is_listed_as_incomparable(types):
     [reason] = facts["incomparable"]
     assert "start: queue=slow" in reason
     assert "not held out" in reason
+
+
+def test_fix_whose_recoveries_are_not_proven_is_not_compared(types):
+    """After "not found", a call with another value may be about another item: no result says what the fix is worth."""
+    memory = mulligan.Mulligan(holdout=0.5)
+
+    @memory.tool(effects="none")
+    def look_up(customer: str, region: str) -> str:
+        if region != "us":
+            raise LookupError(f"Customer is not in region {region}")
+        return "Jane Doe"
+
+    for number in range(40):
+        with memory.run("planner"):
+            for turn, region in zip(memory.turns(limit=2), ("eu", "us"), strict=True):
+                turn.call([look_up], "look_up", {"customer": f"customer {number}", "region": region})
+        memory.flush()
+    facts = json.loads(types("impact", "--json")[1])
+    assert facts["summary"] == facts["contributions"] == []
+    assert facts["conclusion"].startswith("Nothing can be compared yet")
+    [reason] = facts["incomparable"]
+    assert "look_up: region=us" in reason
+    assert "not proven" in reason
 
 
 def test_cases_count_from_when_help_was_first_held_out():

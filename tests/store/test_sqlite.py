@@ -166,6 +166,19 @@ def test_a_damaged_file_is_told_and_left_as_it_is(tmp_path, content):
     assert path.read_bytes() == content
 
 
+def test_health_checks_a_whole_file_without_a_fault_once_in_some_minutes(tmp_path, monkeypatch):
+    store = SqliteStore(tmp_path / "mulligan.db")
+    statements = []
+    read_rows = store.read_rows
+    monkeypatch.setattr(
+        store, "read_rows", lambda *args, **more: statements.append(args[1]) or read_rows(*args, **more)
+    )
+    assert store.health(DEFAULT_TENANT).healthy
+    assert store.health(DEFAULT_TENANT).healthy
+    assert sum("quick_check" in statement for statement in statements) == 1
+    store.close()
+
+
 def test_a_file_damaged_further_in_is_told_when_it_is_read(tmp_path):
     path = tmp_path / "a.db"
     store = SqliteStore(path)

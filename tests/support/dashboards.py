@@ -121,6 +121,7 @@ def pages(running: Running, now: int) -> dict[str, str]:
         "live": "/live",
         "health": "/health",
         "audit": "/audit",
+        "alerts": "/alerts",
         "settings": "/settings",
         "search": "/search?q=limit",
         "search, narrowed": "/search?q=tool:find_orders&agent=receptionist",

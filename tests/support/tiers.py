@@ -58,7 +58,8 @@ FILES = {
     ),
     "slow": (
         "cli/test_mcp_server_config.py", "cli/test_replay.py", "cli/test_several_servers.py", "cli/test_stats.py",
-        "cli/test_tail.py", "dashboard/test_definitions.py", "dashboard/test_pages.py", "hooks/test_main.py",
+        "cli/test_tail.py", "dashboard/test_alert_pages.py", "dashboard/test_definitions.py", "dashboard/test_pages.py",
+        "hooks/test_main.py",
         "hooks/test_success_spool.py",
         "proxy/test_listener.py",
         "proxy/test_relay.py", "proxy/test_server_group.py",

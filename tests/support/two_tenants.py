@@ -9,6 +9,10 @@ from servers import Client, Running
 
 from mulligan.contract.store import FixQuery, LessonQuery, PatternCommand, PatternQuery, RunQuery
 from mulligan.core.records import Lesson
+from mulligan.report.alert_targets import Alert
+from mulligan.report.alerts import AlertSettings
+from mulligan.server.tenant_alerts import load_history
+from mulligan.server.tenants import Tenant
 
 OURS, THEIRS = "acme", "globex"
 CANARY = "zanzibar"
@@ -77,6 +81,10 @@ def ours(running: Running) -> Ids:
     store.update_pattern(OURS, PatternCommand(action="unmute", pattern=pattern.id, at=now))
     for action, text in (("assign", CANARY), ("comment", CANARY), ("link", f"https://tracker.example.com/{CANARY}")):
         store.update_pattern(OURS, PatternCommand(action=action, pattern=pattern.id, at=now, text=text))
+    server = running.server
+    server.tenants.create(Tenant(OURS, alerts=AlertSettings(targets=(f"pagerduty:{CANARY * 4}",))))
+    server.tenants.refresh()
+    server.alerts.add(OURS, [Alert("person_needed", f"{CANARY} failed", now, CANARY, run=f"run_{CANARY}_0")])
     fix = store.fixes(OURS, FixQuery(tool=ids.tool, now=now))[0]
     assert store.decide(OURS, fix.id, True, now)
     store.save_lesson(
@@ -109,6 +117,8 @@ def everything(running: Running) -> dict[str, Any]:
         "sessions": store.runs(OURS, RunQuery(session=f"{CANARY}-session", limit=100)),
         "shelf": {kind: {key: store.get(OURS, kind, key) for key in store.keys(OURS, kind)}
                   for kind in ("session", "note", "key")},
+        "alerts": load_history(store, OURS),
+        "alert rules": running.server.tenants.find(OURS),
         "journals": sorted(store.journals(OURS)),
         "health": store.health(OURS),
     }  # fmt: skip

@@ -36,9 +36,13 @@ class CallMemory(msgspec.Struct):
     def lookup_precedents(
         self, failure: Failure, reason: str, suggestions: Sequence[Suggestion]
     ) -> Sequence[Precedent]:
-        """Return the precedents to show when recovery stops."""
+        """Return the precedents to show when recovery stops.
+
+        Held out is only what would be told, and nothing takes its place: else the two groups would not be alike.
+        """
         tool, call, capture = self.prepared.tool, self.prepared.call, self.prepared.call.capture
-        precedents = self.find_precedents(failure)
+        precedents = _select_precedents(self.find_precedents(failure), failure, tool, suggestions)
+        precedents = precedents[:MAX_ADVISED_PRECEDENTS]
         share = capture.holdout if self._allows_holdout else 0.0
         trace = call.run.trace_id if share and precedents else ""
         held_out = [precedent for precedent in precedents if is_fix_held_out(precedent, trace, share)]
@@ -49,13 +53,13 @@ class CallMemory(msgspec.Struct):
             held_out_arguments = {root_of(change.path) for precedent in held_out for change in precedent.changes}
             tellable_facts = (fact for fact in facts if root_of(fact.argument) not in held_out_arguments)
             self.value_facts = _select_facts(tellable_facts, tool, suggestions)
-        tellable = [precedent for precedent in precedents if precedent not in held_out]
-        return _select_precedents(tellable, failure, tool, suggestions)
+        return [precedent for precedent in precedents if precedent not in held_out]
 
     @property
     def _allows_holdout(self) -> bool:
+        """Whether help may be withheld from this call. A call that is not recorded would measure nothing."""
         call = self.prepared.call
-        return call.wrapped.options.holdout and call.run.options.holdout
+        return call.wrapped.options.holdout and call.run.allows_holdout and not call.capture.is_recording_off
 
     def hold_out_repair(self) -> str:
         """Return why a repair is not made, if it is held out."""

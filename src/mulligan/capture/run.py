@@ -238,13 +238,18 @@ class ActiveRun(RunSteps, RunMetadata, AsyncScope):
             with self.capture.guard("Judging the reflections of a run"):
                 self.capture.reflector.settle(self.id, self.judge.links)
 
+    @property
+    def allows_holdout(self) -> bool:
+        """Whether help may be withheld from this run. A run that is not recorded would measure nothing."""
+        return self.options.holdout and not self.capture.is_recording_off
+
     def hold_out_lessons(self, lessons: Iterable[Lesson]) -> set[str]:
         """Return the lessons, by id, that the prompts of this run go without. Note them, and those to compare with.
 
-        Nothing is held out of what protects, nor from runs that are not recorded.
+        Nothing is held out of what protects.
         """
         capture = self.capture
-        share = capture.holdout if self.options.holdout and capture.record != "off" else 0.0
+        share = capture.holdout if self.allows_holdout else 0.0
         measured = [lesson for lesson in lessons if share and can_hold_out_lesson(lesson)]
         held_out: set[str] = set()
         for lesson in measured:

@@ -313,6 +313,8 @@ def _iter_tool_decisions(evidence: Evidence, unwrapped: results.UnwrappedText) -
         and not evidence.has_known_class
         and (code_error.group(1) is None or code_error.group(1) in tool)
     ):
+        if evidence.is_raised and code_error.group(1) is None and not _may_hold_code(evidence):
+            yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("text: code of the tool",), 0.8)
         # The call itself is model-written code that does not parse.
         yield KindDecision(kinds_module.MODEL_INVALID_OUTPUT, ("text: unreadable call",), 0.8, TookEffect.UNKNOWN)
     yield from _decide_by_python_error(evidence)
@@ -362,6 +364,14 @@ def _decide_by_python_error(evidence: Evidence) -> Iterator[KindDecision]:
         yield KindDecision(kinds_module.TOOL_INVALID_ARGUMENTS, ("class TypeError", "text: call of the tool"), 0.9)
     if binding or compile_rule_pattern(python.TYPE_ERROR_PATTERN).search(evidence.text):
         yield KindDecision(kinds_module.ORCHESTRATION_UNCAUGHT_EXCEPTION, ("class TypeError",), 0.85)
+
+
+def _may_hold_code(evidence: Evidence) -> bool:
+    """Return whether an argument may be code: unless all are known and none has a space or a sign of code."""
+    if evidence.arguments is None:
+        return True
+    is_plain = compile_rule_pattern(r"[\w.@/-]{0,200}\Z").match
+    return any(not (isinstance(value, (int, float)) or is_plain(str(value))) for value in evidence.arguments.values())
 
 
 def _is_argument_value(evidence: Evidence) -> bool:

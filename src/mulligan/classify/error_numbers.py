@@ -33,13 +33,15 @@ _FIELD = (
 )
 _DATE = (
     r"(\d{4}-\d\d-\d\d[T ][\d:.]{5,18}(?:Z| ?[+-]\d\d:?\d\d| ?UTC)?|[a-z]{3}, \d\d [a-z]{3} \d{4} [\d:]{8} gmt|"
-    r"(?<=[:= \"'])1\d{9}(?:\d{3})?(?!\d))"
+    r"(?<=[:= |\"'])1\d{9}(?:\d{3})?(?!\d))"
 )
 _RESET_FIELD = (
     r"""["']?\b(?:retry[-_]?after|(?:\w{1,20}[-_]?)?resets?(?:[-_]?(?:at|time(?:[-_]?stamp)?|date))?)["']?"""
     rf"""\s{{0,3}}[:=]\s{{0,3}}["']?{_DATE}"""
 )
-_RESET_TIME = rf"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b[^\n.]{{0,40}}?{_DATE}"
+_RESET_TIME = (
+    rf"(?:try again|retry|resets?|available|until|renews?|clears?|back|limit reached(?=\|))\b[^\n.]{{0,40}}?{_DATE}"
+)
 _CLOCK = (
     r"(?:try again|retry|resets?|available|until|renews?|clears?|back)\b(?: \w{1,12}){0,3}? (?:at |by )?"
     r"(midnight|noon|\d{1,2}(?::\d\d)?\s?[ap]\.?m\b\.?|\d{1,2}:\d\d(?::\d\d)?)"

@@ -386,7 +386,8 @@ SHORT_ERROR_OPENING_PATTERN = (
     r"(?!last|first|previous|common|known|no )(?:[a-z_.-]{1,20} ){0,2}(?:api|http|server|service|upstream) "
     rf"(?:(?:request|call) )?(?:error|failed)(?: code)?: \(?[45]\d\d\)?(?:[:,]? (?:{_REASON_PHRASES}))?\.?\Z|"
     r"(?:exception|timeout) while \w|(?:invalid|bad) request: |"
-    rf"http(?: error)?:? [45]\d\d\b[^\n]{{0,80}}\Z|[45]\d\d[: ] ?(?:{_REASON_PHRASES})\.?\Z|"
+    rf"http(?: error)?:? [45]\d\d\b(?! (?:means?|is|indicates|stands)\b)[^\n]{{0,80}}\Z|"
+    rf"[45]\d\d[: ] ?(?:{_REASON_PHRASES})\.?\Z|"
     # The bare phrase of a status is an error only as servers write it.
     rf"(?-i:{_REASON_PHRASES})\Z|(?:permission|access) denied: |(?:file|resource|page|path) not found: |"
     r"connection (?:refused|reset|error|closed|failed|aborted)\b|"

@@ -172,7 +172,10 @@ def _find_in_page(text: str, arguments: Mapping[str, Any] | None) -> str:
 def _find_in_markup(text: str, head: str, arguments: Mapping[str, Any] | None) -> str:
     tags = (rf"<{tag}[^>]{{0,100}}>\s{{0,20}}([^<]{{1,200}}?)\s{{0,20}}</{tag}>" for tag in ("title", "h1"))
     name = next((match[1] for tag in tags if (match := compile_rule_pattern(tag).search(head))), "")
-    if compile_rule_pattern(r"\b(?:how|why|what|guide|explained|causes)\b").search(name):
+    # Characters of a page that are searched for a login form.
+    form = compile_rule_pattern(r"<input[^>]{0,300}\btype=[\"']?password").search(text[:40_000])
+    is_marked = "<article" in head and form is None  # a form may be marked up as an article too
+    if is_marked or compile_rule_pattern(r"\b(?:how|why|what|guide|explained|causes)\b").search(name):
         return ""  # an article
     if name and compile_rule_pattern(_BLOCK_TITLE_PATTERN).search(name):
         return name
@@ -186,8 +189,6 @@ def _find_in_markup(text: str, head: str, arguments: Mapping[str, Any] | None) -
     asks_login = compile_rule_pattern(r"log-?in|sign-?in|auth|session").search(str(arguments or ""))
     if asks_login or not compile_rule_pattern(_LOGIN_TITLE_PATTERN).search(name):
         return ""
-    # Characters of a page that are searched for a login form.
-    form = compile_rule_pattern(r"<input[^>]{0,300}\btype=[\"']?password").search(text[:40_000])
     return name if form else ""
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import click
-from msgspec.structs import replace
 
 from mulligan.cli import CommandGroup
 from mulligan.cli.options import CommandContext, command
 from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.failure import SettingsError
-from mulligan.report.alert_targets import TARGET_FORMS, AlertType, parse_target
-from mulligan.report.alerts import AlertSettings, parse_alert_settings
+from mulligan.report.alert_targets import SELECTABLE_TYPES, TARGET_FORMS
+from mulligan.report.alerts import parse_alert_settings
 from mulligan.report.tables import format_age, format_count, render_columns, to_line, trusted_line
-from mulligan.server.tenant_alerts import TenantAlerts, alert_facts, load_history
+from mulligan.server.tenant_alerts import TenantAlerts, alert_facts, load_history, settings_facts
 from mulligan.server.tenants import Tenants
 from mulligan.store.urls import is_remote
 
 tenant_option = click.option("--tenant", metavar="NAME", default=DEFAULT_TENANT, show_default=True, help="Tenant.")
-SELECTABLE_TYPES = tuple(name for name in get_args(AlertType) if name != "test")
 
 
 @click.group(
@@ -69,7 +67,7 @@ def _open(context: CommandContext, tenant: str) -> tuple[Store, TenantAlerts]:
 @click.option("--resolved/--no-resolved", default=None, help="Whether a message says that an alert is over.")
 def _set_alerts(context: CommandContext, tenant: str, no_targets: bool, **options: Any) -> None:
     """Change the targets and rules of a tenant's alerts, or show them. A server follows within a second."""
-    store, tenant_alerts = _open(context, tenant)
+    _, tenant_alerts = _open(context, tenant)
     changes = {name: value for name, value in options.items() if value not in (None, ())}
     if no_targets:
         changes["targets"] = ()
@@ -78,16 +76,10 @@ def _set_alerts(context: CommandContext, tenant: str, no_targets: bool, **option
     if changes.get("quiet_hours") == "none":
         changes["quiet_hours"] = ""
     settings = tenant_alerts.settings_for(tenant)
-    smtp = parse_alert_settings(context.settings.alerts).smtp
     if changes:
-        stored_tenant = Tenants(store).find(tenant)
-        own_settings = (stored_tenant and stored_tenant.alerts) or replace(settings, targets=())
-        checked_settings = replace(own_settings, **changes, smtp=smtp).check()
-        settings = replace(checked_settings, smtp="")  # that of the server counts
-        Tenants(store).set(tenant, lambda before: replace(before, alerts=settings))
-        _, tenant_alerts = _open(context, tenant)
+        settings = tenant_alerts.change_settings(tenant, changes)
     labels = [target.label for target in tenant_alerts.find_targets(tenant)]
-    facts = {**to_settings_facts(settings), "targets": labels}
+    facts = {**settings_facts(settings), "targets": labels}
     rows = {
         "targets": trusted_line(", ".join(labels)) or "none",
         "types": ", ".join(settings.types) or "all",
@@ -98,15 +90,6 @@ def _set_alerts(context: CommandContext, tenant: str, no_targets: bool, **option
     }
     table = render_columns(list(rows.items()), width=context.width)
     context.print(facts, [*table, "", "Send a test message: mulligan alerts test"])
-
-
-def to_settings_facts(settings: AlertSettings) -> dict[str, Any]:
-    """Return the rules without secrets: targets by their labels, no mail server."""
-    facts: dict[str, Any] = {name: getattr(settings, name) for name in settings.__struct_fields__ if name != "smtp"}
-    return facts | {"targets": [parse_target(target, _ANY_SMTP).label for target in settings.targets]}
-
-
-_ANY_SMTP = "smtp://host/?from=mulligan@localhost"
 
 
 @command("mulligan alerts test", "mulligan alerts test --tenant acme --json", parent=alerts)

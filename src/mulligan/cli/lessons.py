@@ -98,8 +98,12 @@ def _print_lesson(context: CommandContext, lesson: Lesson) -> None:
 def show(context: CommandContext, lesson: str) -> None:
     """Show one lesson: its text, its evidence, and the daily counts before and after its activation."""
     stored_lesson = _find_lesson(context, context.require_store(), lesson)
-    lines = memory_text.render_lesson(stored_lesson, context.now, context.width)
-    context.print(memory_text.lesson_facts(stored_lesson), lines)
+    lines = [*memory_text.render_lesson(stored_lesson, context.now, context.width)]
+    facts = memory_text.lesson_facts(stored_lesson)
+    if base_url := context.settings.base_url.rstrip("/"):
+        facts["page"] = f"{base_url}/lessons/{stored_lesson.id}"
+        lines += ["", f"Open the lesson: {facts['page']}"]
+    context.print(facts, lines)
 
 
 def _add_verdict(verdict: LessonVerdict) -> None:

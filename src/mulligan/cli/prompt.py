@@ -139,8 +139,9 @@ def _render_lessons(
     )
     lessons = [lesson for lesson in lessons if lesson.tool in tools or _may_use(path, lesson.tool)]
     url = context.settings.store_url
+    server = context.settings.base_url.rstrip("/") or (url if is_remote(url) else "")
     words = Prompt(build_redactor(context.settings, "local", personal=False))
-    options: dict[str, Any] = {"requested_tools": tools, "server": url if is_remote(url) else ""}
+    options: dict[str, Any] = {"requested_tools": tools, "server": server}
     if wrap is not None:
         options |= {"heading": "### {}", "wrap": wrap}
         min_tokens = estimate_prompt_tokens(wrap(""))

@@ -131,7 +131,8 @@ def fold_accents(text: str) -> str:
 @cache
 def _base_letters() -> dict[int, str | None]:
     """Return Latin, Greek and Cyrillic letters by those with an accent, and None for an accent of its own."""
-    letters: dict[int, str | None] = dict.fromkeys(range(0x300, 0x370))
+    # Regular expressions that ignore case take the first three letters for these.
+    letters: dict[int, str | None] = {0x131: "i", 0x17F: "s", 0x3C2: "\u03c3", **dict.fromkeys(range(0x300, 0x370))}
     for code in (*range(0xC0, 0x300), *range(0x370, 0x530), *range(0x1E00, 0x2000)):
         letter = "".join(part for part in unicodedata.normalize("NFD", chr(code)) if ord(part) not in letters)
         if letter != chr(code) and len(letter) == 1:
@@ -185,8 +186,27 @@ def parse_search(text: str, key: bytes = b"") -> tuple[SearchTerm, ...]:
     return tuple(terms)
 
 
+def contains_terms(history: History, terms: Sequence[SearchTerm]) -> bool:
+    """Return whether a run matches: each term must occur, none excluded may. Reads no more places than it must."""
+    missing = [(term, term.pattern) for term in terms if not term.is_excluded]
+    excluded = [(term, term.pattern) for term in terms if term.is_excluded]
+    for location in list_locations(history):
+        if any(_is_in(term, pattern, location) for term, pattern in excluded):
+            return False
+        missing = [(term, pattern) for term, pattern in missing if not _is_in(term, pattern, location)]
+        if not missing and not excluded:
+            return True
+    return not missing
+
+
+def _is_in(term: SearchTerm, pattern: re.Pattern[str], location: SearchLocation) -> bool:
+    if term.field and term.field not in location.names:
+        return False
+    return pattern.search(location.text) is not None or term.is_hidden_value(location)
+
+
 def find_matches(history: History, terms: Sequence[SearchTerm]) -> tuple[SearchMatch, ...] | None:
-    """Return where a run contains the terms, or None if it does not match: each term must occur, none excluded may."""
+    """Return where a run contains the terms, or None if it does not match."""
     matches: dict[tuple[int | None, str, str], SearchMatch] = {}
     missing_terms = {term for term in terms if not term.is_excluded}
     patterns = [(term, term.pattern) for term in terms]

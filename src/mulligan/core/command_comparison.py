@@ -1,9 +1,10 @@
 """Compares two shell commands: whether the later one is the failed one, corrected.
 
 A correction changes one thing about the command that failed, and the error or the command itself shows that it does
-the same: a misspelled program, another launcher, a longer path of the same file, a folder, a setting, an option. Other
-words are another command. So are options that do something else, such as `--help`, or that do less: a test that an
-option leaves out still fails. What decides whether the shell reports success, such as `|| true` or a pipe, must stay.
+the same: a misspelled program, another launcher, a longer path of the same file, a folder, a setting, an option.
+Other words are another command. So are options that do something else, such as `--help`, or that do less: a test that
+an option leaves out still fails, and so does a check that an option or a setting switches off. What decides whether
+the shell reports success, such as `|| true` or a pipe, must stay.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 
 from mulligan.core.calls import similarity
 from mulligan.core.failure import Failure
+from mulligan.core.privileged_arguments import split_words
 from mulligan.redaction.regex import LazyRegex
 from mulligan.redaction.shell_syntax import Command, Word, parse_commands
 
@@ -28,11 +30,15 @@ _ASSIGNMENT = LazyRegex(r"[A-Za-z_]\w{0,60}=.*")
 _VERSION = LazyRegex(r"(?<=[a-z])-?\d+(?:\.\d+)*$")
 _NOT_FOUND = LazyRegex(
     r"not found|no such file|not recognized|cannot find|can't find|can't open|cannot open|could not (?:find|read|open)"
-    r"|not a git repository|does not exist|doesn't exist|no [\w.-]{1,40}(?: file)? (?:was )?found|unable to find"
-    r"|no such (?:command|subcommand)|unknown (?:command|subcommand)|is not a \w{1,20} command",
+    r"|not a git repository|does not exist|doesn't exist|no [\w.-]{1,40}(?: file)? (?:was )?found|unable to find",
 )  # fmt: skip
+_UNKNOWN_COMMAND = LazyRegex(
+    r"(?:no such|unknown|unrecognized|invalid) (?:command|subcommand|task|target)|is not a \w{1,20} command"
+    r"|missing script|no rule to make target|(?:command|subcommand|script|task|target) not found|invalid choice",
+)
 _KEYWORDS = frozenset("for while until if case do done then else fi esac function { } ( [[ ! & select".split())
 _SEQUENCE = frozenset(("", "&&", ";", "\n"))
+_NAME_PART = LazyRegex(r"[^\W\d_]+|\d+")
 _FILTERS = frozenset("cat grep egrep head less more tail tee".split())
 """Programs at the end of a pipeline that only show less of the output."""
 _RUNNERS = {
@@ -47,7 +53,7 @@ _OTHER_ACTIONS = frozenset(
     "--help -h -help -? --version -V --dry-run --dryrun --what-if --list --collect-only --co --no-run --print --show "
     "--check --abort --continue --quit --amend --delete -d -D --remove --purge --uninstall --clean --list-tests "
     "--explain --plan --diff --stat --edit-todo --if-exists --ignore-missing --pass-with-no-tests "
-    "--passWithNoTests --exit-zero --ignore-errors -n".split()
+    "--passWithNoTests --exit-zero --ignore-errors -n -k -O -OO -b -B --create --orphan".split()
 )
 """Options with which a program does something else, or reports success without doing it."""
 _SELECTIONS = frozenset(
@@ -56,6 +62,16 @@ _SELECTIONS = frozenset(
     "--include --select --tags --shard --onlyChanged --changed --since --only-changed --findRelatedTests".split()
 )
 """Options that leave out a part of the work."""
+_NEGATIONS = frozenset(
+    "skip skips ignore ignored bypass disable disabled insecure unsafe suppress exclude omit allow trusted untrusted "
+    "unverified noverify nocheck".split()
+)
+_CHECKS = frozenset(
+    "verify verification check checks checking checker strict ssl tls https cert certificate sandbox auth sign gpgsign "
+    "signature hooks audit lint typecheck validate validation security".split()
+)
+"""Words of options and settings that switch a check off: alone, and with `no` before or a value that says so."""
+_OFF = frozenset(("0", "false", "no", "off", "none", "never"))
 _DISPLAY = LazyRegex(
     r"-(?:v{1,4}|q{1,2}|s|x|l|ra|rA|rf|sv|vs|qq|xvs|vx|xv)|--(?:verbose|quiet|silent|no-header|nocapture|no-color|ci"
     r"|runInBand|exitfirst|showlocals|watch=false|no-watch|watchAll=false|(?:color|colour|tb|durations|message-format"
@@ -110,6 +126,7 @@ class _ErrorText:
         self._text = f"{failure.message}\n{failure.detail}"[:MAX_ERROR_CHARS]
         self.is_about_code = kind.is_about_code
         self.says_not_found = kind.is_about_object or _says_not_found(self._text)
+        self.says_unknown_command = _UNKNOWN_COMMAND.search(self._text.casefold()) is not None
 
     def names(self, word: str) -> bool:
         """Return whether the error contains a word that no letter, digit or hyphen continues."""
@@ -259,6 +276,8 @@ def _is_corrected(old: _ProgramCall, new: _ProgramCall, error: _ErrorText) -> bo
         error.names(setting.partition("=")[0]) for setting in old.settings - new.settings
     ):
         return False
+    if any(_switches_check_off(*_split_setting(setting), is_setting=True) for setting in new.settings - old.settings):
+        return False
     has_same_program = old.program == new.program and _has_same_path(old.path, new.path, error)
     if not has_same_program:
         is_typo = old.program != new.program and error.misses(old.path) and _is_misspelled([old.program], [new.program])
@@ -290,7 +309,7 @@ def _is_corrected_word(old: str, new: str, error: _ErrorText) -> bool:
         return set(old) < set(new) and all(_is_harmless_option((f"-{letter}",), error) for letter in added)
     if not error.names(old):
         return False
-    if old.startswith("-") or (error.says_not_found and "/" not in old + new and "." not in old + new):
+    if old.startswith("-") or (error.says_unknown_command and "/" not in old + new and "." not in old + new):
         # A misspelled option or subcommand. A similar name of a file is another file.
         return _is_misspelled([old], [new])
     return error.says_not_found and _is_path_of_same_file(old, new)
@@ -333,7 +352,11 @@ def _is_harmless_option(words: Sequence[str], error: _ErrorText) -> bool:
         return False
     for option, value in options:
         name = option.partition("=")[0]
-        if name in _OTHER_ACTIONS:
+        if name in _OTHER_ACTIONS or (name in ("-c", "-C") and not value):
+            return False
+        if name in ("-f", "--force") and error.says_not_found:
+            return False  # what is missing is only no longer reported
+        if _switches_check_off(*_split_setting(option)) or _switches_check_off(*_split_setting(value)):
             return False
         if error.is_about_code:
             if value or not _DISPLAY.fullmatch(option):
@@ -346,20 +369,52 @@ def _is_harmless_option(words: Sequence[str], error: _ErrorText) -> bool:
 
 
 def _is_rejected_option(words: Sequence[str], error: _ErrorText) -> bool:
-    """Return whether removed words are options that the error names, or that only change what is printed."""
+    """Return whether removed words are options that the error names, or that only change what is printed.
+
+    An error in code that names an option, such as `-Werror`, is still there without it.
+    """
     options = _split_options(words)
     return options is not None and all(
         not (option.startswith("--") and option.partition("=")[0] in _OTHER_ACTIONS)
-        and (error.names(option.partition("=")[0]) or (not value and _DISPLAY.fullmatch(option) is not None))
+        and (
+            (error.names(option.partition("=")[0]) and not error.is_about_code)
+            or (not value and _DISPLAY.fullmatch(option) is not None)
+        )
         for option, value in options
     )
 
 
+def _split_setting(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    return name, value
+
+
+def _switches_check_off(name: str, value: str, *, is_setting: bool = False) -> bool:
+    """Return whether an option or a setting leaves a check out: `--insecure`, `--no-verify`, `CI=false`."""
+    words = {word.casefold() for word in split_words(name)}
+    is_off = value.casefold() in _OFF or not words.isdisjoint(("no", "without"))
+    return (
+        not words.isdisjoint(_NEGATIONS)
+        or value.casefold() in _NEGATIONS
+        or (is_off and not words.isdisjoint(_CHECKS))
+        or (is_setting and value.casefold() in _OFF)
+    )
+
+
 def _is_misspelled(old: Sequence[str], new: Sequence[str]) -> bool:
-    """Return whether one name is the other with letters exchanged, or with a letter too many or too few within."""
-    if len(old) != 1 or len(new) != 1 or not old[0] or not new[0]:
+    """Return whether one name is the other with letters exchanged, or with a letter too many or too few within.
+
+    Of a name with several parts, such as `test:unit`, one part is. Another number is another name.
+    """
+    if len(old) != 1 or len(new) != 1:
         return False
-    left, right = old[0].casefold(), new[0].casefold()
+    parts = [_NAME_PART.findall(name[0].casefold()) for name in (old, new)]
+    pairs = [(left, right) for left, right in zip(*parts, strict=False) if left != right]
+    if len(parts[0]) != len(parts[1]) or len(pairs) != 1:
+        return False
+    ((left, right),) = pairs
+    if left.isdecimal() or right.isdecimal():
+        return False
     if sorted(left) == sorted(right):
         return True
     has_same_ends = left[0] == right[0] and left[-1] == right[-1]

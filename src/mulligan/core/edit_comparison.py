@@ -2,7 +2,8 @@
 
 An edit names a text and its replacement. What both have in common is context. Two edits make the same change if they
 replace the same words by the same words, up to white space, and one context continues the other, or if the
-replacement is the same and most of the text that it replaces. Other edits are made at another place of the file.
+replacement is the same and most of the text that it replaces. Other edits are made at another place of the file: the
+contexts of two places are told apart by the names in them, such as those of two functions.
 """
 
 from __future__ import annotations
@@ -22,6 +23,13 @@ MIN_WORD_CHARS, MIN_SPELLING_RATIO = 4, 0.75
 """Letters of a misspelled word, and how similar it is to the right one."""
 
 
+_DEFINITIONS = frozenset(
+    "def class function func fn fun sub interface struct enum trait impl module type const let var val "
+    "# ## ### ####".split()
+)
+"""Words before the name of a part of a file."""
+
+
 def find_edit(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return the replaced text and its replacement; None if a call makes no such edit."""
     for old_name, new_name in EDIT_ARGUMENTS:
@@ -33,6 +41,8 @@ def find_edit(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
 
 def is_same_edit(failed: tuple[str, str], later: tuple[str, str]) -> bool:
     """Return whether two edits make the same change."""
+    if _continues_text(failed, later) or _continues_text(later, failed):
+        return True
     (failed_old, failed_new), (later_old, later_new) = ([text.split()[:MAX_WORDS] for text in edit]
                                                         for edit in (failed, later))  # fmt: skip
     if failed_new == later_new and failed_new:
@@ -54,7 +64,28 @@ def is_same_edit(failed: tuple[str, str], later: tuple[str, str]) -> bool:
     context, later_context = [*before, *after], [*later_before, *later_after]
     # Words of a context that may be outdated. A shorter one identifies no place.
     is_long = min(len(context), len(later_context)) >= 6
-    return is_long and _share_words(context, later_context) >= MIN_SHARED_WORDS
+    if not is_long or _share_words(context, later_context) < MIN_SHARED_WORDS:
+        return False
+    names, later_names = _find_names(context), _find_names(later_context)
+    return names <= later_names or later_names <= names
+
+
+def _continues_text(shorter: tuple[str, str], longer: tuple[str, str]) -> bool:
+    """Return whether an edit is another one with more of the text around the only place that changes."""
+    old, new = (text.strip() for text in shorter)
+    return bool(old) and longer[0].count(old) == 1 and longer[0].replace(old, new) == longer[1]
+
+
+def _find_names(words: Sequence[str]) -> set[str]:
+    """Return the names that say which part of a file a context is: of functions, classes, keys, headings and tests."""
+    names = set[str]()
+    for index, word in enumerate(words):
+        is_defined = index > 0 and words[index - 1] in _DEFINITIONS
+        if is_defined or word.endswith((":", "=")):
+            names.add(word.lstrip("\"'").partition("(")[0].rstrip(":=\"'{"))
+        elif '("' in word or "('" in word:
+            names.add(word)
+    return names - {""}
 
 
 def _split_edit(

@@ -62,6 +62,8 @@ class FailureEpisode(Record, frozen=True):
     """The learned fixes that the model read."""
     held_out_fixes: tuple[str, ...] = ()
     """Those that it did not read, so that their effect can be measured."""
+    is_undecided: bool = False
+    """Whether a later call may have recovered it, and nothing proves that: there is a possible link only."""
 
     @property
     def is_recovered(self) -> bool:
@@ -144,6 +146,7 @@ def list_episodes(history: History) -> list[FailureEpisode]:
     run_calls = [call for call in group_attempts(history.steps) if call.first.type in (*TOOL_TYPES, "model")]
     calls_by_id = {call.id: call for call in run_calls}
     links = {link.failed_call: link.recovering_call for link in history.links}
+    possible = {link.failed_call for step in history.steps for link in step.links if link.possible}
     finder = _CauseFinder(history.run, run_calls)
     episodes = []
     for failed_calls in _group_failures(run_calls, links):
@@ -177,6 +180,7 @@ def list_episodes(history: History) -> list[FailureEpisode]:
                 later_attempts=len(own_steps),
                 fixes=tuple(fix for fix, is_held_out in advice.items() if not is_held_out),
                 held_out_fixes=tuple(fix for fix, is_held_out in advice.items() if is_held_out),
+                is_undecided=recovering_id is None and not possible.isdisjoint(ids),
             )
         )
     return episodes

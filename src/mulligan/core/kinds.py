@@ -209,7 +209,7 @@ TOOL_OUTPUT_TOO_LARGE = declare("tool", "output_too_large", REPLAN, UNKNOWN,
     "The result is too large. Request a part of it: a range, a filter, a smaller page.",
     possible_statuses=(400, 403), has_no_repair=True, is_unrelated_to_values=True,
     advice="failed with {kind}: request less output or raise the limit.",
-    possible_numbers="grpc 8")
+    numbers="clickhouse 158 241 307 396", possible_numbers="grpc 8")
 TOOL_EXECUTION_FAILED = declare("tool", "execution_failed", REPLAN, UNKNOWN,
     "The call failed. Read its output before you repeat it.",
     can_occur_in_output=True, is_vague=True, has_no_cause=True,
@@ -263,7 +263,7 @@ MODEL_CONTENT_POLICY = declare("model", "content_policy", REPLAN, UNKNOWN,
     stop_reason="the provider's content filter blocked the request and would block a retry")
 MODEL_NOT_FOUND = declare("model", "not_found", STOP, UNKNOWN,
     "This model does not exist, is retired, or is not available to this account.",
-    statuses=(404,), possible_statuses=(400, 422), model_moves=("fallback",))
+    statuses=(404, 410), possible_statuses=(400, 422), model_moves=("fallback",))
 MODEL_UNKNOWN = declare("model", "unknown", REPLAN, UNKNOWN,
     "The provider failed for an unknown reason: retry once, then report it.",
     stop_reason="the cause of the failure is unknown")

@@ -21,7 +21,7 @@ from mulligan.contract.counters import By
 from mulligan.contract.run_facts import RUN_FACTS
 from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.failure import SettingsError
-from mulligan.dashboard import charts, formatting, memory_pages, overview_pages, run_pages, tool_pages
+from mulligan.dashboard import alert_pages, charts, formatting, memory_pages, overview_pages, run_pages, tool_pages
 from mulligan.dashboard.page_query import RANGES, PageQuery
 from mulligan.report import conversation_text
 from mulligan.report.resources import STATS_SPEC
@@ -35,7 +35,6 @@ from mulligan.server.access import (
 )
 from mulligan.server.app import Endpoint, Server
 from mulligan.server.bodies import ApiError, read_form
-from mulligan.server.tenant_alerts import load_history
 from mulligan.server.tenants import COOKIE_HOURS, ROLE_PERMISSIONS
 
 View = Callable[[Store, str, PageQuery], dict[str, Any]]
@@ -54,9 +53,9 @@ NAV_GROUPS = (
 )
 NAV_MENU = (
     ("/impact", "Impact", "i"),
-    ("/health", "Health", "h"), ("/audit", "Audit", "u"), ("/settings", "Settings", ","),
+    ("/health", "Health", "h"), ("/alerts", "Alerts", "n"), ("/audit", "Audit", "u"), ("/settings", "Settings", ","),
 )  # fmt: skip
-ADMIN_PAGES = ("/audit", "/settings")
+ADMIN_PAGES = ("/alerts", "/audit", "/settings")
 SECTIONS = {"lessons": "/learned", "fixes": "/learned"}
 """Entries of the navigation for pages whose path does not name them."""
 
@@ -146,6 +145,8 @@ class Dashboard:
         yield route("/", self._page("overview", overview_pages.overview), "read")
         yield route("/audit", self._page("audit", overview_pages.audit), "admin")
         yield route("/settings", self._show_settings, "admin")
+        yield route("/alerts", self._show_alerts, "admin")
+        yield route("/alerts", self._change_alerts, "admin", "POST")
         yield route("/live/events", self._live, "read")
         for name, view in pages.items():
             yield route(f"/{name}", self._page(name, view), "read")
@@ -225,8 +226,18 @@ class Dashboard:
         for row in page["tenants"]:
             name = row["tenant"].name
             row["alerts"] = [target.label for target in server.alerts.find_targets(name)] or row["alerts"]
-            row["latest_alerts"] = load_history(store, name).alerts[:-11:-1]
         return page
+
+    async def _show_alerts(self, request: Request) -> Response:
+        view = partial(alert_pages.alerts, self._server.alerts)
+        return await self._server.run_in_reader(self._render_page, request, "alerts", view)
+
+    async def _change_alerts(self, request: Request) -> Response:
+        caller = request.state.caller
+        # Without a token it is the person who opened the printed address, or anybody if access is open to all.
+        is_operator = not caller.token and not self._server.rules.is_open
+        change = partial(alert_pages.apply_form, self._server.alerts, caller, is_operator)
+        return await self._decide(change, "alerts")(request)
 
     def _error_response(self, request: Request, error: ApiError) -> Response:
         """Build the response for an error: for browsers a page with the navigation, if they are signed in."""

@@ -173,10 +173,15 @@ def run(store: Store, tenant: str, page_query: PageQuery, id: str) -> dict[str, 
         return None
     other_id = page_query.other_parameters.get("with", "")
     other = _find_run(store, tenant, other_id) if other_id else None
-    return build_run_page(history, page_query.page_index) | {
+    page = page_query.page_index if "page" in page_query.other_parameters else None
+    return build_run_page(history, page) | {
         "other_id": other_id,
         "comparison": compare_runs(history, other) if other is not None else None,
     }
+
+
+FAILED_STATUSES = ("failure", "partial")
+"""Statuses of runs that open at their first failure."""
 
 
 def _find_run(store: Store, tenant: str, id: str) -> History | None:
@@ -238,7 +243,8 @@ def _locate_call(call: Call, all_calls: Sequence[Call], numbers: Mapping[int, in
     return {"call": call.id, "number": numbers[call.id], "page": page + 1 if page else None}
 
 
-def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
+def build_run_page(history: History, page: int | None = None) -> dict[str, Any]:
+    """Return one page of the calls of a run: by default that of the first failure if the run failed, else the first."""
     all_calls = calls.group_attempts(history.steps)
     agent_calls = [call for call in all_calls if call.first.type != "run"]
     links = history.links_by_call
@@ -249,18 +255,22 @@ def build_run_page(history: History, page: int = 0) -> dict[str, Any]:
     failed = [call for call in agent_calls if call.has_failed]
     recovered_calls = [call for call in failed if call.is_recovered(links.get(call.id))]
     usage = counters.sum_usage(history.steps)
+    status = run_text.status_of(history)
+    first_failure = _locate_call(failed[0], all_calls, numbers) if failed else None
+    if page is None:
+        page = (first_failure["page"] or 1) - 1 if first_failure is not None and status in FAILED_STATUSES else 0
     page_calls = all_calls[page * CALLS_PER_PAGE : (page + 1) * CALLS_PER_PAGE]
     episode_notes = describe_episodes(history)
     return {
         "run": history.run,
         "metadata": list((history.run.metadata or {}).items())[:MAX_SHOWN_METADATA],
-        "status": run_text.status_of(history),
+        "status": status,
         "lasted": (frame.end - frame.begin) / 1000 if history.run.end_reason is not None else None,
         "calls": len(agent_calls),
         "attempts": sum(not step.is_skipped for call in agent_calls for step in call.steps),
         "failures": sum(step.has_failed for call in agent_calls for step in call.steps),
         "failed": len(failed),
-        "first_failure": _locate_call(failed[0], all_calls, numbers) if failed else None,
+        "first_failure": first_failure,
         "recovered": len(recovered_calls),
         "suspected": len(run_text.list_suspected(history)),
         "recovery_times": [

@@ -131,7 +131,9 @@ class Hints:
         precedents = [precedent for fix in fixes if (precedent := self._to_precedent(fix)) is not None]
         share = self._settings.holdout
         self.held_out_fixes = [
-            precedent.fix for precedent in precedents if is_fix_held_out(precedent, self._state.run, share)
+            precedent.fix
+            for precedent in precedents[:MAX_PRECEDENTS]
+            if is_fix_held_out(precedent, self._state.run, share)
         ]
         if self.held_out_fixes:
             return ""

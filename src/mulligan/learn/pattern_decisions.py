@@ -6,7 +6,6 @@ what happened since, each time it is read.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -17,6 +16,7 @@ from mulligan.contract.audit import current_actor
 from mulligan.contract.store import DAY, OWN_NAME, PatternAction, PatternCommand, find_new_start
 from mulligan.core.failure import UnsupportedOperationError
 from mulligan.core.records import Pattern, PatternEvent, PatternState, Record, decode, encode
+from mulligan.core.version_order import compute_version_key
 from mulligan.redaction import Redactor, sanitize
 
 MAX_NOTE_CHARS = 2000
@@ -24,10 +24,6 @@ MAX_NOTE_CHARS = 2000
 MAX_NAME_CHARS, MAX_LINK_CHARS = 80, 500
 MAX_EVENTS = 100
 """Events of a pattern that are stored, the newest."""
-_VERSION = re.compile(
-    r"(|.*[^A-Za-z0-9.])v?(\d{1,9}(?:\.\d{1,9}){1,5}|\d{1,6})(?:[-.]?((?:a|b|c|rc|dev|alpha|beta|pre)[\w.-]*))?(?:\+.*)?",
-    re.IGNORECASE | re.ASCII,
-)
 
 
 class PatternDecision(Record, frozen=True):
@@ -136,17 +132,6 @@ def _is_older(seen_version: SeenVersion, version: str, version_seen_at: int | No
         if version_seen_at is None
         else seen_version.first_run_at < version_seen_at
     )
-
-
-def compute_version_key(version: str) -> tuple[str, tuple[int, ...], bool, str] | None:
-    """Return the sort key of a version with numbers, such as `1.4.2`, `v2.0-rc1` or `agent@1.4`; None for others."""
-    match = _VERSION.fullmatch(version[:MAX_NAME_CHARS])
-    if match is None:
-        return None
-    numbers = [int(number) for number in match[2].split(".")]
-    while len(numbers) > 1 and not numbers[-1]:
-        numbers.pop()
-    return match[1], tuple(numbers), match[3] is None, (match[3] or "").casefold()
 
 
 # Commands

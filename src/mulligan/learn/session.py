@@ -45,14 +45,14 @@ class Session:
         key_values: KeyValueStore | None = None,
         prompt: Prompt | None = None,
         clock: Callable[[], float] = time.time,
-        note_reminder: Callable[[Sequence[str], bool], None] = lambda tools, is_held_out: None,
+        note_reminder: Callable[[Sequence[str], bool], bool] = lambda tools, is_held_out: False,
         holdout: float = 0.0,
     ) -> None:
         self._state = _get_state(stream, id, key_values, prompt or Prompt())
         self._clock = clock
         self._note_reminder = note_reminder
-        """Called with the tools that a reminder is about, and whether it is held out: what then succeeds may have
-        followed it."""
+        """Called with the tools that a reminder is about, and whether it belongs to those that are held out: what then
+        succeeds may have followed it. Returns whether it is held out from the current run."""
         self._is_held_out = is_held_out(holdout, self.id, REMINDER)
         self._is_closed = False
 
@@ -98,10 +98,9 @@ class Session:
         return self._deliver(self._state.tracker.reminder)
 
     def _deliver(self, reminder: str) -> str:
-        """Return a reminder, unless it is held out from this session."""
-        if reminder:
-            self._note_reminder([failure.step.name for failure in self._state.tracker.failures], self._is_held_out)
-        return "" if self._is_held_out else reminder
+        """Return a reminder, unless it is held out from this session and the current run."""
+        tools = [failure.step.name for failure in self._state.tracker.failures]
+        return "" if reminder and self._note_reminder(tools, self._is_held_out) else reminder
 
     def take_reminder(self) -> str:
         """Return the reminder once per compaction, then an empty string: for hosts that can only append messages."""

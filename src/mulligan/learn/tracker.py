@@ -27,6 +27,7 @@ from mulligan.core.read_only_calls import (
 )
 from mulligan.core.records import Link, Step, decode, digest, encode, failure_identity
 from mulligan.core.run_links import link_recoveries
+from mulligan.learn.command_effects import changes_state
 from mulligan.prompt import Prompt
 from mulligan.redaction.regex import LazyRegex
 from mulligan.redaction.shell_syntax import parse_commands
@@ -306,6 +307,7 @@ def _to_report(failure: TrackedFailure) -> dict[str, object]:
         "recovery": recovery,
         "working_call": working_call,
         "times": (times or call_times, failure.total),
+        "changes_state": not recovery and changes_state(working_call.partition(_AFTER)[2] or working_call),
         "is_recovered": not failure.is_open,
     }
 
@@ -313,10 +315,14 @@ def _to_report(failure: TrackedFailure) -> dict[str, object]:
 def _describe_recovery(failure: TrackedFailure, link: Link, success: Step) -> str:
     """Return the call that recovered a failure, in words that quote its arguments; empty if they say nothing new."""
     if link.intermediate_tools and not link.changes and not failure.was_reread:
-        return f"the same call after {', '.join(failure.calls_since)}" if failure.calls_since else ""
+        return f"{_AFTER}{', '.join(failure.calls_since)}" if failure.calls_since else ""
     is_shell = success.name.casefold() in SHELL_TOOLS
     call = describe_call(success) if is_shell and link.method == "agent" and success.outcome == "success" else ""
     return call if call != failure.call else ""
+
+
+_AFTER = "the same call after "
+"""Start of the description of a recovery by other calls."""
 
 
 def _is_same_call(one: Step, other: Step) -> bool:

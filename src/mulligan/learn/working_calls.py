@@ -3,25 +3,26 @@
 A hook may say it, because user and folder are the same (LEARNING.md, "Telling"): as what was done, never as a command
 to run. The counts are those of sessions in which it was not said. A call between a failure and the success of the same
 call may be a coincidence, so it needs a session in which the same call failed again without it, an error that names
-it, or more sessions.
+it, or more sessions. What worked for another value, such as another missing package, is not said.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import msgspec
 
 from mulligan.core.calls import wilson_lower_bound
-from mulligan.core.privileged_arguments import split_words
-from mulligan.core.read_only_calls import SHELL_TOOLS, is_read_only
+from mulligan.core.read_only_calls import SHELL_TOOLS, find_command, is_read_only
 from mulligan.core.records import Link, Step
-from mulligan.learn.decisions import DECISIVE_VERBS
-from mulligan.learn.tracker import MAX_CALL_CHARS, describe_call, find_subject
-from mulligan.redaction.shell_syntax import parse_commands
+from mulligan.learn.command_effects import changes_state
+from mulligan.learn.tracker import describe_call, find_subject
+from mulligan.redaction.regex import LazyRegex
 
+_QUOTED_NAME = LazyRegex(r"""['"`]([^\s'"`]{1,80})['"`]""")
+_WORD = LazyRegex(r"[\w.-]+")
 MIN_SUCCESS_RATE = 0.5
 """Lower bound of its share of these sessions: 3 of 3 give 0.65, 3 of 5 give 0.34."""
 
@@ -58,7 +59,12 @@ class WorkingCall(msgspec.Struct, frozen=True):
 def find_working_call(failed: Step, past_failures: Sequence[PastFailure]) -> WorkingCall | None:
     """Return what worked most often after the same failure about the same subject; None if nothing is certain."""
     subject, failed_call = find_subject(failed), _describe(failed)
-    same = [past for past in past_failures if subject and find_subject(past.step) == subject]
+    quoted = _find_quoted_names(failed)
+    same = [
+        past
+        for past in past_failures
+        if subject and find_subject(past.step) == subject and _find_quoted_names(past.step) == quoted
+    ]
     by_run: dict[str, list[PastFailure]] = {}
     for past in same:
         by_run.setdefault(past.step.run, []).append(past)
@@ -73,7 +79,9 @@ def find_working_call(failed: Step, past_failures: Sequence[PastFailure]) -> Wor
     best: WorkingCall | None = None
     for is_before, counts in ((False, changed_calls), (True, calls_before)):
         for call, sessions in counts.items():
-            if call == failed_call or not (call in approved or _has_worked(call, sessions, votes, by_run, is_before)):
+            if call == failed_call or _names_other_value(call, failed, same):
+                continue
+            if not (call in approved or _has_worked(call, sessions, votes, by_run, is_before)):
                 continue
             if best is None or sessions > best.sessions:
                 fixes = frozenset(past.fix for past in lasts if past.fix and call in _list_working_calls(past))
@@ -138,8 +146,28 @@ def _list_calls(steps: Sequence[Step], before: int, failed: Step) -> list[str]:
 
 
 def _describe(step: Step) -> str:
+    """Return a call in words; empty for a command of several lines, of which the first does not say what was done."""
     call = describe_call(step)
-    return call if not call or step.name.casefold() in SHELL_TOOLS else f"{step.name}({call})"
+    if not call or step.name.casefold() not in SHELL_TOOLS:
+        return f"{step.name}({call})" if call else ""
+    return call if isinstance(step.arguments, Mapping) and "\n" not in find_command(step.arguments).strip() else ""
+
+
+def _find_quoted_names(step: Step) -> set[str]:
+    """Return the names that an error quotes, such as that of a package. A fingerprint is the same without them."""
+    return set(_QUOTED_NAME.findall(step.failure.message)) if step.failure is not None else set()
+
+
+def _names_other_value(call: str, failed: Step, past_failures: Sequence[PastFailure]) -> bool:
+    """Return whether a call has a word of the earlier errors that neither this error nor its command has."""
+    here = f"{_error_text(failed)}\n{describe_call(failed)}"
+    # Shorter words are options and parts of sentences.
+    words = {word for word in _WORD.findall(call) if len(word) >= 3 and word not in here}
+    return any(word in _error_text(past.step) for word in words for past in past_failures)
+
+
+def _error_text(step: Step) -> str:
+    return f"{step.failure.message}\n{step.failure.detail}" if step.failure is not None else ""
 
 
 def _names_call(failed: Step, call: str) -> bool:
@@ -147,24 +175,5 @@ def _names_call(failed: Step, call: str) -> bool:
     assert failed.failure is not None
     if failed.failure.kind.needs_reread:
         return True
-    text = f"{failed.failure.message}\n{failed.failure.detail}"
-    words = call.split()
+    text, words = _error_text(failed), call.split()
     return any(word in text for word in words if "." in word.strip("./")) or " ".join(words[:2]) in text
-
-
-_STATE_WORDS = DECISIVE_VERBS | frozenset(
-    "install add push publish deploy migrate upgrade update apply login logout enable restart start kill killall force "
-    "hard sudo doas su chmod chown verify rm mkfs dd send post".split()
-)
-
-
-def changes_state(call: str) -> bool:
-    """Return whether a command installs, deletes, pushes, forces or skips something. In doubt it does not."""
-    for command in parse_commands(call[:MAX_CALL_CHARS]):
-        words = [word.text for word in command.words[:6] if not word.is_quoted]
-        # The name of a script or a file says nothing about what it does.
-        plain_words = [word.lstrip("-") for word in words if not {"/", "."} & set(word)]
-        names = {name.casefold() for word in plain_words for name in split_words(word)}
-        if not names.isdisjoint(_STATE_WORDS) or "-f" in words:
-            return True
-    return False

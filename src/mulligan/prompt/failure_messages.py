@@ -543,6 +543,7 @@ class FailureMessages(Sanitizer):
             untrusted_chars += len(recovery)
             line += f" What worked{frequency}: "
             line += recovery if failure.get("recovery") else quote_untrusted(recovery, author="the agent")
+            line += " Ask before you do it again." if failure.get("changes_state") else ""
         return _ReminderLine(line, untrusted_chars)
 
     def recovery_summary(self, link: Link, *, was_reread: bool = False) -> str:
@@ -611,6 +612,7 @@ def _fold_oldest(failures: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
         "call": "",
         "times": tuple(map(sum, zip(*times, strict=True))),
         "is_recovered": older.get("is_recovered") and newer.get("is_recovered"),
+        "changes_state": older.get("changes_state") or newer.get("changes_state"),
     }
     return [folded_failure if failure is older else failure for failure in failures if failure is not newer]
 

@@ -70,9 +70,10 @@ class MemoryLookup:
         agent: Callable[[], str],
         max_delay_seconds: float | None = None,
         prompt_fixes: dict[str, tuple[str, ...]] | None = None,
+        base_url: str = "",
     ) -> None:
         self._recorder, self._location, self._now, self._agent = recorder, location, now, agent
-        self._max_delay_seconds = max_delay_seconds
+        self._max_delay_seconds, self._base_url = max_delay_seconds, base_url
         self._is_recorder_current = True
         self.prompt_fixes = {} if prompt_fixes is None else prompt_fixes
         """By tool: the fixes of the lessons that were rendered for prompts."""
@@ -256,7 +257,8 @@ class MemoryLookup:
                 lessons = select_lessons(store, DEFAULT_TENANT, tools, self._now(), include_proposed=include_proposed)
         except StoreError:  # the recorder reports the same error
             lessons = []
-        server = self._location.url if self._location is not None and is_remote(self._location.url) else ""
+        url = self._location.url if self._location is not None else ""
+        server = self._base_url.rstrip("/") or (url if is_remote(url) else "")
         rendered = render_within_budget(prompt, lessons, max_tokens, requested_tools=tools, server=server)
         lessons = [lesson for lesson in lessons if lesson.id in rendered.lesson_ids]
         if hold_out is not None and (held_out := hold_out(lessons)):

@@ -18,7 +18,7 @@ import urllib.request
 from collections.abc import Callable
 from email.message import EmailMessage
 from email.utils import make_msgid
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from mulligan.core.failure import SettingsError
@@ -29,6 +29,8 @@ AlertType = Literal[
     "person_needed", "new_pattern", "high_failure_rate", "circuit_open", "regressed_pattern", "budget_exhausted",
     "server_unhealthy", "test",
 ]  # fmt: skip
+
+SELECTABLE_TYPES = tuple(name for name in get_args(AlertType) if name != "test")
 
 DELIVERY_TIMEOUT_SECONDS = 10.0
 """Timeout of one command run, request or e-mail."""
@@ -122,6 +124,7 @@ def describe_alert(alert: Alert) -> list[tuple[str, str]]:
         "agent": alert.agent, "version": alert.version, "environment": alert.environment, "tenant": alert.tenant,
     }  # fmt: skip
     facts = {
+        "Failure": f"{alert.kind} in {alert.tool}" if alert.kind and alert.kind not in alert.text else "",
         "Message": alert.message,
         "Where": ", ".join(f"{name} {value}" for name, value in origin.items() if value),
         "Occurred": _describe_occurrences(alert),
@@ -144,7 +147,7 @@ def _describe_occurrences(alert: Alert) -> str:
 
 
 def list_links(alert: Alert) -> list[tuple[str, str]]:
-    links = (("pattern", alert.pattern_link), ("run", alert.link))
+    links = (("pattern", alert.pattern_link), ("alerts page" if alert.type == "test" else "run", alert.link))
     return [(name, link) for name, link in links if link]
 
 
@@ -317,6 +320,23 @@ def parse_target(text: str, smtp: str = "") -> AlertTarget:
                 _parse_smtp(smtp)
                 return AlertTarget("mail", address, smtp)
     raise SettingsError(f"Invalid alert target {name!r}. Use {TARGET_FORMS}.")
+
+
+def check_public_target(target: AlertTarget) -> None:
+    """Raise `SettingsError` unless a target may be set by somebody else than the operator of the server.
+
+    It cannot make the server run a program, nor send a request to an address of its own network.
+    """
+    is_public = target.type in ("pagerduty", "mail")
+    if target.type in ("slack", "teams"):
+        host = _find_host(target.address)
+        is_known_host = host == SLACK_HOST if target.type == "slack" else host.endswith(TEAMS_HOSTS)
+        is_public = is_known_host and target.address.startswith("https://")
+    if not is_public:
+        raise SettingsError(
+            f"Only the operator of the server can add {target.label}: mulligan alerts set --target ... "
+            "Use an https address of Slack or Teams, pagerduty or mail."
+        )
 
 
 def _find_host(url: str) -> str:

@@ -44,6 +44,8 @@ WEBHOOK_RETRY_DELAYS_SECONDS = (1.0, 5.0)
 PATTERN_CHECK_SECONDS = 60.0
 """Minimum time between two lookups of a pattern."""
 MAX_QUEUED_ALERTS = 100
+MAX_TARGETS = 20
+"""Targets of one tenant."""
 MAX_TRACKED_ENTRIES = 10_000
 TARGET_DOWN = "its target is down"
 """Stop reason of calls whose target is down."""
@@ -76,6 +78,8 @@ class AlertSettings(Record, frozen=True):
         if self.min_calls < 1 or not 0 <= self.interval_minutes <= 1440:
             raise SettingsError("Alerts need min_calls of at least 1, and interval_minutes from 0 to 1440.")
         find_quiet_end(self.quiet_hours, 0.0)
+        if len(self.targets) > MAX_TARGETS:
+            raise SettingsError(f"Alerts have at most {MAX_TARGETS} targets, got {len(self.targets)}.")
         for target in self.targets:
             parse_target(target, self.smtp)
         return self

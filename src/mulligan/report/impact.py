@@ -30,7 +30,15 @@ from mulligan.report.differences import (
     design_effects,
     error_of_look,
 )
-from mulligan.report.impact_cases import HELP_NAMES, Help, ImpactCase, collect_cases, read_lessons, read_runs
+from mulligan.report.impact_cases import (
+    HELP_NAMES,
+    Help,
+    ImpactCase,
+    collect_cases,
+    find_undecided_fixes,
+    read_lessons,
+    read_runs,
+)
 from mulligan.report.stats import format_points, percentile_summary
 from mulligan.report.tables import format_count, format_dollars, format_duration, format_share, to_line
 
@@ -116,6 +124,15 @@ OUTCOMES: dict[Help, tuple[_Outcome, ...]] = {
     ),
 }  # fmt: skip
 """Outcomes by help. The first one decides the conclusion, and the order of what contributed."""
+_MAIN_OUTCOME_WORDS: dict[Help, tuple[str, str]] = {
+    "fix": ("of failures recovered", "sessions with such failures"),
+    "lesson": ("of runs did not have the failure", "sessions with lessons"),
+    "repair": ("of failures recovered", "sessions with such failures"),
+    "reminder": ("of runs ended well", "sessions with reminders"),
+}
+"""Words of the conclusion: the first outcome after its share, and where cases come from."""
+MAX_NAMED_HARMS = 3
+"""Harmful fixes and lessons that the conclusion names. All are in the list of what contributed."""
 
 
 class _Measurement(NamedTuple):
@@ -249,7 +266,6 @@ def analyze(cases: Sequence[ImpactCase], names: Mapping[str, str] = {}) -> tuple
     summary = [_build_row(measurement, measurement.outcome.name, main_error) for measurement in main]
     results = list(zip(main, summary, strict=True))
     summary += [_build_row(measurement, measurement.outcome.name, other_error) for measurement in others]
-    conclusion = _conclude(by_help, results, summary, main_error)
     summary.sort(key=lambda row: list(HELP_NAMES).index(row.help))
     subjects = [_measure(group, OUTCOMES[help][0]) for (help, _), group in by_subject.items() if help != "reminder"]
     error = _divide(CONTRIBUTIONS_ERROR, subjects)
@@ -258,6 +274,7 @@ def analyze(cases: Sequence[ImpactCase], names: Mapping[str, str] = {}) -> tuple
         for measurement in subjects
     ]
     contributions.sort(key=lambda row: (row.high is None, row.high or 0.0, -row.cases))
+    conclusion = _conclude(by_help, results, summary, contributions, main_error)
     return summary, contributions[:MAX_CONTRIBUTIONS], conclusion
 
 
@@ -270,13 +287,18 @@ def _conclude(
     by_help: Mapping[Help, Sequence[ImpactCase]],
     results: Sequence[tuple[_Measurement, ImpactRow]],
     summary: Sequence[ImpactRow],
+    contributions: Sequence[ImpactRow],
     error: float,
 ) -> str:
-    """Return one sentence for each help that was held out."""
+    """Return one sentence for each help that was held out, after one that names what harms."""
     sentences = [
         f"{_conclude_help(by_help[row.help], measurement, row, error)}{_list_exceptions(row, summary)}."
         for measurement, row in results
     ]
+    if harms := [row for row in contributions if row.verdict == "worse"]:
+        names = [f"{describe_subject(row, 60)}, {row.effect}" for row in harms[:MAX_NAMED_HARMS]]
+        names += [f"{len(harms) - MAX_NAMED_HARMS:,} more"] * (len(harms) > MAX_NAMED_HARMS)
+        sentences.insert(0, f"Harmful: {'; '.join(names)}.")
     return " ".join(sentences) or (
         "Nothing can be compared yet: no help was held out. A learned fix is held out from some runs after models have "
         f"followed it in {MIN_FOLLOWED_RUNS} runs, and so is its lesson; reminders and repairs are if "
@@ -285,13 +307,14 @@ def _conclude(
 
 
 def _conclude_help(cases: Sequence[ImpactCase], measurement: _Measurement, row: ImpactRow, error: float) -> str:
-    name, outcome = HELP_NAMES[row.help].capitalize(), measurement.outcome
-    counts = f"{row.with_help} {outcome.name} with them, {row.without_help} without them"
+    name = HELP_NAMES[row.help].capitalize()
+    words, sessions_words = _MAIN_OUTCOME_WORDS[row.help]
+    result = f"{row.with_help} {words} with them, {row.without_help} without them, {row.effect}"
     match row.verdict:
         case "better":
-            return f"{name} help: {counts}, {row.effect}"
+            return f"{name} help: {result}"
         case "worse":
-            return f"{name} harm: {counts}, {row.effect}"
+            return f"{name} harm: {result}"
     part = sum(map(sum, measurement.values))
     rate = min(max((part + 1) / (len(cases) + 2), 0.1), 0.9)
     effect = EXPECTED_EFFECT if rate < 0.5 else -EXPECTED_EFFECT
@@ -300,8 +323,16 @@ def _conclude_help(cases: Sequence[ImpactCase], measurement: _Measurement, row: 
     missing = max(cases_for_power(rate, effect, share, design_effect, error), 2 * MIN_CASES) - len(cases)
     if missing > 0:
         sessions = max(1, round(missing * len({case.cluster for case in cases}) / len(cases)))
-        return f"{name}: too few cases to tell, about {sessions:,} more sessions needed"
-    return f"{name}: no effect that chance would not explain; {counts}, {row.effect}"
+        return f"{name}: too few cases to tell, about {sessions:,} more {sessions_words} needed"
+    return f"{name} have no clear effect: {result}"
+
+
+def describe_subject(row: ImpactRow, limit: int) -> str:
+    """Return what contributed: a fix or a lesson with its id, or the repairs of a tool."""
+    name = to_line(row.name, limit)
+    if row.help == "repair":
+        return f"repairs of {name}"
+    return name if row.name == row.subject else f"{name} ({to_line(row.subject, 40)})"
 
 
 def _list_exceptions(main: ImpactRow, summary: Sequence[ImpactRow]) -> str:
@@ -348,6 +379,7 @@ def _list_incomparable(
 ) -> Iterator[str]:
     """Yield what helped, or may have, without a group to compare it with."""
     compared = {(case.help, case.subject) for case in cases}
+    undecided_fixes = find_undecided_fixes(episodes)
     counts: dict[str, int] = {}
     for episode in chain.from_iterable(episodes.values()):
         for fix in episode.fixes:
@@ -356,9 +388,13 @@ def _list_incomparable(
     for fix, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:MAX_CONTRIBUTIONS]:
         stored_fix = fixes.get(fix)
         followed_runs = stored_fix.followed if stored_fix else MIN_FOLLOWED_RUNS
-        followed = f", followed in {followed_runs} of {MIN_FOLLOWED_RUNS} runs" * (followed_runs < MIN_FOLLOWED_RUNS)
+        reason = "not held out yet"
+        if fix in undecided_fixes:
+            reason = "of most of them it is not proven whether a later call with another value recovered them"
+        elif followed_runs < MIN_FOLLOWED_RUNS:
+            reason += f", followed in {followed_runs} of {MIN_FOLLOWED_RUNS} runs"
         tool = f"{to_line(stored_fix.tool, 40)}: {memory_text.describe_action(stored_fix)}, " if stored_fix else ""
-        yield f"{tool}{fix}: shown after {format_count(count, 'failure')}, not held out yet{followed}"
+        yield f"{tool}{fix}: shown after {format_count(count, 'failure')}, {reason}"
     repaired = sum(episode.by_mulligan for episode in chain.from_iterable(episodes.values()))
     if repaired and not any(help == "repair" for help, _ in compared):
         recovered = format_count(repaired, "failed call")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -66,9 +68,18 @@ def collect_cases(
 ) -> list[ImpactCase]:
     """Return the cases of ended runs that can be compared. A lesson that no longer exists has none."""
     ended = [history for history in histories if history.run.end_reason is not None]
-    return leave_out_earlier(
-        [case for history in ended for case in _iter_cases(history, episodes[history.run.id], lessons)]
-    )
+    undecided_fixes = find_undecided_fixes(episodes)
+    cases = [case for history in ended for case in _iter_cases(history, episodes[history.run.id], lessons)]
+    return leave_out_earlier([case for case in cases if case.subject not in undecided_fixes])
+
+
+def find_undecided_fixes(episodes: EpisodesByRun) -> set[str]:
+    """Return the fixes, by id, that rarely have a proven recovery, with or without them: more often a possible one."""
+    balance: Counter[str] = Counter()
+    for episode in chain.from_iterable(episodes.values()):
+        for fix in (*episode.fixes, *episode.held_out_fixes):
+            balance[fix] += episode.is_undecided - episode.is_recovered
+    return {fix for fix, count in balance.items() if count > 0 and fix not in (ANY_FIX, REPAIR)}
 
 
 def leave_out_earlier(cases: Sequence[ImpactCase]) -> list[ImpactCase]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from mulligan.report.impact import CURVE_DAYS, IMPACT_NOTE, ImpactReport
+from mulligan.report.impact import CURVE_DAYS, IMPACT_NOTE, ImpactReport, describe_subject
 from mulligan.report.impact_cases import HELP_NAMES
 from mulligan.report.recovery_costs import ADVICE_COLUMNS, KIND_COLUMNS
 from mulligan.report.tables import (
@@ -102,7 +102,7 @@ def render_markdown(report: ImpactReport, period: str) -> Iterator[str]:
     yield ""
     yield f"{period}; {describe_sample(report)}."
     rows = [(f"{HELP_NAMES[row.help]}: {row.name}", row) for row in report.summary]
-    rows += [(f"{row.name} ({row.subject})", row) for row in report.contributions]
+    rows += [(describe_subject(row, 80), row) for row in report.contributions]
     if rows:
         yield from (
             "",

@@ -22,7 +22,7 @@ from mulligan.contract.search_terms import (
 from mulligan.contract.store import Store
 from mulligan.core.records import History, Step, pattern_id, to_builtins
 from mulligan.report.resources import RUN_SPEC
-from mulligan.report.run_text import format_status, to_facts
+from mulligan.report.run_text import format_status, status_of, to_facts
 from mulligan.report.tables import SHOWN_ID_CHARS, format_age, format_count, to_line
 
 MAX_SHOWN_MATCHES = 3
@@ -166,8 +166,8 @@ def _count_facets(histories: Sequence[History]) -> dict[str, dict[str, int]]:
     facets: dict[str, Counter[str]] = {name: Counter() for name in ("status", "agent", "version", "tool", "kind")}
     for history in histories:
         run, steps = history.run, history.steps
-        values = {
-            "status": {to_facts(history)["status"]},
+        values: dict[str, set[str | None]] = {
+            "status": {status_of(history)},
             "agent": {run.agent},
             "version": {run.version},
             "tool": {step.name for step in steps if step.type == "tool"},

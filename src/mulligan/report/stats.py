@@ -29,6 +29,7 @@ from mulligan.core.calls import TOOL_NAME_PATH
 from mulligan.core.episodes import list_requests
 from mulligan.core.failure import KIND_PROPERTIES, Kind
 from mulligan.core.records import History
+from mulligan.core.version_order import compute_version_key
 from mulligan.report.differences import (
     ERROR_RATE,
     GroupDifference,
@@ -339,7 +340,7 @@ class StatComparison(NamedTuple):
             return f"{name} is {'; '.join(sentences)}."
         if all(row.verdict in ("", TOO_FEW_SAMPLES) for row in self.differences):
             return f"{name}: too few cases to tell."
-        return f"{name}: no difference that chance would not explain."
+        return f"{name}: no clear difference."
 
 
 MAX_SAMPLED_RUNS = 150
@@ -351,15 +352,19 @@ RUN_FILTERS = ("agent", "version", "environment", "tool", "model", "kind")
 def compare_groups(
     store: Store, tenant: str, names: tuple[str, str], queries: tuple[StatsQuery, StatsQuery]
 ) -> StatComparison:
-    """Compare the stats of two queries. The groups are ordered by when the first run of each started."""
+    """Compare the stats of two queries, the older one first.
+
+    That is the one with the first call; of two versions that began on the same day, the one with the lower number.
+    """
     groups = []
+    numbers = _rank_versions([query.version for query in queries])
     for name, query in zip(names, queries, strict=True):
         histories = _read_sample(store, tenant, query)
         days = store.stats(tenant, msgspec.structs.replace(query, by="time", since=None, until=None)).parts
         first_day = min((int(day) for day, cell in days.items() if cell.calls or started_runs(cell)), default=query.now)
         first_run = min((history.run.started_at for history in histories), default=query.now)
         is_period = query.since is not None and query.until is not None and queries[0].since != queries[1].since
-        order = (query.since,) if is_period else (first_day, first_run)
+        order = (query.since,) if is_period else (first_day, numbers.get(query.version or "", 0), first_run)
         groups.append((order, name, store.stats(tenant, query), _clusters_of(histories, query), histories))
     baseline, candidate = sorted(groups, key=lambda group: group[0])
     cells = baseline[2].total, candidate[2].total
@@ -389,6 +394,16 @@ def _read_sample(store: Store, tenant: str, query: StatsQuery) -> Sequence[Histo
     if query.kind and "/" not in query.kind:
         fields["kind"] = f"{query.kind}/"
     return store.runs(tenant, RunQuery(**fields, since=query.since, until=query.until, limit=MAX_SAMPLED_RUNS))
+
+
+def _rank_versions(versions: Sequence[str | None]) -> dict[str, int]:
+    """Return the ranks of versions whose numbers can be compared; of others, none."""
+    keys = [(version, compute_version_key(version)) for version in versions if version]
+    known = {version: key for version, key in keys if key is not None}
+    if len(known) < len(keys) or len({prefix for prefix, *_ in known.values()}) != 1:
+        return {}
+    ordered = sorted(known.values())
+    return {version: ordered.index(key) for version, key in known.items()}
 
 
 def _clusters_of(histories: Iterable[History], query: StatsQuery) -> list[Cell]:

@@ -160,7 +160,7 @@ class Server:
         """Build a route that authenticates first. The endpoint reads `request.state.caller`."""
 
         async def answer(request: Request) -> Response:
-            request.state.body_memory = self.body_memory
+            request.state.body_memory, request.state.alerts = self.body_memory, self.alerts
             try:
                 if required_role != "nothing":
                     request.state.caller = caller = await self._find_caller(request, required_role)

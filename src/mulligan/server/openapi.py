@@ -15,7 +15,7 @@ from mulligan.contract.store import Store
 from mulligan.core.events import AnyEvent
 from mulligan.core.failure import Kind
 from mulligan.report.resources import MAX_COUNT, MAX_TIMESTAMP_MS, Parameter
-from mulligan.server import decisions, payloads
+from mulligan.server import alert_routes, decisions, payloads
 from mulligan.store import wire_protocol
 
 Answer = Callable[[Store, str, dict[str, Any], Request], Response]
@@ -53,6 +53,7 @@ RECALL_SUMMARY = "Return what recovered the same failure in earlier runs"
 OUTCOME_SUMMARY = "Report the outcome of a fix whose calls are not stored here"
 PATTERN_SUMMARY = "Decide about a pattern: its state, owner, issue and comments; merge or split it"
 PATTERNS_SUMMARY = "Decide about several patterns"
+ALERT_TEST_SUMMARY = "Send a test message to every target of alerts; GET /v1/alerts has the result a moment later"
 REVOCATION_SUMMARY = "Exclude all trials of a principal, of a tool or since a time from learning"
 FORGET_SUMMARY = "Delete a run, tool, session or text permanently, or all that was learned; a preview unless confirmed"
 REQUESTS: tuple[tuple[str, str, Any, str, tuple[int, ...]], ...] = (
@@ -66,6 +67,8 @@ REQUESTS: tuple[tuple[str, str, Any, str, tuple[int, ...]], ...] = (
     ("/v1/lessons/{id}", "Approve, disable or revoke a lesson", decisions.LessonDecisionPayload, "Lesson", (404, 409)),
     ("/v1/patterns/{id}", PATTERN_SUMMARY, decisions.PatternDecisionPayload, "Pattern", (404, 409)),
     ("/v1/patterns", PATTERNS_SUMMARY, decisions.PatternDecisionsPayload, "DecidedPatterns", (404, 409)),
+    ("/v1/alerts", "Change the rules and targets of alerts", alert_routes.AlertRulesPayload, "AlertRules", ()),
+    ("/v1/alerts/test", ALERT_TEST_SUMMARY, alert_routes.AlertTestPayload, "Alert", ()),
     ("/v1/revocations", REVOCATION_SUMMARY, decisions.RevocationPayload, "Revoked", ()),
     ("/v1/forget", FORGET_SUMMARY, decisions.ForgetPayload, "Deleted", (404, 409)),
     ("/v1/prune", "Delete expired runs; a preview unless confirmed", decisions.PrunePayload, "Deleted", ()),
@@ -75,19 +78,20 @@ DOCUMENTED_PAYLOADS = (
     payloads.RunPayload, payloads.StepPayload, payloads.FailurePayload, payloads.BatchPayload,
     wire_protocol.RecallRequest, wire_protocol.OutcomeReport, decisions.FixDecisionPayload,
     decisions.LessonDecisionPayload, decisions.PatternDecisionPayload, decisions.PatternDecisionsPayload,
+    alert_routes.AlertRulesPayload, alert_routes.AlertTestPayload,
     decisions.RevocationPayload, decisions.ForgetPayload, decisions.PrunePayload,
 )  # fmt: skip
 TAGS = {
     "Send": "Send records. Needs the role ingest or admin, a lookup any role; on loopback, no token.",
     "OpenTelemetry": "Send records with an OpenTelemetry exporter.",
     "Query": "Query records and metrics. Needs the role read or admin.",
-    "Decide": "Decide about fixes, lessons and patterns. Needs the role admin.",
+    "Decide": "Decide about fixes, lessons, patterns and alerts. Needs the role admin.",
     "Delete": "Delete records. Needs the role admin.",
     "Operate": "Health of the server. Public, except for metrics.",
 }
 TAG_OF_PATH = {
     **dict.fromkeys(("/v1/forget", "/v1/prune"), "Delete"),
-    "/v1/revocations": "Decide",
+    **dict.fromkeys(("/v1/revocations", "/v1/alerts", "/v1/alerts/test"), "Decide"),
     **dict.fromkeys(("/metrics", "/healthz", "/readyz"), "Operate"),
     **dict.fromkeys(("/v1/traces", "/v1/logs", "/v1/metrics"), "OpenTelemetry"),
 }
@@ -109,6 +113,8 @@ EXAMPLES: dict[str, Any] = {
     "/v1/lessons/{id}": {"approve": {"verdict": "approve"}},
     "/v1/patterns/{id}": {"mute": {"action": "mute"}, "merge": {"action": "merge", "into": "pat_11aa"}},
     "/v1/patterns": {"assign": {"ids": ["pat_11aa"], "action": "assign", "text": "search-team"}},
+    "/v1/alerts": {"rules": {"types": ["new_pattern", "person_needed"], "quiet_hours": "22:00-07:00 Europe/Berlin"}},
+    "/v1/alerts/test": {"test": {}},
     "/v1/revocations": {"principal": {"principal": "ann"}},
     "/v1/forget": {"preview": {"run": "job-17"}, "delete": {"run": "job-17", "confirm": True}},
     "/v1/prune": {"preview": {"keep_successes": 14}, "delete": {"keep_successes": 14, "confirm": True}},
@@ -130,6 +136,9 @@ REQUIRED_FIELDS: dict[str, tuple[str, ...]] = {
     "Parts": ("next", "now"),
     "Lesson": ("id", "tool", "state", "source"),
     "FixSummary": ("id", "tool", "state", "action"),
+    "Alerts": ("alerts", "rules", "now"),
+    "AlertRules": ("rules",),
+    "Alert": ("id", "type", "state", "deliveries"),
     "Revoked": ("runs", "votes", "fixes"),
     "Deleted": ("dry_run", "runs", "steps"),
     "Run": ("id", "status", "calls", "run"),

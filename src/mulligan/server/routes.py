@@ -24,7 +24,7 @@ from mulligan.report import stats as stats_report
 from mulligan.report.resources import IMPACT_SPEC, RESOURCES, RUN_SPEC, STATS_SPEC, Parameter, ResourceSpec
 from mulligan.report.run_search import SEARCH_SPEC, search_runs, to_search_facts
 from mulligan.report.run_table import MAX_GROUPED_RUNS, RUN_GROUPS, compare_runs, group_runs
-from mulligan.server import decisions, ingest, openapi, opentelemetry
+from mulligan.server import alert_routes, decisions, ingest, openapi, opentelemetry
 from mulligan.server.app import Endpoint, RouteGroup, Server
 from mulligan.server.bodies import ApiError, csv_response, invalid, json_response, store_unavailable
 from mulligan.server.decisions import find_fix, find_id, unknown
@@ -73,6 +73,10 @@ def query_endpoints() -> list[QueryEndpoint]:
     endpoints.append(QueryEndpoint("/v1/impact", IMPACT_SPEC.summary, parameters, answer_impact, "Impact"))
     parameters = (SEARCH_TEXT, *SEARCH_SPEC.filters, NOW, LIMIT, CURSOR)
     endpoints.append(QueryEndpoint("/v1/search", SEARCH_SUMMARY, parameters, answer_search, "SearchHits"))
+    summary = "List the latest alerts, newest first, with their deliveries, and the rules and targets of alerts."
+    endpoints.append(
+        QueryEndpoint("/v1/alerts", summary, (NOW, LIMIT), alert_routes.answer_alerts, "Alerts", role="admin")
+    )
     parameters = (GROUPED_BY, ORDER, *RUN_SPEC.filters, NOW, FORMAT)
     endpoints.append(QueryEndpoint("/v1/run-groups", GROUPS_SUMMARY, parameters, answer_groups, "RunGroups", True))
     summary = "Return one run with all attempts of all calls, or compared with another."
@@ -136,6 +140,7 @@ ROUTE_GROUPS: tuple[RouteGroup, ...] = (
     opentelemetry.build_routes,
     build_routes,
     decisions.build_routes,
+    alert_routes.build_routes,
 )
 """Route groups of the API, the busiest routes first. The `serve` command adds the dashboard."""
 

@@ -14,7 +14,7 @@ import threading
 import time
 import urllib.error
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,7 @@ from mulligan.contract.store import DEFAULT_TENANT, Store
 from mulligan.core.events import AnyEvent, RunEnded, RunStarted, StepEnded
 from mulligan.core.failure import SettingsError, StoreError
 from mulligan.core.records import Record, decode, encode, new_id
-from mulligan.report.alert_targets import Alert, AlertTarget, build_targets
+from mulligan.report.alert_targets import Alert, AlertTarget, build_targets, parse_target
 from mulligan.report.alerts import AlertLog, AlertRules, AlertSettings, describe_alert, find_quiet_end
 from mulligan.server.tenants import SERVER_ENTRY_KIND, Tenant, Tenants, update_entry
 
@@ -45,6 +45,8 @@ CLAIM_SECONDS = 60.0
 """A message that was claimed so long ago, and is not sent, is sent again: its server was killed."""
 MAX_SENDING_THREADS = 8
 CLOSE_SECONDS = 5.0
+TEST_INTERVAL_SECONDS = 10.0
+"""Minimum time between two test messages that people ask a server for."""
 GROUPING_TARGETS = ("slack", "teams", "mail")
 """Targets read by people: alerts that are due together are one message there."""
 
@@ -132,6 +134,33 @@ class TenantAlerts:
         own_settings = self._tenants.settings_for(tenant).alerts
         return own_settings or (self._settings if tenant == DEFAULT_TENANT else replace(self._settings, targets=()))
 
+    def change_settings(
+        self,
+        tenant: str,
+        changes: Mapping[str, Any],
+        added_targets: Sequence[str] = (),
+        removed_targets: Iterable[str] = (),
+    ) -> AlertSettings:
+        """Change rules of a tenant, add targets, and remove those with these ids.
+
+        Raise `SettingsError` for an invalid value, an unknown target or tenant.
+        """
+        removed = set(removed_targets)
+
+        def change(before: Tenant) -> Tenant:
+            current = before.alerts or replace(self._settings, targets=())
+            ids = {target: parse_stored_target(target).id for target in changes.get("targets", current.targets)}
+            if unknown := removed - set(ids.values()):
+                raise SettingsError(f"No target {min(unknown)[:80]!r} of this tenant.")
+            kept = [target for target, id in ids.items() if id not in removed]
+            targets = tuple(dict.fromkeys((*kept, *added_targets)))
+            new_settings = replace(current, **{**changes, "targets": targets}, smtp=self._settings.smtp).check()
+            return replace(before, alerts=replace(new_settings, smtp=""))  # the mail server of the server counts
+
+        self._tenants.set(tenant, change)
+        self._tenants.refresh()
+        return self.settings_for(tenant)
+
     def find_targets(self, tenant: str) -> list[AlertTarget]:
         """Return the targets of a tenant. The default tenant falls back to the server's."""
         try:
@@ -143,6 +172,11 @@ class TenantAlerts:
             return []
         self._invalid_tenants.discard(tenant)
         return targets or (self._server_targets if tenant == DEFAULT_TENANT else [])
+
+    def list_own_targets(self, tenant: str) -> list[AlertTarget]:
+        """Return the targets in the rules of a tenant, which those who change the rules can remove."""
+        own_settings = self._tenants.settings_for(tenant).alerts
+        return [parse_stored_target(target) for target in own_settings.targets] if own_settings is not None else []
 
     def _build_own_targets(self, tenant: Tenant) -> list[AlertTarget]:
         listed_targets = tenant.alerts.targets if tenant.alerts is not None else ()
@@ -422,7 +456,7 @@ class TenantAlerts:
             if not error:
                 return replace(delivery, sent_at=now, error="")
             is_expired = now - entry.alert.at > MAX_DELIVERY_AGE_SECONDS * 1000
-            if is_final or is_expired:
+            if is_final or is_expired or entry.alert.type == "test":
                 return replace(delivery, error=error, failed=True)
             delay = RETRY_DELAYS_SECONDS[min(delivery.attempts, len(RETRY_DELAYS_SECONDS)) - 1]
             return replace(delivery, error=error, next_at=now + int(delay * 1000))
@@ -443,11 +477,8 @@ class TenantAlerts:
 
     def send_test(self, tenant: str, author: str = "") -> list[Delivery]:
         """Send a test alert to every target of a tenant now. Return the results, which are in the history, too."""
-        now = int(self._clock() * 1000)
-        sender = f" by {author}" if author else ""
-        alert = Alert(type="test", text=f"test of alerts{sender}: this target works", at=now, tenant=tenant)
-        alert = replace(alert, pattern_link="", link=f"{self.link}/alerts" if self.link else "")
         results = []
+        alert = self._build_test_alert(tenant, author)
         for target in self.find_targets(tenant):
             result = Delivery(target.id, target.label, attempts=1)
             try:
@@ -459,6 +490,40 @@ class TenantAlerts:
             entry = StoredAlert(new_id("alt"), alert, tuple(results))
             self._change(tenant, lambda history: AlertHistory((*history.alerts, entry)[-MAX_STORED_ALERTS:]))
         return results
+
+    def queue_test(self, tenant: str, author: str = "") -> StoredAlert:
+        """Store a test alert, which is sent in a moment: the caller does not wait for its targets.
+
+        Raise `SettingsError` without a target, and shortly after another test.
+        """
+        alert = self._build_test_alert(tenant, author)
+        deliveries = tuple(Delivery(target.id, target.label) for target in self.find_targets(tenant))
+        entry, is_added = StoredAlert(new_id("alt"), alert, deliveries), False
+        if not deliveries:
+            raise SettingsError("No target to test. Add one first.")
+
+        def append(history: AlertHistory) -> AlertHistory | None:
+            nonlocal is_added
+            tests = (other.alert for other in history.alerts if other.alert.type == "test")
+            is_added = all(alert.at - test.at >= TEST_INTERVAL_SECONDS * 1000 for test in tests)
+            return AlertHistory((*history.alerts, entry)[-MAX_STORED_ALERTS:]) if is_added else None
+
+        self._change(tenant, append)
+        if not is_added:
+            raise SettingsError(f"A test was sent a moment ago. Try again in {TEST_INTERVAL_SECONDS:.0f} seconds.")
+        self._scanned_at = float("-inf")
+        self._wake.set()
+        return entry
+
+    def _build_test_alert(self, tenant: str, author: str) -> Alert:
+        sender = f" by {author}" if author else ""
+        return Alert(
+            type="test",
+            text=f"test of alerts{sender}: this target works",
+            at=int(self._clock() * 1000),
+            tenant=tenant,
+            link=f"{self.link.rstrip('/')}/alerts" if self.link else "",
+        )
 
 
 def _find_first_pending(history: AlertHistory) -> dict[str, Delivery]:
@@ -492,6 +557,20 @@ def describe_delivery_error(error: Exception) -> str:
         case OSError():
             return error.strerror or type(error).__name__
     return type(error).__name__
+
+
+_ANY_SMTP = "smtp://host/?from=mulligan@localhost"
+
+
+def parse_stored_target(target: str) -> AlertTarget:
+    """Parse a target to name it. Whether there is a mail server does not matter."""
+    return parse_target(target, _ANY_SMTP)
+
+
+def settings_facts(settings: AlertSettings) -> dict[str, Any]:
+    """Return the rules without secrets: targets by their labels, no mail server."""
+    facts: dict[str, Any] = {name: getattr(settings, name) for name in settings.__struct_fields__ if name != "smtp"}
+    return facts | {"targets": [parse_stored_target(target).label for target in settings.targets]}
 
 
 def alert_facts(entry: StoredAlert) -> dict[str, Any]:

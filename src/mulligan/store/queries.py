@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -29,9 +29,23 @@ MAX_SORTED_ROWS = 1000
 """Rows that are read and sorted in Python. Above it, scanning from the newest row finds enough matches sooner."""
 
 
-Condition = tuple[str, tuple[Any, ...]]
-"""SQL about runs `r`, and its values."""
-NO_CONDITION: Condition = ("1 = 1", ())
+MAX_READ_RUNS = 10_000
+"""Runs that a search without an index reads."""
+
+
+class ProposedRuns(NamedTuple):
+    """The runs that may contain the text of a search."""
+
+    condition: str = "1 = 1"
+    """SQL about runs `r`."""
+    values: tuple[Any, ...] = ()
+    is_selective: bool = False
+    """Whether few runs meet it. They are looked up by row, and all filters are checks of each (SQLite)."""
+    max_runs: int = MAX_READ_RUNS
+    """Runs that are read before the search ends without an answer."""
+
+
+ALL_RUNS = ProposedRuns()
 
 
 class _Where:
@@ -50,14 +64,15 @@ class _Where:
 
 
 def find_runs(
-    read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[str], text_condition: Condition = NO_CONDITION
+    read: RowReader, tenant: str, query: RunQuery, pattern_ids: set[str], proposed_runs: ProposedRuns = ALL_RUNS
 ) -> list[Run]:
     """Return the runs that match the query, in its order. `pattern_ids` are the ids merged into `query.pattern`.
 
-    Runs that meet `text_condition` may contain `query.text`.
+    Of `proposed_runs`, which may contain `query.text`.
     """
     where = _Where("r.tenant = ?", tenant)
-    where.add(text_condition[0], *text_condition[1])
+    where.add(proposed_runs.condition, *proposed_runs.values)
+    has_driver = not proposed_runs.is_selective or query.order != "started"
     driver = ""
     # One indexed filter drives the query in time order. All other filters are lookups per run that it returns.
     filters: list[tuple[str, str, tuple[Any, ...]]] = []
@@ -84,7 +99,7 @@ def find_runs(
         if query.order != "started":
             filters.insert(0, filters.pop())
     for table, condition, values in filters:
-        if not driver:
+        if has_driver and not driver:
             driver = table
             where.add(f"d.tenant = ? AND {condition}", tenant, *values)
         else:
@@ -110,6 +125,8 @@ def find_runs(
     if query.before is not None:
         where.add(f"({order}, {id}) < (?, ?)", *query.before)
     source = f"{driver} d CROSS JOIN runs r ON r.tenant = d.tenant AND r.id = d.run" if driver else "runs r"
+    if proposed_runs.is_selective and not driver:
+        source += " NOT INDEXED"
     sql = f"SELECT r.id, r.body, r.stored_at FROM {source} WHERE {where} ORDER BY {order} DESC, {id} DESC LIMIT ?"
     # A run with several patterns of a kind is returned once for each: read more rows to fill the limit without them.
     count = 2 * query.limit if driver == "run_failures" else query.limit

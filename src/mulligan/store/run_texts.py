@@ -20,10 +20,10 @@ MAX_TEXT_CHARS = 1_000_000
 """Characters of one run that are searched."""
 MIN_PAGE_RUNS = 50
 """Proposed runs that are read at a time."""
-MAX_PAGES = 200
-"""One search reads so many pages. Mostly an index has excluded all other runs."""
+MAX_MISSED_RUNS = 1000
+"""Runs that a search reads although the index excluded all others."""
 BROAD_SEARCH = (
-    f"More than {MIN_PAGE_RUNS * MAX_PAGES:,} runs have these words, but too few have them as the search asks. "
+    "{:,} runs were read that may have these words, but too few have them as the search asks. "
     "Add a word, or a period with since and until."
 )
 MAX_TEXT_ROWS = 5000
@@ -42,8 +42,12 @@ SETTLE_MILLISECONDS = 60_000
 IDLE_MILLISECONDS = 24 * 3600 * 1000
 """An unfinished run is indexed when it was stored so long ago."""
 _ESCAPE = LazyRegex(r"\\(?:u[0-9a-fA-F]{4}|.)")
-_UNSEARCHED = LazyRegex(r'"(?<=[{,]")(?:(?:started_at|ended_at|duration_seconds)":[-+.0-9e]+|[^"]*":)')
-"""Times, and keys of values, in JSON without escapes. Searches name a key only together with a word of its value."""
+_UNSEARCHED = LazyRegex(
+    r'"(?<=[{,]")(?:(?:started_at|ended_at)":\d{13}(?=[,}])|duration_seconds":\d+(?:\.\d{4,}|\.\d*e-\d+|e-\d+)|[^",]*":)'
+)
+"""Times that mulligan recorded, and keys of values, in JSON without escapes. Searches name a key only together with a
+word of its value. Where the text could be another value, it stays.
+"""
 
 
 def is_complete(body: bytes, stored_at: int, now: int) -> bool:
@@ -60,7 +64,12 @@ def read_texts(connection: Connection, tenant: str, bodies: Mapping[str, bytes])
     for run, body in connection.execute_by_key(_MESSAGES_OF_RUN, list(bodies), limits):
         parts[run].append(decompress(body).decode())
     texts = ((run, "\n".join(part)[:MAX_TEXT_CHARS]) for run, part in parts.items())
-    return {run: _UNSEARCHED.sub(" ", _ESCAPE.sub(" ", text) if "\\" in text else text) for run, text in texts}
+    return {run: _ESCAPE.sub(" ", text) if "\\" in text else text for run, text in texts}
+
+
+def remove_unsearched(text: str) -> str:
+    """Return a text of `read_texts` without what no search finds, for an index."""
+    return _UNSEARCHED.sub(" ", text)
 
 
 def may_match(text: str, terms: Sequence[SearchTerm]) -> bool:

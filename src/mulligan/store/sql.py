@@ -18,7 +18,7 @@ import msgspec
 
 from mulligan.contract import audit
 from mulligan.contract.counters import Stats, StatsQuery
-from mulligan.contract.search_terms import SearchTerm, SearchTextError, find_matches, parse_search
+from mulligan.contract.search_terms import SearchTerm, SearchTextError, contains_terms, parse_search
 from mulligan.contract.store import (
     HASH_KEY,
     PATTERN_HISTORY_KIND,
@@ -223,26 +223,31 @@ class DatabaseStore(abc.ABC):
         pattern_ids: set[str],
     ) -> list[History]:
         """Return the histories, with their messages, of the runs that contain the terms."""
-        condition = self._propose_runs(connection, tenant, [term for term in terms if not term.is_excluded])
+        included_terms = [term for term in terms if not term.is_excluded]
+        proposed_runs = self._propose_runs(connection, tenant, included_terms)
         page = msgspec.structs.replace(query, limit=max(run_texts.MIN_PAGE_RUNS, query.limit))
         matches: list[History] = []
-        for _ in range(run_texts.MAX_PAGES):
-            runs = queries.find_runs(RowReader(connection), tenant, page, pattern_ids, condition)
+        read_count = 0
+        while read_count < proposed_runs.max_runs:
+            runs = queries.find_runs(RowReader(connection), tenant, page, pattern_ids, proposed_runs)
             texts = run_texts.read_texts(connection, tenant, {run.id: encode(run) for run in runs})
             for run in runs:
                 if run_texts.may_match(texts[run.id], terms):
                     history = run_texts.read_history(connection, tenant, run)
-                    if find_matches(history, terms) is not None:
+                    if contains_terms(history, terms):
                         matches.append(history)
             if len(matches) >= query.limit or len(runs) < page.limit:
                 return matches[: query.limit]
             last_history = run_texts.read_history(connection, tenant, runs[-1])
-            page = msgspec.structs.replace(page, before=query.position_of(last_history))
-        raise SearchTextError(run_texts.BROAD_SEARCH)
+            read_count += len(runs)
+            # Twice as many: the database evaluates the condition again for each page.
+            limit = min(2 * page.limit, proposed_runs.max_runs - read_count)
+            page = msgspec.structs.replace(page, limit=limit, before=query.position_of(last_history))
+        raise SearchTextError(run_texts.BROAD_SEARCH.format(read_count))
 
     @abc.abstractmethod
-    def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
-        """Return the condition of runs that may contain these terms: by the index, or not indexed yet."""
+    def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.ProposedRuns:
+        """Return the runs that may contain these terms: by the index, or not indexed yet."""
 
     @abc.abstractmethod
     def update_search(self, tenant: str, progress: Progress | None = None) -> int:

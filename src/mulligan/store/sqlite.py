@@ -212,8 +212,15 @@ class _LazyConnection:
         self.close()
 
 
+CHECK_SECONDS = 600.0
+"""Between two checks of the whole file by one store."""
+
+
 class SqliteStore(DatabaseStore):
     """Store in one SQLite file, which is created with its folder if missing."""
+
+    _checked_until = 0.0
+    """Until this time of the monotonic clock, `health` does not check the whole file again."""
 
     def __init__(
         self,
@@ -299,11 +306,11 @@ class SqliteStore(DatabaseStore):
                 if free_pages >= before:
                     return
 
-    def _propose_runs(self, connection: Any, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
+    def _propose_runs(self, connection: Any, tenant: str, terms: Sequence[SearchTerm]) -> queries.ProposedRuns:
         from mulligan.store import sqlite_search  # lazy: for searches only
 
         is_attached = sqlite_search.attach(connection, self.path)
-        return sqlite_search.propose_runs(terms) if is_attached else queries.NO_CONDITION
+        return sqlite_search.propose_runs(connection, terms) if is_attached else queries.ALL_RUNS
 
     def update_search(self, tenant: str, progress: Progress | None = None) -> int:
         from mulligan.store import sqlite_search  # lazy: for searches only
@@ -346,7 +353,12 @@ class SqliteStore(DatabaseStore):
             copy.close()
 
     def health(self, tenant: str) -> Health:
-        ((check_result,),) = self.read_rows(tenant, "PRAGMA quick_check(1)")
+        """Check the file and count its records. A file without a fault is not checked again for some minutes."""
+        check_result = "ok"
+        if time.monotonic() >= self._checked_until:
+            ((check_result,),) = self.read_rows(tenant, "PRAGMA quick_check(1)")  # reads the whole file
+            if check_result == "ok":
+                self._checked_until = time.monotonic() + CHECK_SECONDS
         is_healthy = check_result == "ok"
         return Health(str(self.path), is_healthy, *self._count_records(tenant), "" if is_healthy else check_result)
 

@@ -7,6 +7,7 @@ records are deleted from the store, the whole index is cleared, so that no delet
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from mulligan.store.connection import Connection
 SUFFIX = ".search"
 SCHEMA = "search_index"
 """The name of the index's database in a connection to the store."""
-VERSION = 3
+VERSION = 4
 BUSY_SECONDS = 5.0
 MAX_UNFINISHED_RUNS = 1000
 """Runs that are looked at again in an update, the newest."""
@@ -30,6 +31,10 @@ BUFFER_BYTES = 16 << 20
 """Memory in which FTS5 collects the words of a transaction."""
 FIRST_COPY = 1 << 40
 """Row ids from here are those of runs that were indexed again, because attempts arrived after their end."""
+MAX_LISTED_RUNS = 20_000
+"""Indexed runs that are listed once for a search. If more have its words, each page reads them from the index."""
+MAX_SELECTED_RUNS = 2000
+"""Runs that are looked up by row. If there are more, the runs are read in time order, which finds some soon."""
 _TABLES = (
     "CREATE VIRTUAL TABLE words USING fts5(text, content='', tokenize='ascii')",
     f"INSERT INTO words (words, rank) VALUES ('hashsize', {BUFFER_BYTES})",
@@ -42,7 +47,16 @@ _TABLES = (
     f"PRAGMA user_version={VERSION}",
 )
 _SELECT_RUNS = "SELECT rowid, tenant, id, body, stored_at FROM runs WHERE"
+_INDEXED_RUNS = (
+    f"SELECT CASE WHEN w.rowid < {FIRST_COPY} THEN w.rowid "
+    f"ELSE (SELECT c.run FROM {SCHEMA}.copies c WHERE c.id = w.rowid) END FROM {SCHEMA}.words w WHERE words MATCH ?"
+)
 _IS_LATE = "key >= 'late_run:' AND key < 'late_run;'"
+_NEW_RUNS = (
+    f"SELECT rowid FROM runs WHERE rowid > (SELECT position FROM {SCHEMA}.progress) "
+    f"UNION ALL SELECT run FROM {SCHEMA}.unfinished "
+    f"UNION ALL SELECT CAST(substr(key, 10) AS INTEGER) FROM meta WHERE {_IS_LATE}"
+)
 _LATE_RUNS = f"SELECT tenant, key, value, CAST(substr(key, 10) AS INTEGER) FROM meta WHERE {_IS_LATE} LIMIT ?"
 NOTE_LATE_RUN = (
     "INSERT INTO meta (tenant, key, value) SELECT tenant, 'late_run:' || rowid, '1' FROM runs "
@@ -75,22 +89,26 @@ def attach(connection: sqlite3.Connection, store: Path) -> bool:
     return bool(version == VERSION)
 
 
-def propose_runs(terms: Sequence[SearchTerm]) -> queries.Condition:
-    """Return the condition of runs `r` that may contain these terms: by the index, or not indexed yet."""
+def propose_runs(connection: Connection, terms: Sequence[SearchTerm]) -> queries.ProposedRuns:
+    """Return the runs that may contain these terms: by the index, or not indexed yet."""
     query = " AND ".join(
         f'("{" ".join(term.words)}"{"" if term.is_phrase else "*"}'
         + (f' OR "{term.value_hash}")' if term.value_hash else ")")
         for term in terms
     )
-    condition = (
-        f"(r.rowid IN (SELECT CASE WHEN w.rowid < {FIRST_COPY} THEN w.rowid "
-        f"ELSE (SELECT c.run FROM {SCHEMA}.copies c WHERE c.id = w.rowid) END "
-        f"FROM {SCHEMA}.words w WHERE words MATCH ?) "
-        f"OR r.rowid > (SELECT position FROM {SCHEMA}.progress) "
-        f"OR r.rowid IN (SELECT run FROM {SCHEMA}.unfinished) "
-        f"OR r.rowid IN (SELECT CAST(substr(key, 10) AS INTEGER) FROM meta WHERE {_IS_LATE}))"
+    indexed, values = _INDEXED_RUNS, (query,)
+    rowids = [rowid for (rowid,) in connection.execute(f"{_INDEXED_RUNS} LIMIT ?", (query, MAX_LISTED_RUNS + 1))]
+    if len(rowids) <= MAX_LISTED_RUNS:  # the index is asked once, not for each page
+        indexed, values = "SELECT value FROM json_each(?)", (json.dumps(rowids),)
+    (new_count,) = connection.execute(
+        f"SELECT count(*) FROM ({_NEW_RUNS} LIMIT ?)", (queries.MAX_READ_RUNS,)
+    ).fetchone()
+    return queries.ProposedRuns(
+        f"r.rowid IN ({indexed} UNION ALL {_NEW_RUNS})",
+        values,
+        is_selective=len(rowids) + new_count <= MAX_SELECTED_RUNS,
+        max_runs=min(run_texts.MAX_MISSED_RUNS + new_count, queries.MAX_READ_RUNS),
     )
-    return condition, (query,)
 
 
 class SearchIndex:
@@ -220,6 +238,7 @@ class SearchIndex:
 
 
 def _insert_words(writer: sqlite3.Connection, rowid: int | None, text: str) -> None:
+    text = run_texts.remove_unsearched(text)
     words = text.lower() if text.isascii() else " ".join(split_words(text))
     writer.execute("INSERT INTO words (rowid, text) VALUES (?, ?)", (rowid, words))
 

@@ -216,6 +216,13 @@ def test_figures_are_divided_by_who_did_what():
     assert parts("time") == {"0": 5, str(2 * DAY): 1}
 
 
+def test_a_version_of_all_agents_is_read_from_the_few_rollups_of_versions():
+    assert counters.readings(StatsQuery(now=30 * DAY, version="1"))[0].slice == "version"
+    assert parts("time", version="1") == {"0": 2}
+    assert parts("time", version="2") == {"0": 1, str(2 * DAY): 1}
+    assert parts("attempt", version="none") == {}
+
+
 def test_a_question_may_be_narrowed_and_divided():
     assert parts("tool", agent="y") == {"search": 2}
     assert parts("agent", tool="search") == {"x": 1, "y": 2}

@@ -139,9 +139,12 @@ def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
     main = Reading(*span, slice, values, spans=_split_range(query, *span))
     if by is None:
         return main, None
-    if filters or query.by == "model":  # the rollups by model do not say which of its calls are a tool's
-        return msgspec.structs.replace(main, slice="place", values=None), None
     outline = not (query.detail or query.kind)
+    if filters or query.by == "model":  # the rollups by model do not say which of its calls are a tool's
+        places = msgspec.structs.replace(main, slice="place", values=None)
+        # Details are in few rollups then: those of the total. Of all places, outlines are enough.
+        is_total_elsewhere = outline and main.slice != "place"
+        return (main, msgspec.structs.replace(places, outline=True)) if is_total_elsewhere else (places, None)
     return msgspec.structs.replace(main, slice="all", values=("",)), Reading(*span, by, None, outline, main.spans)
 
 
@@ -163,6 +166,8 @@ def _narrowest_slice(query: StatsQuery, filters: list[str]) -> tuple[Slice, tupl
             return "step", tuple(f"{type} {query.tool}" for type in TOOLS)
         case ["agent", "version"]:
             return "version", (_join(query.agent or "", query.version or ""),)
+        case ["version"]:  # of all agents: far fewer rollups than there are places
+            return "version", None
         case _:
             return "place", None
 
@@ -201,6 +206,9 @@ def answer(query: StatsQuery, main_rows: Iterable[Row], part_rows: Iterable[Row]
         key = CounterKey(0, *row.value.split(_SEPARATOR)) if reading.slice == "place" else None
         if key is not None and not _matches(query, key):
             continue
+        is_any_version = reading.slice == "version" and reading.values is None
+        if is_any_version and row.value.rpartition(_SEPARATOR)[2] != query.version:
+            continue
         cell = filter_by_kind(row.cell, query.kind) if query.kind else row.cell
         merge(total, cell)
         if parts_reading is not None or query.by is None:
@@ -212,6 +220,12 @@ def answer(query: StatsQuery, main_rows: Iterable[Row], part_rows: Iterable[Row]
         elif part := _part_of_model(query, key, cell) if query.by == "model" else cell:
             add_part(_find_label(query.by, key), part)
     for row in part_rows if parts_reading is not None else ():
+        if query.by is not None and parts_reading is not None and parts_reading.slice == "place":
+            key = CounterKey(0, *row.value.split(_SEPARATOR))
+            part = _part_of_model(query, key, row.cell) if query.by == "model" else row.cell
+            if part is not None and _matches(query, key):
+                add_part(_find_label(query.by, key), part)
+            continue
         add_part(_label(query.by, row.value), filter_by_kind(row.cell, query.kind) if query.kind else row.cell)
     if query.by in _SLICE_OF and not (query.detail or query.kind):
         parts = {label: without_details(cell) for label, cell in parts.items()}

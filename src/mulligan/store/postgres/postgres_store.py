@@ -8,6 +8,7 @@ the first attempt succeeded.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import threading
 import weakref
@@ -40,6 +41,8 @@ from mulligan.store.sql import DatabaseStore, T
 
 MAX_WORD_CHARS = 200
 """Longer words are indexed by their beginning."""
+MAX_WORDS_BYTES = 1_000_000
+"""Of all words of a run. A TSVECTOR holds a little more, with the word of the tenant."""
 MAX_COMPARED_PATTERNS = 64
 """Limit of candidates from the similarity index. They are then compared by sketch, as in other stores."""
 
@@ -221,10 +224,14 @@ class PostgresStore(DatabaseStore):
         )
         return patterns.nearest(text, [(pattern, patterns.unpack(bits)) for pattern, bits in rows])
 
-    def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.Condition:
+    def _propose_runs(self, connection: Connection, tenant: str, terms: Sequence[SearchTerm]) -> queries.ProposedRuns:
         text = " & ".join((_tenant_word(tenant), *map(_build_words_query, terms)))
-        condition = "(r.words @@ CAST(? AS tsquery) OR r.words IS NULL)"
-        return condition, (text,)
+        ((new_count,),) = connection.execute(_COUNT_UNINDEXED, (tenant, queries.MAX_READ_RUNS)).fetchall()
+        return queries.ProposedRuns(
+            "(r.words @@ CAST(? AS tsquery) OR r.words IS NULL)",
+            (text,),
+            max_runs=min(run_texts.MAX_MISSED_RUNS + new_count, queries.MAX_READ_RUNS),
+        )
 
     def update_search(self, tenant: str, progress: Progress | None = None) -> int:
         settled_at = self._clock() - run_texts.SETTLE_MILLISECONDS
@@ -308,8 +315,14 @@ _UNINDEXED = (
 )
 
 
-def _list_words(text: str) -> set[str]:
-    return {word[:MAX_WORD_CHARS] for word in split_words(text)}
+_COUNT_UNINDEXED = "SELECT count(*) FROM (SELECT 1 FROM runs WHERE tenant = ? AND words IS NULL LIMIT ?) AS unindexed"
+
+
+def _list_words(text: str) -> list[str]:
+    """Return the words of a run, each once, as far as one value of PostgreSQL holds them."""
+    words = dict.fromkeys(word[:MAX_WORD_CHARS] for word in split_words(run_texts.remove_unsearched(text)))
+    ends = itertools.accumulate(len(word.encode()) for word in words)
+    return [word for word, end in zip(words, ends, strict=True) if end <= MAX_WORDS_BYTES]
 
 
 def _list_lexemes(term: SearchTerm) -> list[str]:
