@@ -105,7 +105,7 @@ def test_one_pattern_with_why_it_is_one_and_where_to_look(types, store, known):
     code, out, _ = types("patterns", "show", known["search"][:9], "--store", store)
     assert code == 0
     assert out.startswith(
-        f"{known['search']} new: tool/timeout in search, 3 failures in 3 runs, 0 recovered, 3 unrecovered"
+        f"{known['search']} active: tool/timeout in search, 3 failures in 3 runs, 0 recovered, 3 unrecovered"
     )
     assert "message template" in out
     assert "nothing yet" in out
@@ -125,7 +125,7 @@ def test_mute_and_unmute(types, store, known):
     assert states(types, store) == {}
     assert states(types, store, "--state", "muted") == {"search": "muted", "=fetch": "muted"}
     types("patterns", "unmute", known["search"], "--store", store)
-    assert states(types, store) == {"search": "new"}
+    assert states(types, store) == {"search": "active"}
 
 
 def test_resolve_and_reopen(types, store, known):
@@ -133,7 +133,7 @@ def test_resolve_and_reopen(types, store, known):
     assert out == f"{known['search']} is resolved. It reopens at the next occurrence.\n"
     assert states(types, store)["search"] == "resolved"
     types("patterns", "reopen", known["search"], "--store", store)
-    assert states(types, store)["search"] == "new"
+    assert states(types, store)["search"] == "active"
 
 
 def test_merge_and_split(types, store, known):
@@ -163,7 +163,7 @@ def test_an_unknown_pattern_is_told(types, store, words):
 def test_nothing_is_changed_if_one_of_several_is_unknown(types, store, known):
     code, _, _ = types("patterns", "mute", known["search"], "pat_none", "--store", store)
     assert code == 2
-    assert states(types, store)["search"] == "new"
+    assert states(types, store)["search"] == "active"
 
 
 def test_runs_of_a_pattern(types, store, known):

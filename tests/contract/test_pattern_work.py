@@ -76,7 +76,7 @@ def test_a_pattern_is_muted_until_a_time_or_while_it_is_rare(store, write):
     fail(write, 1000, times=3)
     assert decide(store, "mute", at=2000, until=now() + DAY).muted_until is not None
     assert find(store) == []
-    assert decide(store, "mute", at=2000, until=3000).status == "active"
+    assert decide(store, "mute", at=2000, until=3000).status == "new"
 
     assert decide(store, "mute", at=2000, max_per_day=2).state == "muted"
     fail(write, 3000, times=2)
@@ -104,6 +104,8 @@ def test_a_pattern_has_an_owner_an_issue_and_a_history(store, write):
     assert [found.id for found in find(store, owner="me")] == [ID]
     assert find(store, owner="bob") == []
     assert store.patterns("other", PatternQuery(owner=ann)) == []
+    [entry] = [entry for entry in store.audit(DEFAULT_TENANT, AuditQuery()) if entry.action == "pattern.assign"]
+    assert entry.detail == f"to {ann}"
     assert (decide(store, "assign").owner, decide(store, "link").link) == ("", "")
 
 

@@ -1331,7 +1331,7 @@ def test_decisions_about_a_pattern_go_with_its_last_failure(store, write):
     store.forget(DEFAULT_TENANT, ForgetRequest(run="run_1"))
     assert [pattern.id for pattern in found(store)] == [SLOW]
     write(*failed_then_worked("run_2", 2))
-    assert store.pattern(DEFAULT_TENANT, K).state == "active"  # without the decision; first seen long ago
+    assert store.pattern(DEFAULT_TENANT, K).state == "new"
 
 
 # Figures and shelf

@@ -10,7 +10,7 @@ import pytest
 from agents_week import fill
 
 from mulligan.contract.counters import HOUR, Cell
-from mulligan.contract.store import DAY, DEFAULT_TENANT, PatternCommand, PatternQuery
+from mulligan.contract.store import DAY, DEFAULT_TENANT, PatternCommand, PatternQuery, find_new_start
 from mulligan.core.failure import Failure, Kind
 from mulligan.core.records import History, Pattern, Run, Step
 from mulligan.report.changes import find_changes, find_growing, split_days
@@ -19,7 +19,7 @@ from mulligan.store.sqlite import SqliteStore
 
 NOW = 20_000 * DAY + DAY // 2
 TODAY = NOW // DAY * DAY
-NEW_SINCE_YESTERDAY = PatternQuery(state="new", since=NOW - 23 * HOUR)
+NEW_SINCE_YESTERDAY = PatternQuery(since=NOW - 23 * HOUR, new_since=find_new_start(NOW - 23 * HOUR, NOW))
 TIMEOUT = Kind.from_name("tool/timeout")
 SINCE = NOW // DAY * DAY - 6 * DAY
 

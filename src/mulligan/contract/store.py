@@ -185,8 +185,7 @@ class PatternQuery(Record, frozen=True):
     """Filters for patterns, and the period in which they are counted."""
 
     state: PatternStatus | None = None
-    """If None, all but muted patterns. `new` and `active` include acknowledged and regressed ones, and depend on
-    `since`: see `find_new_start`."""
+    """If None, all but muted patterns. `new` and `active` include acknowledged and regressed ones."""
     tool: str | None = None
     kind: str | None = None
     agent: str | None = None

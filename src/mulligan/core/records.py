@@ -37,8 +37,7 @@ LinkEvidence = Literal[
 Effects = Literal["none", "idempotent", "once"]
 PatternState = Literal["new", "active", "resolved", "muted"]
 PatternStatus = Literal["new", "active", "resolved", "muted", "acknowledged", "regressed"]
-"""`new` was first seen in the period of the query, or in the last 48 hours; `active` before. An operator sets
-`resolved` and `muted`."""
+"""`new` occurred on one day only, `active` on several. An operator sets `resolved` and `muted`."""
 
 FixState = Literal["proposed", "promoted", "approved", "demoted", "expired", "paused", "revoked"]
 """A fix is applied automatically only while it is promoted, or approved by an operator (SAFETY S3)."""

@@ -87,6 +87,7 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     patterns = store.patterns(tenant, page_query.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
     metrics = metric_cards.metric_context(store, tenant, page_query, series)
     tool_calls = sum(part.calls for part in tools.parts.values())
+    models = store.stats(tenant, page_query.stats_query(type="model")) if cell.calls > tool_calls else None
     return {
         "empty": None,
         "older": metric_cards.find_older_runs(store, tenant, page_query),
@@ -97,6 +98,7 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
         **metrics,
         "costs": metric_cards.costs(cell),
         "tool_calls": tool_calls,
+        "model_calls": models.total.calls if models is not None else 0,
         "pattern_start": page_query.pattern_start,
         "tools": metric_cards.metric_rows(tools, 8),
         "all_tools": len(tools.parts),

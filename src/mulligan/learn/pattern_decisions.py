@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from mulligan.contract.audit import current_actor
-from mulligan.contract.store import DAY, OWN_NAME, PatternAction, PatternCommand, find_new_start
+from mulligan.contract.store import DAY, OWN_NAME, PatternAction, PatternCommand
 from mulligan.core.failure import UnsupportedOperationError
 from mulligan.core.records import Pattern, PatternEvent, PatternState, Record, decode, encode
 from mulligan.core.version_order import compute_version_key
@@ -68,10 +68,9 @@ class Occurrences(Protocol):
         """Return the occurrences of these patterns by day, from this day on."""
 
 
-def apply_decision(
-    decision: PatternDecision, pattern: Pattern, occurrences: Occurrences, now: int, since: int | None = None
-) -> Pattern:
-    """Return the pattern with its state in a period, and what people decided about it."""
+def apply_decision(decision: PatternDecision, pattern: Pattern, occurrences: Occurrences, now: int) -> Pattern:
+    """Return the pattern with its state, and what people decided about it."""
+    is_recent = pattern.last_seen_at - pattern.first_seen_at < DAY
     fields = {name: getattr(decision, name) for name in ("note", "owner", "link", "acknowledged", "reopened")}
     if decision.state == "muted" and _is_muted(decision, pattern, occurrences, now):
         fields |= {"state": "muted", "muted_until": decision.until, "muted_max_per_day": decision.max_per_day}
@@ -83,7 +82,7 @@ def apply_decision(
         else:
             fields |= {"state": "resolved"}
     else:
-        fields |= {"state": "new" if pattern.first_seen_at >= find_new_start(since, now) else "active"}
+        fields |= {"state": "new" if is_recent else "active"}
     return msgspec.structs.replace(pattern, **fields)
 
 

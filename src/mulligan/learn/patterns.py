@@ -115,11 +115,7 @@ def find_merge_root(id: str, decisions: Mapping[str, PatternDecision]) -> str:
 
 
 def merge_patterns(
-    parts: Iterable[Pattern],
-    decisions: Mapping[str, PatternDecision],
-    occurrences: Occurrences,
-    now: int,
-    since: int | None = None,
+    parts: Iterable[Pattern], decisions: Mapping[str, PatternDecision], occurrences: Occurrences, now: int
 ) -> list[Pattern]:
     """Combine merged patterns and set the state of each resulting pattern at this time."""
     patterns_by_id = {part.id: part for part in parts}
@@ -131,7 +127,7 @@ def merge_patterns(
             groups.setdefault(root_ids[id] if root_ids[id] in patterns_by_id else id, []).append(part)
     merged_patterns = {id: _merge_group(id, group) for id, group in groups.items()}
     return [
-        apply_decision(decisions.get(id, PatternDecision()), pattern, occurrences, now, since)
+        apply_decision(decisions.get(id, PatternDecision()), pattern, occurrences, now)
         for id, pattern in merged_patterns.items()
     ]
 

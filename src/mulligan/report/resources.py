@@ -351,10 +351,7 @@ PATTERN_SPEC = ResourceSpec(
     PatternQuery,
     (
         Parameter(
-            "state",
-            "Only patterns in this state (new: since the period began, or for 48 hours). Default: all except muted.",
-            "choice",
-            get_args(PatternStatus),
+            "state", "Only patterns in this state. Default: all except muted.", "choice", get_args(PatternStatus)
         ),
         TOOL,
         KIND,

@@ -9,15 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from mulligan.contract.run_facts import RUN_FACTS
-from mulligan.contract.store import (
-    DAY,
-    PATTERN_HISTORY_KIND,
-    PatternQuery,
-    RunQuery,
-    SessionQuery,
-    SessionSummary,
-    find_new_start,
-)
+from mulligan.contract.store import DAY, PATTERN_HISTORY_KIND, PatternQuery, RunQuery, SessionQuery, SessionSummary
 from mulligan.core.records import Example, Pattern, Run, decode, encode
 from mulligan.learn import pattern_decisions, patterns
 from mulligan.learn.pattern_decisions import PatternDecision, SeenVersion
@@ -237,14 +229,11 @@ def find_patterns(
     decisions = read_decisions(read, tenant)
     decided_ids = find_decided_ids(decisions)
     select_patterns = _select_patterns if can_fold_case or query.text is None else _search_patterns
-    candidates = [
-        part for part in select_patterns(read, tenant, query, len(decided_ids), now) if part.id not in decided_ids
-    ]
+    candidates = [part for part in select_patterns(read, tenant, query, len(decided_ids)) if part.id not in decided_ids]
     unmerged = load_unmerged(read, tenant, decided_ids, query.since)
-    occurrences = StoredOccurrences(read, tenant)
     candidates += [
         merged_pattern
-        for merged_pattern in patterns.merge_patterns(unmerged, decisions, occurrences, now, query.since)
+        for merged_pattern in patterns.merge_patterns(unmerged, decisions, StoredOccurrences(read, tenant), now)
         if patterns.matches_query(_with_agents_and_days(read, tenant, merged_pattern, query.since), query)
     ]
     ordered_patterns = patterns.sort_patterns(candidates, query)
@@ -299,12 +288,12 @@ class StoredOccurrences:
         ))  # fmt: skip
 
 
-def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int, now: int) -> list[Pattern]:
+def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
     if query.state not in (None, "new", "active") or query.owner or query.regressed or query.limit <= 0:
         return []
-    where, new_start = _Where("p.tenant = ?", tenant), find_new_start(query.since, now)
+    where = _Where("p.tenant = ?", tenant)
     if query.state is not None:
-        where.add(f"p.first_seen_at {'>=' if query.state == 'new' else '<'} ?", new_start)
+        where.add(f"p.last_seen_at - p.first_seen_at {'<' if query.state == 'new' else '>='} {DAY}")
     if query.tool is not None:
         where.add("p.tool = ?", query.tool)
     if query.kind is not None and query.kind.endswith("/"):
@@ -334,20 +323,20 @@ def _select_patterns(read: RowReader, tenant: str, query: PatternQuery, more: in
         after_sql, after_values = f" AND ({order} < ? OR ({order} = ? AND p.id > ?))", (value, value, id)
     if query.since is None:
         sql = f"SELECT {_COLUMNS} FROM patterns p WHERE {where}{after_sql} ORDER BY {order} DESC, p.id LIMIT ?"
-        return [_pattern_from_row(row, new_start) for row in read(sql, (*where.values, *after_values, limit))]
+        return [_pattern_from_row(row) for row in read(sql, (*where.values, *after_values, limit))]
     counts_sql, values = _build_counts_query(read, tenant, query, where, limit)
     sql = (
         f"SELECT {_PERIOD_COLUMNS} FROM ({counts_sql}) c CROSS JOIN patterns p ON p.id = of WHERE {where}{after_sql} "
         f"ORDER BY {order} DESC, p.id LIMIT ?"
     )
-    return [_pattern_from_row(row, new_start) for row in read(sql, (*values, *where.values, *after_values, limit))]
+    return [_pattern_from_row(row) for row in read(sql, (*values, *where.values, *after_values, limit))]
 
 
-def _search_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int, now: int) -> list[Pattern]:
+def _search_patterns(read: RowReader, tenant: str, query: PatternQuery, more: int) -> list[Pattern]:
     """Search the text in Python, for a database that cannot. Reads ever larger batches until enough match."""
     match_limit, count = query.limit + more, max(8 * (query.limit + more), MAX_SORTED_ROWS)
     while True:
-        candidates = _select_patterns(read, tenant, msgspec.structs.replace(query, text=None, limit=count), 0, now)
+        candidates = _select_patterns(read, tenant, msgspec.structs.replace(query, text=None, limit=count), 0)
         matches = [part for part in candidates if patterns.contains_text(part, query.text or "")]
         if len(matches) >= match_limit or len(candidates) < count or query.limit <= 0:
             return matches[:match_limit]
@@ -418,12 +407,12 @@ def _build_frequent_query(
     return sql, (days_json, tenant, size_class(min_daily_count), min_daily_count)
 
 
-def _pattern_from_row(row: tuple[Any, ...], new_start: int = 0) -> Pattern:
+def _pattern_from_row(row: tuple[Any, ...]) -> Pattern:
     id, tool, fingerprint, kind, server, message, template, count, recovered, runs, first, last = row
     return Pattern(
         id=id, tool=tool, fingerprint=fingerprint, kind=kind, server=server, message=message, template=template,
         occurrences=count, recovered=recovered, unrecovered=count - recovered, runs=runs, first_seen_at=first,
-        last_seen_at=last, state="new" if first >= new_start else "active",
+        last_seen_at=last, state="new" if last - first < DAY else "active",
     )  # fmt: skip
 
 
