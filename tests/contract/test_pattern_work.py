@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stores import Writer
 
-from mulligan.contract.audit import Actor, set_actor
+from mulligan.contract.audit import Actor, AuditQuery, set_actor
 from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
