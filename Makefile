@@ -4,7 +4,7 @@
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 TIERS := test test-contracts test-safety test-durability test-postgres test-frameworks test-slow test-learning test-wheel test-mcp test-browser test-api test-providers test-agents test-otlp test-adapters
-.PHONY: help demo $(TIERS) test-all test-cluster test-pooler frameworks screenshots docs release-check lint typing format size bench eval-repair eval-learning eval-meaning eval-overload clean
+.PHONY: help demo $(TIERS) test-all test-cluster test-pooler frameworks screenshots docs release-check lint typing format size bench eval-repair eval-learning eval-meaning eval-overload eval-peers clean
 export PYTHON
 unexport PYTHONDONTWRITEBYTECODE  # without compiled files each run of pytest rewrites all tests: 10 s
 
@@ -155,6 +155,10 @@ eval-overload: ## play outages, limits and errors: success and load compared wit
 	@scripts/environment base dev
 	@.venv/bin/python -c "import openai" 2>/dev/null || .venv/bin/python -m pip install --quiet openai
 	@.venv/bin/python evals/overload $(ARGS)
+
+eval-peers: ## play small worlds with a scripted agent, and with what people use today against failures; minutes (installs 250 MB)
+	@scripts/environment base peers
+	@.venv/bin/python evals/peers $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	rm -rf .venv .agents .frameworks .otlp build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -296,9 +296,9 @@ def test_commands_keep_their_json(
     logs = write(
         tmp_path / "session.jsonl",
         session.user("run the tests"),
-        session.call("t1", "Bash", 1, command="pytest tset"),
-        session.result("t1", "ERROR: file or directory not found: tset", 2, is_error=True),
-        session.call("t2", "Bash", 3, command="pytest test"),
+        session.call("t1", "Bash", 1, command="make tset"),
+        session.result("t1", "make: *** No rule to make target 'tset'.  Stop.", 2, is_error=True),
+        session.call("t2", "Bash", 3, command="make test"),
         session.result("t2", "1 passed", 4),
     )
     (tmp_path / "golden_model.py").write_text(

@@ -67,6 +67,9 @@ def measure(count: int, is_stored: bool) -> Iterator[Row]:
 
 def main() -> int:
     arguments = sys.argv[1:]
+    if {"-h", "--help"}.intersection(arguments):
+        print(__doc__)
+        return 0
     is_stored = "--stored" in arguments
     counts = [int(argument) for argument in arguments if argument.isdigit()]
     has_missed = False

@@ -749,12 +749,27 @@ def test_identical_failures_are_counted_by_call_and_not_by_attempt(played: Sandb
     @mulligan.tool(effects="none", policy=Policy(down_after=0))
     def fetch() -> None:
         executed.append(1)
-        raise ConnectionError("reset")
+        raise TimeoutError("no answer within 4 s")
 
     with first_turn() as turn:
         errors = [turn.call([fetch], "fetch").answer["error"] for _ in range(3)]
-    assert errors == ["tool/connection_error", "tool/connection_error", "orchestration/loop_detected"]
+    assert errors == ["tool/timeout", "tool/timeout", "orchestration/loop_detected"]
     assert len(executed) == 6
+
+
+def test_call_whose_service_is_down_for_a_while_is_not_blocked(played: Sandbox) -> None:
+    executed: list[int] = []
+
+    @mulligan.tool
+    def pay() -> str:
+        executed.append(1)
+        if len(executed) < 4:
+            raise ConnectionRefusedError(111, "Connection refused")
+        return "paid"
+
+    with first_turn() as turn:
+        answers = [turn.call([pay], "pay") for _ in range(4)]
+    assert [outcome.ok for outcome in answers] == [False, False, False, True]
 
 
 def test_success_of_another_tool_unblocks_a_call_and_a_models_answer_does_not(played: Sandbox) -> None:

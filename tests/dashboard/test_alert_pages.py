@@ -35,7 +35,7 @@ def acme(shown):
 
 
 def test_rules_and_targets_of_a_tenant_are_changed_on_the_page_and_shown_without_secrets(shown, acme):
-    assert "Nobody is told yet" in acme.get("/alerts").body.decode()
+    assert "No target yet" in acme.get("/alerts").body.decode()
     assert send(acme, action="add", target=SLACK).status == 303
     rules = {
         "action": "save", "type new_pattern": "on", "type person_needed": "on", "failure_rate": "30",

@@ -370,8 +370,8 @@ def _may_hold_code(evidence: Evidence) -> bool:
     """Return whether an argument may be code: unless all are known and none has a space or a sign of code."""
     if evidence.arguments is None:
         return True
-    is_plain = compile_rule_pattern(r"[\w.@/-]{0,200}\Z").match
-    return any(not (isinstance(value, (int, float)) or is_plain(str(value))) for value in evidence.arguments.values())
+    match_name = compile_rule_pattern(r"[\w.@/-]{0,200}\Z").match
+    return any(not (isinstance(value, (int, float)) or match_name(str(value))) for value in evidence.arguments.values())
 
 
 def _is_argument_value(evidence: Evidence) -> bool:

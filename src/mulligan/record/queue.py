@@ -47,8 +47,10 @@ class WakeSignal:
         self._unset.acquire()
 
     def set(self) -> None:
-        with contextlib.suppress(RuntimeError):  # already set
+        try:  # noqa: SIM105 - `suppress` would add three calls to a user's call that wakes the recorder
             self._unset.release()
+        except RuntimeError:  # already set
+            pass
 
     def wait(self, timeout: float = -1) -> bool:
         return self._unset.acquire(timeout=timeout)

@@ -19,7 +19,7 @@ from mulligan.core.failure import Failure, Remedy
 from mulligan.recover.schema import MAX_CALL_VALUES, measure_extent
 
 MAX_POLLS = 20
-"""Failures of a poller, which say that something is under way or differ in their numbers, before it is blocked."""
+"""Failures that time may cure, or of a poller, which differ in their numbers, before the call is blocked."""
 MIN_POLL_SECONDS = 30.0
 """Identical calls that are as far apart are no loop."""
 MIN_SPIRAL_FAILURES = 4
@@ -57,10 +57,10 @@ class IdenticalFailure:
     at: float
 
     def count_repetitions(self, limit: int) -> int:
-        """Return how often the call was repeated in vain, or 0 if it may be a poller that makes progress."""
+        """Return how often the call was repeated in vain, or 0 if the same call may succeed later."""
         if self.poll_count >= max(limit, MAX_POLLS):
             return self.poll_count
-        return 0 if self.poll_count > self.count or _is_waiting(self.failure) else self.count
+        return 0 if self.poll_count > self.count or _may_clear(self.failure) else self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,10 @@ _IN_PROGRESS = (  # compiled on first use
 )
 
 
-def _is_waiting(failure: Failure) -> bool:
-    """Return whether a failure says that something is under way, so that the same call may succeed later."""
+def _may_clear(failure: Failure) -> bool:
+    """Return whether the same call may succeed later: the service is down or busy, or says that it is under way."""
+    if failure.remedy is Remedy.RETRY and failure.kind.is_cured_by_time:
+        return True
     return re.search(_IN_PROGRESS, failure.message[:MAX_WORD_SOURCE_CHARS], re.IGNORECASE) is not None
 
 

@@ -323,15 +323,15 @@ def parse_target(text: str, smtp: str = "") -> AlertTarget:
 
 
 def check_public_target(target: AlertTarget) -> None:
-    """Raise `SettingsError` unless a target may be set by somebody else than the operator of the server.
+    """Raise `SettingsError` unless a target may be set by users who do not operate the server.
 
     It cannot make the server run a program, nor send a request to an address of its own network.
     """
     is_public = target.type in ("pagerduty", "mail")
     if target.type in ("slack", "teams"):
         host = _find_host(target.address)
-        is_known_host = host == SLACK_HOST if target.type == "slack" else host.endswith(TEAMS_HOSTS)
-        is_public = is_known_host and target.address.startswith("https://")
+        has_public_host = host == SLACK_HOST if target.type == "slack" else host.endswith(TEAMS_HOSTS)
+        is_public = has_public_host and target.address.startswith("https://")
     if not is_public:
         raise SettingsError(
             f"Only the operator of the server can add {target.label}: mulligan alerts set --target ... "

@@ -401,11 +401,11 @@ def _read_sample(store: Store, tenant: str, query: StatsQuery, limit: int) -> Se
 def _rank_versions(versions: Sequence[str | None]) -> dict[str, int]:
     """Return the ranks of versions whose numbers can be compared; of others, none."""
     keys = [(version, compute_version_key(version)) for version in versions if version]
-    known = {version: key for version, key in keys if key is not None}
-    if len(known) < len(keys) or len({prefix for prefix, *_ in known.values()}) != 1:
+    ranked_keys = {version: key for version, key in keys if key is not None}
+    if len(ranked_keys) < len(keys) or len({prefix for prefix, *_ in ranked_keys.values()}) != 1:
         return {}
-    ordered = sorted(known.values())
-    return {version: ordered.index(key) for version, key in known.items()}
+    ordered = sorted(ranked_keys.values())
+    return {version: ordered.index(key) for version, key in ranked_keys.items()}
 
 
 def _clusters_of(histories: Iterable[History], query: StatsQuery) -> list[Cell]:

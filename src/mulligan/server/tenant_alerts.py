@@ -152,8 +152,8 @@ class TenantAlerts:
             ids = {target: parse_stored_target(target).id for target in changes.get("targets", current.targets)}
             if unknown := removed - set(ids.values()):
                 raise SettingsError(f"No target {min(unknown)[:80]!r} of this tenant.")
-            kept = [target for target, id in ids.items() if id not in removed]
-            targets = tuple(dict.fromkeys((*kept, *added_targets)))
+            remaining = [target for target, id in ids.items() if id not in removed]
+            targets = tuple(dict.fromkeys((*remaining, *added_targets)))
             new_settings = replace(current, **{**changes, "targets": targets}, smtp=self._settings.smtp).check()
             return replace(before, alerts=replace(new_settings, smtp=""))  # the mail server of the server counts
 

@@ -141,10 +141,10 @@ def readings(query: StatsQuery) -> tuple[Reading, Reading | None]:
         return main, None
     outline = not (query.detail or query.kind)
     if filters or query.by == "model":  # the rollups by model do not say which of its calls are a tool's
-        places = msgspec.structs.replace(main, slice="place", values=None)
+        unfiltered = msgspec.structs.replace(main, slice="place", values=None)
         # Details are in few rollups then: those of the total. Of all places, outlines are enough.
         is_total_elsewhere = outline and main.slice != "place"
-        return (main, msgspec.structs.replace(places, outline=True)) if is_total_elsewhere else (places, None)
+        return (main, msgspec.structs.replace(unfiltered, outline=True)) if is_total_elsewhere else (unfiltered, None)
     return msgspec.structs.replace(main, slice="all", values=("",)), Reading(*span, by, None, outline, main.spans)
 
 
