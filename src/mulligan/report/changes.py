@@ -153,16 +153,16 @@ def find_growing(patterns: Iterable[Pattern], attempts: Mapping[int, int], looks
         for look in looks
         if sum(pattern.days.get(day, 0) for day in (*look.earlier, *look.latest)) >= MIN_GROWN_OCCURRENCES
     ]
-    found: dict[str, tuple[float, Growth]] = {}
+    clearest: dict[str, tuple[float, Growth]] = {}
     for pattern, look in tests:
         clearness, factor = _measure_growth(pattern.days, attempts, look, ERROR_RATE / len(tests))
         latest = sum(pattern.days.get(day, 0) for day in look.latest)
-        if clearness <= max(1.0, found.get(pattern.id, (0.0,))[0]) or latest < MIN_GROWN_OCCURRENCES:
+        if clearness <= max(1.0, clearest.get(pattern.id, (0.0,))[0]) or latest < MIN_GROWN_OCCURRENCES:
             continue
         if factor >= MIN_GROWTH:
             shares = " to ".join(_format_share_of(pattern.days, attempts, days) for days in (look.earlier, look.latest))
-            found[pattern.id] = clearness, Growth(pattern, look.latest[0], factor, f"{shares} of attempts")
-    return sorted((growth for _, growth in found.values()), key=lambda growth: -growth.factor)
+            clearest[pattern.id] = clearness, Growth(pattern, look.latest[0], factor, f"{shares} of attempts")
+    return sorted((growth for _, growth in clearest.values()), key=lambda growth: -growth.factor)
 
 
 def _format_share_of(counts: Mapping[int, int], attempts: Mapping[int, int], days: Iterable[int]) -> str:
