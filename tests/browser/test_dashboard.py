@@ -412,8 +412,8 @@ def test_on_call_sees_what_broke_takes_it_and_has_it_told_in_a_chat(browser, tmp
 def test_two_versions_are_compared_by_choosing_them(browser, week):
     with Visit(browser, week) as visit:
         tab = visit.go("/compare")
-        tab.fill("input[name=a]", "2.1")
-        tab.fill("input[name=b]", "2.0")
+        tab.select_option("select[name=a]", "2.1")
+        tab.select_option("select[name=b]", "2.0")
         tab.click("button:has-text('Compare')")
         tab.wait_for_url(re.compile("a=2.1"))
         assert tab.is_visible("td:has-text('first-try success')")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stores import Writer
 
-from mulligan.contract.audit import Actor, set_actor
+from mulligan.contract.audit import Actor, AuditQuery, set_actor
 from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
@@ -104,6 +104,8 @@ def test_a_pattern_has_an_owner_an_issue_and_a_history(store, write):
     assert [found.id for found in find(store, owner="me")] == [ID]
     assert find(store, owner="bob") == []
     assert store.patterns("other", PatternQuery(owner=ann)) == []
+    [entry] = [entry for entry in store.audit(DEFAULT_TENANT, AuditQuery()) if entry.action == "pattern.assign"]
+    assert entry.detail == f"to {ann}"
     assert (decide(store, "assign").owner, decide(store, "link").link) == ("", "")
 
 

@@ -23,6 +23,7 @@ from agents_week import fill, histories
 from spans import BEGUN, Made, as_json
 
 from mulligan.contract.audit import AuditQuery
+from mulligan.contract.counters import HOUR
 from mulligan.contract.store import (
     DAY,
     DEFAULT_TENANT,
@@ -106,11 +107,19 @@ def test_figures_on_the_overview_are_those_of_the_api(week, person):
     assert "Unrecovered runs 13 9.3 % of ended runs: 4 partial, 9 failed" in said
     assert f"Recovered runs {total['runs']['recovered']}" in said
     assert f"{total['recovered']} of {total['recovered'] + total['unrecovered']}" in said
-    assert f"{total['calls']:,} calls" in said
+    tool_calls, model_calls = count_calls(person, f"since={since}")
+    assert tool_calls + model_calls == total["calls"]
+    assert re.search(rf"{tool_calls:,} calls of \d+ tools · {model_calls:,} calls of models", said)
     for kind, each in total["kinds"].items():
         assert re.search(rf"{kind.partition('/')[2]} {each['failures']}\b", said), kind
     for status, runs in total["runs"].items():
         assert f"{status} {runs}" in said
+
+
+def count_calls(person, query: str) -> list[int]:
+    """Calls of tools and of models, by the API."""
+    asked = (person.get(f"/v1/stats?{query}&now={NOW}&type={type}").json for type in ("tool", "model"))
+    return [stats["total"]["calls"] for stats in asked]
 
 
 @pytest.mark.parametrize(
@@ -122,7 +131,10 @@ def test_a_narrower_question_has_the_figures_of_the_api_too(week, person, query,
     narrowed = "" if asked == "24h" else f"&{query}"
     total = person.get(f"/v1/stats?since={since}&now={NOW}{narrowed}").json["total"]
     said = words(person.get(f"/?{query}"))
-    assert f"{total['calls']:,} call" in said
+    tool_calls, model_calls = count_calls(person, f"since={since}{narrowed}")
+    assert tool_calls + model_calls == total["calls"]
+    assert f"{tool_calls:,} calls of " in said
+    assert (f"{model_calls:,} calls of models" in said) is bool(model_calls)
     assert f"{total['recovered']:,} of {total['recovered'] + total['unrecovered']:,}" in said
 
 
@@ -155,7 +167,7 @@ def test_days_can_be_chosen_and_every_link_keeps_them(week, person):
         ("/runs?by=colour", "Invalid by 'colour'. Use one of: agent, session, user, version"),
         ("/runs?columns=colour", "Invalid column 'colour'. Use some of: status, agent"),
         ("/compare?by=colour", "Invalid by 'colour'. Use one of: version"),
-        ("/compare?by=time&a=x", "Invalid a 'x'. Use two dates"),
+        ("/compare?by=time&a=x", "Invalid a 'x'. Use a period"),
     ],
 )
 def test_what_cannot_be_asked_says_what_can(person, path, said):
@@ -1016,11 +1028,11 @@ def test_navigation_has_groups_and_a_menu_of_what_the_caller_may_open(week, pers
     nav = re.search(r"<nav.*?</nav>", person.get("/").body.decode(), re.DOTALL)[0]
     groups = [re.findall(r">([A-Z]\w+)</a>", group) for group in re.findall(r'class="group">(.*?)</span>', nav)]
     assert groups == [
-        ["Overview", "Patterns", "Runs"], ["Tools", "Agents", "Models"], ["Sessions", "Learned", "Live"],
+        ["Overview", "Patterns", "Runs", "Compare"], ["Tools", "Agents", "Models"], ["Sessions", "Learned", "Live"],
     ]  # fmt: skip
-    assert "More Impact Compare Health Alerts Audit Settings" in words(person.get("/"))
+    assert "More Impact Health Alerts Audit Settings" in words(person.get("/"))
     reader = week.running.holding("read")
-    assert "More Impact Compare Health" in words(reader.get("/"))
+    assert "More Impact Health" in words(reader.get("/"))
     assert "Settings" not in words(reader.get("/"))
     assert reader.get("/settings").status == reader.get("/audit").status == 403
 
@@ -1220,6 +1232,71 @@ def test_the_overview_starts_with_what_changed_and_links_the_first_run(week, per
     link = re.search(r'href="(/runs/[^"]+)">first</a>', section)
     assert link is not None
     assert person.get(html.unescape(link[1])).status == 200
+
+
+def test_a_pattern_is_new_for_48_hours_on_the_overview_and_in_its_tab(tmp_path):
+    failure = Failure.of(KINDS["tool/timeout"], "orders.internal timed out", fingerprint="slow")
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        for at in (NOW - 30 * HOUR, NOW - HOUR):
+            run = Run(id=f"run_{at}", started_at=at, ended_at=at + 9, end_reason="finished")
+            step = Step(run=run.id, seq=1, call=1, name="pay", outcome="failure", failure=failure, started_at=at)
+            fill(shown.running.store, [History(run=run, steps=(step,))])
+        person = shown.running.person()
+        changes = person.get("/?range=24h").body.decode().split("<h2>What changed")[1].split("</section>")[0]
+        assert 'class="pill new"' in changes
+        assert "New: first seen in this period, or in the last 48 hours" in words(person.get("/patterns?state=new"))
+        for path in ("/patterns?range=24h&state=new", "/patterns?range=all&state=new"):
+            assert "/patterns/pat_" in person.get(path).body.decode(), path
+        # The state of the API has another meaning: all occurrences within one day.
+        assert person.get("/v1/patterns?state=new").json["patterns"] == []
+        assert person.get("/v1/patterns").json["patterns"][0]["state"] == "active"
+
+
+def fill_days(store: Store, yesterday: str, today: str) -> None:
+    """60 runs in each of two days. A letter is the end of some: finished or raised."""
+    reasons = {"f": "finished", "r": "raised"}
+    for name, letters, day in (("yesterday", yesterday, NOW - 26 * HOUR), ("today", today, NOW - 2 * HOUR)):
+        runs = [
+            Run(id=f"{name}_{number}", started_at=day, ended_at=day + 9, end_reason=reasons[letters[number % 30]])
+            for number in range(60)
+        ]
+        fill(store, [History(run=run) for run in runs], journal=name)
+
+
+def test_a_worse_figure_that_no_pattern_explains_is_not_called_quiet(tmp_path):
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill_days(shown.running.store, yesterday="f" * 30, today="fr" * 15)
+        person = shown.running.person()
+        page = person.get("/?range=24h")
+        assert "No single pattern explains what is worse: unrecovered runs." in words(page)
+        assert "Quiet" not in words(page)
+        link = re.search(r'href="([^"]+)">Compare with the period before', page.body.decode())
+        assert link is not None
+        compared = person.get(html.unescape(link[1]))
+        assert compared.status == 200
+        assert re.search(r"unrecovered runs 0\S* \S* 50\.0 \S* .*?worse", words(compared))
+
+
+def test_a_card_is_called_worse_only_if_the_comparison_says_so(tmp_path):
+    with dashboards.empty(tmp_path, clock=lambda: NOW) as shown:
+        fill_days(shown.running.store, yesterday="f" * 30, today="f" * 29 + "r")
+        said = words(shown.running.person().get("/?range=24h"))
+        assert "3.3 points" in said
+        assert "not significant" in said
+        assert "worse" not in said
+
+
+def test_a_run_states_its_time_to_recovery(week, person):
+    assert re.search(r"recovered · time to recovery \d", words(person.get(week.pages["run"])))
+
+
+def test_comparing_offers_what_there_is_and_says_what_there_is_not(week, person):
+    said = words(person.get("/compare?by=version&a=2.1&b=9.9"))
+    assert "No data for 9.9 in this period. Choose one of the versions above." in said
+    page = person.get("/compare?by=time").body.decode()
+    links = re.findall(r'href="([^"]+)">', page.split('aria-label="Periods"')[1].split("</ul>")[0])
+    assert "yesterday and today" in page
+    assert [person.get(html.unescape(link)).status for link in links] == [200] * len(links)
 
 
 def test_days_without_a_change_are_quiet(week, person):

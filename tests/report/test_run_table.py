@@ -84,6 +84,8 @@ def test_columns_are_chosen_for_text_json_and_csv(path, types):
     assert types(*words, "--csv")[1].splitlines()[:2] == ["agent,cost_usd", "shop,6.0"]
     assert json.loads(types(*words, "--json")[1])[0] == {"agent": "shop", "cost_usd": 6.0}
     assert types(*words)[1].split()[:2] == ["agent", "cost_usd"]
+    by_filter = types("runs", "--columns", "agent, cost", "--order", "cost", "--store", path, "--csv")[1]
+    assert by_filter == types(*words, "--csv")[1], "the name of the filter and of the order"
     code, _, error = types("runs", "--columns", "colour", "--store", path)
     assert code == 2
     assert "Use some of: id, status" in error

@@ -29,6 +29,7 @@ from mulligan.contract.store import (
     RecallQuery,
     Revocation,
     Store,
+    find_new_start,
 )
 from mulligan.core.failure import SettingsError
 from mulligan.core.records import Fix, Lesson, Pattern, lesson_id, to_builtins
@@ -77,14 +78,17 @@ ACTION_OPTIONS: dict[PatternAction, tuple[Decorator, ...]] = {
     "mulligan patterns mute pat_8f2c --max-per-day 10",
     "mulligan patterns merge pat_8f2c pat_11aa",
 )
-@click.option("--new", is_flag=True, help="Only patterns first seen within --since (1d); exits 1 if there are any.")
+@click.option(
+    "--new", is_flag=True, help="Only those new in --since (1d, at least 48 hours); exits 1 if there are any."
+)
 @click.option("--mine", is_flag=True, help="Only patterns that you own.")
 @list_options(PATTERN_SPEC)
 def patterns(context: CommandContext, new: bool, mine: bool, limit: int, as_csv: bool, **filters: Any) -> None:
     """List patterns: failures with the same cause, counted together."""
     since = filters["since"]
     if new:
-        filters |= {"since": None, "new_since": since if since is not None else context.now - DAY}
+        since = since if since is not None else context.now - DAY
+        filters |= {"since": since, "new_since": find_new_start(since, context.now)}
     if mine:
         filters["owner"] = OWN_NAME
     store, matches = context.read_list(PATTERN_SPEC, filters, limit)

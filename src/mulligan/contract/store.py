@@ -165,6 +165,18 @@ class SessionSummary(Record, frozen=True):
     agents: tuple[str, ...] = ()
 
 
+MIN_NEW_TIME = 2 * DAY
+"""A pattern stays new at least so long, so that a person who asks what is new since yesterday hears of it."""
+DEFAULT_CHANGE_DAYS = 7
+"""Days, with the current one, in which something is new if no period is given."""
+
+
+def find_new_start(since: int | None, now: int) -> int:
+    """Return since when a pattern must have been first seen to be new: in the period, or in the last 48 hours."""
+    start = since or now // DAY * DAY - (DEFAULT_CHANGE_DAYS - 1) * DAY
+    return min(start, now - MIN_NEW_TIME)
+
+
 OWN_NAME = "me"
 """Stands for the caller as the owner of a pattern."""
 

@@ -19,6 +19,7 @@ from mulligan.contract.store import (
     RecallQuery,
     RunQuery,
     Store,
+    find_new_start,
 )
 from mulligan.core import calls
 from mulligan.core.calls import Call
@@ -89,12 +90,16 @@ LESSON_SOURCES = {
 
 def patterns(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     order = page_query.find_order(ORDERS, "unrecovered")
-    matches, pages = page_query.read_page(store, tenant, PATTERN_SPEC, MAX_SHOWN_PATTERNS, order=order)
+    overrides: dict[str, Any] = {"order": order}
+    if page_query.filters.get("state") == "new":  # as on the overview, not the state of the API
+        overrides |= {"state": None, "new_since": find_new_start(page_query.since, page_query.now)}
+    matches, pages = page_query.read_page(store, tenant, PATTERN_SPEC, MAX_SHOWN_PATTERNS, **overrides)
     return {
         "empty": empty_state(store, tenant, page_query) if not matches else None,
         "rows": build_pattern_rows(store, tenant, page_query, matches),
         "order": order,
         "order_label": ORDERS[order],
+        "pattern_start": page_query.pattern_start,
         "states": get_args(PatternStatus),
         "actions": BULK_ACTIONS,
         "pages": pages,

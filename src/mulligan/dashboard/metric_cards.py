@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -76,8 +76,14 @@ def has_runs(page_query: PageQuery) -> bool:
     return not any(page_query.filters.get(name) for name in ("tool", "kind", "model", "type"))
 
 
-def cards(page_query: PageQuery, cell: Cell, before: Cell) -> list[Card]:
-    """Build the metric cards, each with its trend against the preceding period of equal length."""
+def cards(
+    page_query: PageQuery, cell: Cell, before: Cell, differences: Iterable[stats_report.StatDifference]
+) -> list[Card]:
+    """Build the metric cards, each with its trend against the preceding period of equal length.
+
+    A trend is better or worse only if the comparison of both periods, `differences`, says so.
+    """
+    verdicts = {difference.name: difference.verdict for difference in differences}
     finished, failed = stats_report.finished_calls(cell), stats_report.failed_calls(cell)
     covers_runs = has_runs(page_query)
     count_failed: CountFunction = attrgetter("unrecovered")
@@ -101,12 +107,13 @@ def cards(page_query: PageQuery, cell: Cell, before: Cell) -> list[Card]:
         "from the first attempt to the success" if median is not None else f"too few samples ({len(cell.to_repair)})"
     )
 
-    def trend(count: CountFunction, total: CountFunction, more_is_better: bool | None) -> Trend | None:
-        return compare_rates(count(cell), total(cell), count(before), total(before), more_is_better)
+    def trend(count: CountFunction, total: CountFunction, name: str = "") -> Trend | None:
+        return describe_trend(count(cell), total(cell), count(before), total(before), verdicts.get(name))
 
-    failed_trend, recovered_trend = trend(count_failed, count_all, False), trend(count_recovered, count_all, None)
-    rate_trend = trend(attrgetter("recovered"), stats_report.failed_calls, True)
-    first_trend = trend(attrgetter("first_try"), stats_report.finished_calls, True)
+    failed_trend = trend(count_failed, count_all, "unrecovered runs" if covers_runs else "final success")
+    recovered_trend = trend(count_recovered, count_all)
+    rate_trend = trend(attrgetter("recovered"), stats_report.failed_calls, "recovered calls")
+    first_trend = trend(attrgetter("first_try"), stats_report.finished_calls, "first-try success")
     rows = [
         (titles[0], formatting.number(failures), failed_share, failed_trend, "bad" if failures else ""),
         (titles[1], formatting.number(count_recovered(cell)), detail, recovered_trend, "good"),
@@ -124,28 +131,28 @@ def _count_recovered_runs(cell: Cell) -> int:
     return cell.runs.get("recovered", 0)
 
 
-def compare_rates(
-    count: int, total: int, previous_count: int, previous_total: int, more_is_better: bool | None
+def describe_trend(
+    count: int, total: int, previous_count: int, previous_total: int, verdict: str | None = None
 ) -> Trend | None:
-    """Compare a rate with the preceding period, in percentage points. The text also says whether it is better."""
+    """Describe a rate against the preceding period, in percentage points, with the verdict of their comparison."""
     if not total or not previous_total:
         return None
     points = 100 * count / total - 100 * previous_count / previous_total
     description = f"was {formatting.percent(previous_count, previous_total)}"
     if abs(points) < 0.05:
         return {"look": "same", "mark": "=", "text": Markup(f"{description}, unchanged")}
-    verdict = "" if more_is_better is None else ", better" if (points > 0) is more_is_better else ", worse"
-    text = Markup(f"{abs(points):.1f} points; {description}{verdict}")
-    return {"look": verdict[2:] or "same", "mark": "▲" if points > 0 else "▼", "text": text}
+    is_clear = verdict in ("better", "worse")
+    judgment = "" if verdict is None else f", {verdict if is_clear else 'not significant'}"
+    text = Markup(f"{abs(points):.1f} points; {description}{judgment}")
+    return {"look": verdict or "" if is_clear else "same", "mark": "▲" if points > 0 else "▼", "text": text}
 
 
 def _compare_medians(median: float | None, previous: float | None) -> Trend | None:
+    """Describe a median against that of the preceding period. No interval says whether chance explains it."""
     if median is None or previous is None:
         return None
-    look, mark, verdict = ("better", "▼", "faster") if median < previous else ("worse", "▲", "slower")
-    if abs(median - previous) < 0.05 * previous:
-        look, mark, verdict = "same", "=", "about the same"
-    return {"look": look, "mark": mark, "text": Markup(f"was {formatting.seconds(previous)}, {verdict}")}
+    mark = "=" if abs(median - previous) < 0.05 * previous else "▼" if median < previous else "▲"
+    return {"look": "same", "mark": mark, "text": Markup(f"was {formatting.seconds(previous)}")}
 
 
 def kinds(cell: Cell) -> list[dict[str, Any]]:
@@ -248,10 +255,13 @@ def costs(cell: Cell) -> list[tuple[str, Markup, str]]:
 
 def metric_context(store: Store, tenant: str, page_query: PageQuery, series: Stats) -> dict[str, Any]:
     """Return what the pages of all, of one tool and of one agent show: cards, charts, kinds and recovery methods."""
-    cell, before = series.total, store.stats(tenant, page_query.previous_stats_query()).total
+    earlier_query, query = page_query.previous_stats_query(), page_query.stats_query()
+    cell, before = series.total, store.stats(tenant, earlier_query).total
+    differences = stats_report.compare_periods(store, tenant, (before, cell), (earlier_query, query))
     return {
         "cell": cell,
-        "cards": cards(page_query, cell, before),
+        "cards": cards(page_query, cell, before, differences),
+        "worse": [difference.name for difference in differences if difference.verdict == "worse"],
         "chart": outcomes(page_query, series),
         "latency": latency(page_query, series),
         "kinds": kinds(cell),

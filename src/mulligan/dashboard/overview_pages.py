@@ -7,7 +7,7 @@ import shlex
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -21,6 +21,7 @@ from mulligan.contract.counters import Cell
 from mulligan.contract.search_terms import MAX_SEARCH_CHARS
 from mulligan.contract.store import (
     DAY,
+    DEFAULT_CHANGE_DAYS,
     DEFAULT_TENANT,
     HASH_KEY,
     LessonQuery,
@@ -35,7 +36,7 @@ from mulligan.core.failure import SettingsError
 from mulligan.core.records import decode, digest, encode
 from mulligan.dashboard import charts, formatting, metric_cards
 from mulligan.dashboard.memory_pages import build_lesson_row, build_pattern_rows
-from mulligan.dashboard.page_query import ListPages, PageQuery, parse_date_range
+from mulligan.dashboard.page_query import ListPages, PageQuery, parse_date_range, parse_hour
 from mulligan.record.journal_import import HookErrors, count_dropped, read_hook_errors
 from mulligan.redaction import sanitize
 from mulligan.report import call_text, run_search, run_text
@@ -84,15 +85,21 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
         return {"empty": metric_cards.empty_state(store, tenant, page_query)}
     tools = store.stats(tenant, page_query.stats_query(by="tool"))
     patterns = store.patterns(tenant, page_query.query(PATTERN_SPEC, order="unrecovered", limit=MAX_SHOWN_PATTERNS))
+    metrics = metric_cards.metric_context(store, tenant, page_query, series)
+    tool_calls = sum(part.calls for part in tools.parts.values())
+    models = store.stats(tenant, page_query.stats_query(type="model")) if cell.calls > tool_calls else None
     return {
         "empty": None,
         "older": metric_cards.find_older_runs(store, tenant, page_query),
-        "changes": _list_changes(store, tenant, page_query),
+        "changes": _list_changes(store, tenant, page_query, metrics["worse"]),
         "runs": stats_report.started_runs(cell),
         "running": cell.running,
         "has_runs": metric_cards.has_runs(page_query),
-        **metric_cards.metric_context(store, tenant, page_query, series),
+        **metrics,
         "costs": metric_cards.costs(cell),
+        "tool_calls": tool_calls,
+        "model_calls": models.total.calls if models is not None else 0,
+        "pattern_start": page_query.pattern_start,
         "tools": metric_cards.metric_rows(tools, 8),
         "all_tools": len(tools.parts),
         "patterns": build_pattern_rows(store, tenant, page_query, patterns),
@@ -100,16 +107,22 @@ def overview(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]
     }
 
 
-def _list_changes(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any] | None:
+def _list_changes(store: Store, tenant: str, page_query: PageQuery, worse: Iterable[str]) -> dict[str, Any] | None:
     """Return the patterns that changed in the period, or in the last 7 days of all time; None for past days."""
     if page_query.until is not None and page_query.until <= page_query.now:
         return None
-    since = page_query.since or page_query.now // DAY * DAY - 6 * DAY
+    since = page_query.since or page_query.now // DAY * DAY - (DEFAULT_CHANGE_DAYS - 1) * DAY
     query = page_query.query(PATTERN_SPEC, since=since, state=None, text=None, new_since=None)
     changes = find_changes(store, tenant, query, page_query.now)
     new_link = page_query.link("/patterns", order="first_seen")
     label = page_query.period_label if page_query.since else "last 7 days"
-    return {"rows": changes, "new_link": new_link, "label": label, "since": since}
+    earlier, end = page_query.previous_stats_query(), page_query.period_end
+    first, second = _format_period(earlier.since or 0, page_query.since), _format_period(page_query.since, end)
+    return {
+        "rows": changes.rows, "short_history": changes.short_history, "new_link": new_link, "label": label,
+        "worse": worse,
+        "compare_link": page_query.link("/compare", by="time", a=first, b=second),
+    }  # fmt: skip
 
 
 def search(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
@@ -253,7 +266,8 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
             sides = values[:2]
         periods = [{by: side} for side in sides]
     comparison = missing = None
-    if all(sides):
+    unknown = [side for side in sides if side and values and side not in values]
+    if all(sides) and not unknown:
         query = page_query.stats_query()
         first, second = (msgspec.structs.replace(query, **period) for period in periods)
         comparison = stats_report.compare_groups(store, tenant, (sides[0], sides[1]), (first, second))
@@ -265,9 +279,22 @@ def compare(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
     return {
         # Limit of values offered for selection.
         "by": by, "dimensions": DIMENSIONS, "a": sides[0], "b": sides[1], "values": values[:100],
+        "unknown": unknown, "periods": _offer_periods(page_query) if by == "time" else (),
         "comparison": comparison, "missing": missing, "how_to_set": HOW_TO_SET,
         "note": stats_report.COMPARISON_NOTE,
     }  # fmt: skip
+
+
+def _offer_periods(page_query: PageQuery) -> list[tuple[str, Markup]]:
+    """Return labels and links of the periods that people compare most."""
+    today = page_query.now // DAY * DAY
+    week, before = today - 6 * DAY, today - 13 * DAY
+    offers = {
+        "yesterday and today": ("yesterday", "today"),
+        "the day before and yesterday": (_format_period(today - 2 * DAY, today - DAY), "yesterday"),
+        "7 days before and the last 7 days": (_format_period(before, week), _format_period(week, today + DAY)),
+    }
+    return [(label, page_query.link(by="time", a=a, b=b)) for label, (a, b) in offers.items()]
 
 
 def impact(store: Store, tenant: str, page_query: PageQuery) -> dict[str, Any]:
@@ -320,10 +347,27 @@ def count_calls(by: str, parts: Mapping[str, Cell]) -> dict[str, int]:
     return counts
 
 
+def _format_period(since: int, until: int) -> str:
+    """Write a period as the page reads it: two days, or two hours, the second of which is excluded."""
+    if since % DAY == until % DAY == 0:
+        return f"{formatting.date(since)}..{formatting.date(until - 1)}"
+    return "..".join(f"{formatting.date(hour)}T{formatting.hour(hour)}" for hour in (since, until))
+
+
 def _parse_period(text: str, side: str, now: int) -> dict[str, Any]:
+    today = now // DAY * DAY
+    if text in ("today", "yesterday"):
+        start = today if text == "today" else today - DAY
+        return {"since": start, "until": start + DAY}
     first, dots, last = text.partition("..")
     if not dots:
-        raise SettingsError(f"Invalid {side} {text[:40]!r}. Use two dates, for example 2026-01-01..2026-01-31.")
+        example = "2026-01-01..2026-01-31, 2026-01-01T08:00..2026-01-01T12:00, yesterday or today"
+        raise SettingsError(f"Invalid {side} {text[:40]!r}. Use a period, for example {example}.")
+    if "T" in text:
+        hours = [parse_hour(part, side) for part in (first, last)]
+        if hours[0] >= hours[1]:
+            raise SettingsError(f"Invalid {side} {text[:40]!r}: it ends before it starts.")
+        return {"since": hours[0], "until": hours[1]}
     since, until = parse_date_range(first, last, now)
     return {"since": since, "until": until}
 

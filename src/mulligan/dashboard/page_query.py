@@ -137,6 +137,17 @@ class PageQuery(NamedTuple):
         return first if first == end else f"{first} to {end}"
 
     @property
+    def start_label(self) -> str:
+        """Start of the period."""
+        start = formatting.date(self.since)
+        return f"{start} {formatting.hour(self.since)} UTC" if self.grain == "hour" else start
+
+    @property
+    def pattern_start(self) -> str:
+        """Start of the day from which patterns are counted, if the period starts within that day."""
+        return f"{formatting.date(self.since)} 00:00 UTC" if self.since % DAY else ""
+
+    @property
     def dates(self) -> tuple[str, str]:
         """First and last day of the period, in the format of a date field."""
         return formatting.date(self.since), formatting.date((self.until or self.now + 1) - 1)
@@ -248,6 +259,15 @@ def parse_date_range(first: str, last: str, now: int) -> tuple[int, int | None]:
             f"Invalid period: from {first or formatting.date(since)} is after to {last or formatting.date(now)}."
         )
     return since, until
+
+
+def parse_hour(text: str, name: str) -> int:
+    """Parse a full hour such as 2026-01-31T08:00 (UTC)."""
+    try:
+        time = datetime.datetime.strptime(text, "%Y-%m-%dT%H:00").replace(tzinfo=datetime.UTC)
+    except ValueError:
+        raise SettingsError(f"Invalid {name} {text[:40]!r}. Use a full hour, for example 2026-01-31T08:00.") from None
+    return int(time.timestamp() * 1000)
 
 
 def _midnight(text: str, name: str) -> int:

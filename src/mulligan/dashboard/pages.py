@@ -47,12 +47,12 @@ TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 MIN_COMPRESSED_BYTES = 600
 """Smaller responses do not gain from compression."""
 NAV_GROUPS = (
-    (("/", "Overview", "o"), ("/patterns", "Patterns", "p"), ("/runs", "Runs", "r")),
+    (("/", "Overview", "o"), ("/patterns", "Patterns", "p"), ("/runs", "Runs", "r"), ("/compare", "Compare", "c")),
     (("/tools", "Tools", "t"), ("/agents", "Agents", "a"), ("/models", "Models", "m")),
     (("/sessions", "Sessions", "s"), ("/learned", "Learned", "e"), ("/live", "Live", "l")),
 )
 NAV_MENU = (
-    ("/impact", "Impact", "i"), ("/compare", "Compare", "c"),
+    ("/impact", "Impact", "i"),
     ("/health", "Health", "h"), ("/alerts", "Alerts", "n"), ("/audit", "Audit", "u"), ("/settings", "Settings", ","),
 )  # fmt: skip
 ADMIN_PAGES = ("/alerts", "/audit", "/settings")

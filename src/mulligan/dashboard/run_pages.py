@@ -273,7 +273,11 @@ def build_run_page(history: History, page: int | None = None) -> dict[str, Any]:
         "first_failure": first_failure,
         "recovered": len(recovered_calls),
         "suspected": len(run_text.list_suspected(history)),
-        "recovering": sum(call.recovery_seconds for call in failed),
+        "recovery_times": [
+            seconds
+            for call in recovered_calls
+            if (seconds := seconds_to_success(call, _find_success(call, links.get(call.id), by_id))) is not None
+        ],
         "backoff": sum(call.backoff_seconds for call in agent_calls),
         "tokens": call_text.format_tokens(history.steps),
         "cost": call_text.format_cost(history.steps),
@@ -307,8 +311,7 @@ def _build_lane(
     call: Call, frame: Frame, numbers: dict[int, int], link: Link | None, by_id: dict[int, Call]
 ) -> dict[str, Any]:
     later_link = link if link is not None and link.failed_call != link.recovering_call else None
-    later_call = by_id.get(later_link.recovering_call) if later_link is not None else None
-    successful_call = call if call.has_succeeded else later_call
+    successful_call = _find_success(call, link, by_id)
     needs_details = call.has_failed or len(call.steps) > 1 or call.last.outcome != "success"
     changes = call.changes or (later_link.changes if later_link is not None else ())
     stop = call.last.stop
@@ -341,6 +344,11 @@ def _build_lane(
         "case": render_test_case(call, successful_call) if call.has_failed and is_tool else "",
         "fixes": sorted({step.recovery.fix_id for step in call.steps if step.recovery and step.recovery.fix_id}),
     }
+
+
+def _find_success(call: Call, link: Link | None, by_id: Mapping[int, Call]) -> Call | None:
+    """Return the call itself if it succeeded, else the later one that recovered it."""
+    return call if call.has_succeeded else by_id.get(link.recovering_call) if link is not None else None
 
 
 def _preview(value: Any) -> Markup | None:

@@ -155,7 +155,8 @@ class ResourceSpec(msgspec.Struct):
 
     def choose_columns(self, text: str) -> tuple[str, ...]:
         """Return the columns that a text names, separated by commas. Raise `ValueError` if one does not exist."""
-        names = tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
+        fields = {fact.name: fact.field for fact in RUN_FACTS.values() if fact.field in self.csv_columns}
+        names = tuple(dict.fromkeys(fields.get(name, name) for part in text.split(",") if (name := part.strip())))
         if not names or not set(names) <= set(self.csv_columns):
             raise ValueError(f"Invalid columns. Use some of: {', '.join(self.csv_columns)}.")
         return names

@@ -20,9 +20,11 @@ from mulligan.contract.counters import (
     StatsQuery,
     attempts,
     bounds,
+    merge,
     percentile,
     percentiles,
 )
+from mulligan.contract.counters import cells as count_cells
 from mulligan.contract.counters import stats as count_stats
 from mulligan.contract.store import RunQuery, Store, Worker
 from mulligan.core.calls import TOOL_NAME_PATH
@@ -343,8 +345,10 @@ class StatComparison(NamedTuple):
         return f"{name}: no clear difference."
 
 
-RUN_FILTERS = ("agent", "version", "environment", "tool", "model", "kind")
-"""Filters of stats that also select runs."""
+MAX_SAMPLED_RUNS = 1000
+"""The latest runs of each group, from which its design effects are estimated."""
+MAX_PERIOD_RUNS = 50
+"""Those of two periods, which the overview compares at each request."""
 
 
 def compare_groups(
@@ -357,18 +361,11 @@ def compare_groups(
     groups = []
     numbers = _rank_versions([query.version for query in queries])
     for name, query in zip(names, queries, strict=True):
-        fields = {
-            field: getattr(query, field) for field in ("agent", "version", "environment", "tool", "model", "kind")
-        }
-        if query.kind and "/" not in query.kind:
-            fields["kind"] = f"{query.kind}/"
-        # The latest runs of a group from which its design effects are estimated
-        run_query = RunQuery(**fields, since=query.since, until=query.until, limit=1000)
-        histories = store.runs(tenant, run_query)
+        is_period = query.since is not None and query.until is not None and queries[0].since != queries[1].since
+        histories = _read_sample(store, tenant, query, MAX_PERIOD_RUNS if is_period else MAX_SAMPLED_RUNS)
         days = store.stats(tenant, msgspec.structs.replace(query, by="time", since=None, until=None)).parts
         first_day = min((int(day) for day, cell in days.items() if cell.calls or started_runs(cell)), default=query.now)
         first_run = min((history.run.started_at for history in histories), default=query.now)
-        is_period = query.since is not None and query.until is not None and queries[0].since != queries[1].since
         order = (query.since,) if is_period else (first_day, numbers.get(query.version or "", 0), first_run)
         groups.append((order, name, store.stats(tenant, query), _clusters_of(histories, query), histories))
     baseline, candidate = sorted(groups, key=lambda group: group[0])
@@ -380,6 +377,25 @@ def compare_groups(
         more_rates = [ComparedRate(REQUESTED_CALLS, counts[0], counts[1], False, design_effects(first, second))]
     differences = compare_stats(*cells, (baseline[3], candidate[3]), more_rates)
     return StatComparison((baseline[1], candidate[1]), (baseline[2], candidate[2]), differences)
+
+
+def compare_periods(
+    store: Store, tenant: str, cells: tuple[Cell, Cell], queries: tuple[StatsQuery, StatsQuery]
+) -> list[StatDifference]:
+    """Compare a period with the one before like `compare_groups`, given their counters."""
+    differences = compare_stats(*cells)
+    if any(row.verdict in ("better", "worse") for row in differences):  # clusters only make intervals wider
+        before, after = (_clusters_of(_read_sample(store, tenant, query, MAX_PERIOD_RUNS), query) for query in queries)
+        differences = compare_stats(*cells, (before, after))
+    return differences
+
+
+def _read_sample(store: Store, tenant: str, query: StatsQuery, limit: int) -> Sequence[History]:
+    """Return the latest runs of a group."""
+    fields = {field: getattr(query, field) for field in ("agent", "version", "environment", "tool", "model", "kind")}
+    if query.kind and "/" not in query.kind:
+        fields["kind"] = f"{query.kind}/"
+    return store.runs(tenant, RunQuery(**fields, since=query.since, until=query.until, limit=limit))
 
 
 def _rank_versions(versions: Sequence[str | None]) -> dict[str, int]:
@@ -397,8 +413,18 @@ def _clusters_of(histories: Iterable[History], query: StatsQuery) -> list[Cell]:
     by_session: dict[str, list[History]] = {}
     for history in histories:
         by_session.setdefault(history.run.session or history.run.id, []).append(history)
+    if not (query.tool or query.kind or query.model or query.type):
+        return list(map(_sum_runs, by_session.values()))  # twice as fast
     whole_runs = msgspec.structs.replace(query, since=None, until=None, by=None)
     return [count_stats(sessions, whole_runs).total for sessions in by_session.values()]
+
+
+def _sum_runs(histories: Iterable[History]) -> Cell:
+    total = Cell()
+    for history in histories:
+        for cell in count_cells(history).values():
+            merge(total, cell)
+    return total
 
 
 def _count_requested(histories: Iterable[History], model: str) -> list[tuple[int, int]]:

@@ -508,9 +508,9 @@ class DatabaseStore(abc.ABC):
             transaction = StoreTransaction(writer, self.batch_writer, tenant, self._clock())
             stored_history = transaction.get(PATTERN_HISTORY_KIND, pattern_id)
             transaction.put(PATTERN_HISTORY_KIND, pattern_id, add_event(stored_history, command))
-            self._insert_audit_entry(
-                writer, tenant, f"pattern.{command.action}", pattern_id, audit.format_fields(into=command.into)
-            )
+            owner = (decision.owner or "no one") if command.action == "assign" else None
+            detail = audit.format_fields(into=command.into, to=owner)
+            self._insert_audit_entry(writer, tenant, f"pattern.{command.action}", pattern_id, detail)
         return self.pattern(tenant, pattern_id)
 
     def stats(self, tenant: str, query: StatsQuery) -> Stats:
