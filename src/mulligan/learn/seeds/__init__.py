@@ -241,7 +241,7 @@ def _can_apply(seed: Lesson, tool: str, failure: Failure) -> bool:
 
 def find_tool_family(tool: str) -> str:
     """Return `shell`, `files` or an empty string, by the tool names that agents use."""
-    name = re.split(r"[.]|__", tool)[-1]
+    name = _last_name(tool)
     if _SHELL.search(name):
         return "shell"
     return "files" if _FILES.search(name) else ""
@@ -249,7 +249,12 @@ def find_tool_family(tool: str) -> str:
 
 def is_shell(tool: str) -> bool:
     """Return whether a tool's name alone says that it runs commands."""
-    return _SHELL_NAME.search(re.split(r"[.]|__", tool)[-1]) is not None
+    return _SHELL_NAME.search(_last_name(tool)) is not None
+
+
+def _last_name(tool: str) -> str:
+    """Return a tool's name without those of its server or module, and of a huge name the end."""
+    return re.split(r"[.]|__", tool[-200:])[-1]
 
 
 def _lines(text: str) -> Sequence[str]:
