@@ -540,6 +540,8 @@ def test_the_overview_is_one_chain_of_few_requests(browser, week):
         )
         tab = visit.go("/")
         tab.wait_for_load_state("networkidle")
+        first = next(number for number, (url, _) in enumerate(asked) if url == tab.url)
+        asked = asked[first:]  # without an icon that the page before was still loading
         assert len(asked) <= 5, asked  # the page, the style sheet, two scripts and the icon, all named in the page
         assert sum(size for _, size in asked) < 100_000
 
